@@ -27,7 +27,6 @@ from typing import Any
 import grpc
 import grpc.aio
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import Credential, key_digest, parse_certificate
@@ -48,6 +47,9 @@ from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, Uplo
 from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS, SESSION_REPLIES, SESSION_REQUESTS, batches
 from fleetcount_simulator.network.deployments import Deployment, local_plans, write_aggregators
 from rows import Row, quick, report, smoke
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.support.lone_tasks import hand_in
 
 HELPER = 1
 SEED_BYTES = 32
@@ -249,11 +251,8 @@ def ask(deployment: Deployment, number: int) -> Task:
         upload_style=UploadStyle.TWO_INSTALMENTS,
         verify_key_digest=Digest(hashlib.sha256(verify_key).digest()),
     )
-    path = deployment.root / f"{number}.task"
-    new_task_files(path, task, verify_key)
-    for position in range(2):
-        add_signature(path, operator_of(deployment.config_of(position)))
-    submit_task(path, operator_of(deployment.config_of(0)), time.time())
+    configs = [deployment.config_of(position) for position in range(2)]
+    hand_in(deployment.root / f"{number}.task", task, verify_key, configs)
     return task
 
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Two aggregators and three devices on this machine, from keys to the signed release. One person plays everybody here:
 # in earnest the aggregators belong to parties that do not trust each other.
-#   operate.sh [SECONDS]     in an empty folder; each window is so long (10 s)
+#   operate.sh [SECONDS]     in an empty folder; each round is so long (10 s)
 set -eu
 examples=$(cd "$(dirname "$0")" && pwd)
 
@@ -26,5 +26,5 @@ for device in $devices; do
   wait "$device"
 done
 
-fleetcount task release --task speed.task --config city/analyst/analyst.toml --output released --wait 60
+fleetcount question release --question speed.question --config city/analyst/analyst.toml --output released --wait 60
 fleetcount verify released/release.json --config city/analyst/analyst.toml

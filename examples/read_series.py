@@ -1,4 +1,4 @@
-"""Read a folder that `fleetcount series records` keeps: python read_series.py DIRECTORY [TRUSTED.toml].
+"""Read a folder that `fleetcount question release` keeps: python read_series.py DIRECTORY [TRUSTED.toml].
 
 Signatures and the chain are checked when it is read; with TRUSTED.toml against keys that you trust.
 """

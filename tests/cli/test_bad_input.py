@@ -70,7 +70,7 @@ def test_an_output_that_cannot_take_files_is_refused_before_any_work(fleetcount:
 
 MISSPELT = [
     (["demoo"], "demo"),
-    (["series", "exprt"], "export"),
+    (["question", "exprt"], "export"),
     (["device", "ldeger"], "ledger"),
     (["demo", "--mode", "samplng"], "sampling"),
     (["demo", "--windws", "2"], "--windows"),
@@ -80,7 +80,7 @@ MISSPELT = [
     (["reproduce", "asymetric", "--output", "X"], "asymmetric"),
     (["plan", "--noise", "gausian"], "gaussian"),
     (["keys", "init", "--output", "X", "--transport", "mqt"], "mqtt"),
-    (["series", "export", "--records", "X", "--format", "geojsn"], "geojson"),
+    (["question", "export", "--records", "X", "--format", "geojsn"], "geojson"),
 ]
 
 
@@ -106,8 +106,8 @@ def test_a_misspelt_yes_has_the_nearest_category_named(fleetcount: Callable, tmp
 @pytest.mark.parametrize(
     "command",
     [
-        ["series", "export", "--records", "absent"],
-        ["series", "places", "--records", "absent"],
+        ["question", "export", "--records", "absent"],
+        ["question", "places", "--records", "absent"],
         ["remap", "--release", "absent", "--prior", "absent", "--loss", "absolute"],
     ],
 )
@@ -142,13 +142,19 @@ OTHERS = [
     (["keys", "init", "--output", "X", "--broker", "h:0"], "1 to 65535"),
     (["keys", "init", "--output", "X", "--transport", "mqtt"], "--broker"),
     (["keys", "init", "--output", "X", "--host", "192.0.2.1", "--base-port", "0"], "no address of this machine"),
-    (["task"], "Missing command"),
-    (["task", "create", "--spec", "absent.toml", "--output", "q.task"], "absent.toml"),
-    (["task", "create", "--spec", "absent.toml", "--output", "q.txt"], ".task"),
-    (["task", "sign", "--config", "absent.toml", "q.task"], "absent.toml"),
-    (["task", "sign", "--config", "absent.toml", "a.task", "b.task"], "unexpected extra argument"),
-    (["task", "release", "--task", "absent.task", "--config", "c.toml", "--output", "X"], "absent.task"),
-    (["task", "release", "--task", "a.task", "--config", "c.toml", "--output", "X", "--wait", "-1"], "0 to 86400"),
+    (["question"], "Missing command"),
+    (["question", "create", "--spec", "absent.toml", "--output", "q.question"], "absent.toml"),
+    (["question", "create", "--spec", "absent.toml", "--output", "q.txt"], ".question"),
+    (["question", "sign", "--config", "absent.toml", "q.question"], "absent.toml"),
+    (["question", "sign", "--config", "absent.toml", "a.question", "b.question"], "unexpected extra argument"),
+    (
+        ["question", "release", "--question", "absent.question", "--config", "c.toml", "--output", "X"],
+        "absent.question",
+    ),
+    (
+        ["question", "release", "--question", "a.question", "--config", "c.toml", "--output", "X", "--wait", "-1"],
+        "0 to 31622400",
+    ),
     (["doctor"], "'--config'"),
     (["doctor", "--config", "absent.toml"], "absent.toml"),
     (["doctor", "--config", "."], "a directory"),

@@ -221,10 +221,10 @@ def test_a_morning_of_windows_is_one_series_that_can_be_asked(tmp_path: Path, fl
     assert out.count("24 of 24 vehicles hold every receipt") == 2
     names = [f"window-{index:02d}.{ending}" for index in range(2) for ending in ("csv", "png", "svg")]
     table = [name for name in ("series.parquet", "series.csv") if (output / name).exists()]
-    files = ["00000.json", "00001.json", "series", "time-lapse.gif", *table, *names]
+    files = ["00000.json", "00001.json", "question", "time-lapse.gif", *table, *names]
     assert sorted(path.name for path in output.iterdir()) == sorted(files)
     assert (output / "time-lapse.gif").read_bytes()[:3] == b"GIF"
-    ran = fleetcount("series", "export", "--records", output, "--sum", "1-72", "--difference", "0,1")
+    ran = fleetcount("question", "export", "--records", output, "--sum", "1-72", "--difference", "0,1")
     assert ran.code == 0, ran
     assert "all cells, window 1 less window 0:" in ran.out
     again = fleetcount("demo", "--windows", "2", "--output", output)

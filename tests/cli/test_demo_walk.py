@@ -35,7 +35,7 @@ from tests.support.protocol_samples import record, signing_key
 from tests.support.series_samples import HOURLY, drill_down_series, sign_everywhere
 
 FILES = ["00000.json", "00001.json", "00002.json", "00003.json", "chances.png", "chances.svg", "comparison.csv"]
-FILES += ["map.png", "map.svg", "places.csv", "places.geojson", "series"]
+FILES += ["map.png", "map.svg", "places.csv", "places.geojson", "question"]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_walk_is_told_beside_the_truth_and_can_be_read_again(
     assert [one["properties"]["truth"] for one in shown if "truth" in one["properties"]] == [
         int(row["truth"]) for row in rows
     ]
-    ran = fleetcount("series", "places", "--records", output, "--output", tmp_path / "again.csv")
+    ran = fleetcount("question", "places", "--records", output, "--output", tmp_path / "again.csv")
     assert f"walk 0: {many} places of 32 bits" in ran.out, ran
     assert (tmp_path / "again.csv").read_text() == (output / "places.csv").read_text()
 
@@ -207,6 +207,6 @@ def test_a_small_fleet_walks_to_its_busy_places(tmp_path: Path, fleetcount: Call
         rows = [row for row in csv.DictReader(file) if row["low"]]
     # The sum of two draws at e1 = 5/4 is as far as 30 with chance 1e-15.
     assert all(math.isclose(float(row["estimate"]), int(row["truth"]), abs_tol=30) for row in rows)
-    ran = fleetcount("series", "places", "--records", output)
+    ran = fleetcount("question", "places", "--records", output)
     assert f"walk 0: {len(rows)} places of 32 bits" in ran.out, ran
     assert not processes_of(tmp_path)

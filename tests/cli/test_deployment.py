@@ -1,6 +1,5 @@
-"""A test deployment and a task on its way through it: modes, names, signatures; what does not fit is refused."""
+"""A test deployment and a question on its way through it: modes, names, signatures; what does not fit is refused."""
 
-import base64
 import os
 import re
 import subprocess
@@ -16,15 +15,14 @@ from pathlib import Path
 import grpc
 import pytest
 from fleetcount.descriptors import read_descriptor, toml_text
+from fleetcount.question_files import operator_of, read_question
 from fleetcount.readers import read_reader
-from fleetcount.task_files import read_task
 from fleetcount_aggregator.host.key_rotation import add_key, write_validities
 from fleetcount_aggregator.host.keys import Validity, load_store_key
 from fleetcount_client.assembly import trust_of
 from fleetcount_client.config import load_settings
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.channel.deny_list import sign_deny_list
-from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.task.task import Mode, ReleaseKind
 
@@ -32,7 +30,7 @@ from tests.client.shells import pem
 from tests.support.cases import case
 
 SPEC = """
-[task]
+[question]
 name = "speeds"
 deployment = "test"
 signal = "Vehicle.Speed"
@@ -42,10 +40,10 @@ kind = "bins"
 edges = ["0", "50"]
 open_above = true
 unit = "km/h"
-[windows]
-round_one_opens = "in 10 s"
-round_one_closes = "in 1 min"
-round_two_closes = "in 2 h"
+[schedule]
+opens = "in 10 s"
+window = "2 h"
+round_one = "1 min"
 [mechanism]
 sampling_rate = "0.25"
 [release]
@@ -55,6 +53,7 @@ descriptor = "dep/alpha.descriptor.toml"
 [[aggregators]]
 descriptor = "dep/beta.descriptor.toml"
 """
+CREATE = ("question", "create", "--spec", "spec.toml", "--output", "q.question")
 
 
 @pytest.fixture
@@ -98,7 +97,6 @@ def test_an_existing_deployment_is_never_overwritten(fleetcount: Callable, deplo
 
 
 def test_the_written_configurations_load_and_agree_with_the_descriptors(deployed: Path) -> None:
-    from fleetcount.task_files import operator_of
     from fleetcount_client.config import load_settings
 
     alpha = operator_of(deployed / "dep" / "alpha" / "aggregator.toml")
@@ -109,115 +107,119 @@ def test_the_written_configurations_load_and_agree_with_the_descriptors(deployed
     assert {one.aggregator_id for one in device.aggregators} == set(alpha.trusted)
 
 
-def test_a_task_is_created_signed_and_submitted_step_by_step(fleetcount: Callable, deployed: Path) -> None:
+def test_one_window_is_created_signed_and_submitted_step_by_step(fleetcount: Callable, deployed: Path) -> None:
     def operator(name: str) -> list[str | Path]:
-        return ["--config", deployed / "dep" / name / "aggregator.toml", "q.task"]
+        return ["--config", deployed / "dep" / name / "aggregator.toml", "q.question"]
 
-    assert fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").code == 0
-    assert (deployed / "q.verify-key").stat().st_mode & 0o777 == 0o600
-    assert not any(read_task(deployed / "q.task").signatures)
-    assert fleetcount("task", "sign", *operator("alpha")).code == 0
-    early = fleetcount("task", "submit", *operator("alpha"))
+    assert fleetcount(*CREATE).code == 0
+    assert (deployed / "q.seed").stat().st_mode & 0o777 == 0o600
+    assert not any(read_question(deployed / "q.question").signatures)
+    assert fleetcount("question", "sign", *operator("alpha")).code == 0
+    early = fleetcount("question", "submit", *operator("alpha"))
     assert (early.code, "not signed by beta" in early.error_line) == (2, True)
-    assert fleetcount("task", "sign", *operator("beta")).code == 0
-    assert read_task(deployed / "q.task").complete
-    assert "led by 'alpha'" in fleetcount("task", "submit", *operator("beta")).error_line
-    assert fleetcount("task", "submit", *operator("alpha")).code == 0
+    assert fleetcount("question", "sign", *operator("beta")).code == 0
+    assert read_question(deployed / "q.question").complete
+    assert "led by 'alpha'" in fleetcount("question", "submit", *operator("beta")).error_line
+    assert fleetcount("question", "submit", *operator("alpha")).code == 0
 
     tasks = deployed / "dep" / "alpha" / "tasks"
-    assert sorted(path.name for path in tasks.iterdir()) == ["q.task", "q.verify-key"]
-    assert "exists already" in fleetcount("task", "submit", *operator("alpha")).error_line
-    assert "exists already" in fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").error_line
+    assert sorted(path.name for path in tasks.iterdir()) == ["q.question", "q.seed"]
+    assert "exists already" in fleetcount("question", "submit", *operator("alpha")).error_line
+    assert "exists already" in fleetcount(*CREATE).error_line
 
 
 def test_an_operator_signs_nothing_its_configuration_does_not_allow(fleetcount: Callable, deployed: Path) -> None:
     (deployed / "spec.toml").write_text(SPEC.replace('deployment = "test"', 'deployment = "other"'))
-    assert fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").code == 0
+    assert fleetcount(*CREATE).code == 0
 
-    ran = fleetcount("task", "sign", "--config", "dep/alpha/aggregator.toml", "q.task")
+    ran = fleetcount("question", "sign", "--config", "dep/alpha/aggregator.toml", "q.question")
 
     assert ran.code == 3
     assert "'other'" in ran.error_line
-    assert not any(read_task(deployed / "q.task").signatures)
+    assert not any(read_question(deployed / "q.question").signatures)
 
 
-def test_nobody_signs_a_task_that_was_changed_after_another_had_signed(fleetcount: Callable, deployed: Path) -> None:
-    fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
-    fleetcount("task", "sign", "--config", "dep/beta/aggregator.toml", "q.task")
-    changed = (deployed / "q.task").read_bytes().replace(b"Vehicle.Speed", b"Vehicle.Sleep")
-    (deployed / "q.task").write_bytes(changed)
+def test_nobody_signs_one_window_that_was_changed_after_another_had_signed(
+    fleetcount: Callable, deployed: Path
+) -> None:
+    fleetcount(*CREATE)
+    fleetcount("question", "sign", "--config", "dep/beta/aggregator.toml", "q.question")
+    changed = (deployed / "q.question").read_bytes().replace(b"Vehicle.Speed", b"Vehicle.Sleep")
+    (deployed / "q.question").write_bytes(changed)
 
-    ran = fleetcount("task", "sign", "--config", "dep/alpha/aggregator.toml", "q.task")
+    ran = fleetcount("question", "sign", "--config", "dep/alpha/aggregator.toml", "q.question")
 
     assert (ran.code, ran.out) == (3, "")
     assert "the signature of beta does not verify" in ran.error_line
-    assert (deployed / "q.task").read_bytes() == changed
+    assert (deployed / "q.question").read_bytes() == changed
 
 
-def test_an_operator_signs_no_task_whose_shares_for_it_are_sealed_to_another_s_key(
-    fleetcount: Callable, deployed: Path
-) -> None:
-    """Its signature is what makes devices seal to that key: whoever holds it would read both shares of every device."""
-    descriptor = deployed / "dep" / "beta.descriptor.toml"
-    own = base64.b64encode(read_descriptor(descriptor).hpke_keys[0].public_key).decode()
-    foreign = base64.b64encode(HpkeKeyPair.generate(1).public_key).decode()
-    descriptor.write_text(descriptor.read_text().replace(own, foreign))
-    assert fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").code == 0
+def test_a_question_names_no_sealing_key_whatever_the_descriptors_say(fleetcount: Callable, deployed: Path) -> None:
+    """Whoever holds a key that devices seal to reads their shares: they take it from a list that its owner signed."""
+    assert read_descriptor(deployed / "dep" / "beta.descriptor.toml").hpke_keys
+    assert fleetcount(*CREATE).code == 0
 
-    ran = fleetcount("task", "sign", "--config", "dep/beta/aggregator.toml", "q.task")
-
-    assert ran.code == 3
-    assert "sealing key 1" in ran.error_line
-    assert not any(read_task(deployed / "q.task").signatures)
+    assert [one.hpke_keys for one in read_question(deployed / "q.question").series.aggregators] == [(), ()]
 
 
-def test_a_tampered_task_or_key_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
-    fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+def test_a_tampered_question_or_seed_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
+    fleetcount(*CREATE)
     for name in ("alpha", "beta"):
-        fleetcount("task", "sign", "--config", f"dep/{name}/aggregator.toml", "q.task")
-    (deployed / "q.verify-key").write_bytes(bytes(32))
-    submit = ["task", "submit", "--config", "dep/alpha/aggregator.toml", "q.task"]
+        fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question")
+    (deployed / "q.seed").write_bytes(bytes(32))
+    submit = ["question", "submit", "--config", "dep/alpha/aggregator.toml", "q.question"]
 
-    assert "not the key the task commits to" in fleetcount(*submit).error_line
-    whole = bytearray((deployed / "q.task").read_bytes())
+    assert "q.seed: the seed of verify keys is not the one the series commits to" in fleetcount(*submit).error_line
+    whole = bytearray((deployed / "q.question").read_bytes())
     whole[-1] ^= 1
-    (deployed / "q.task").write_bytes(whole)
+    (deployed / "q.question").write_bytes(whole)
     assert fleetcount(*submit).code in (2, 3)
     assert list((deployed / "dep" / "alpha" / "tasks").iterdir()) == []
 
 
 WRONG = [
     ('name = "speeds"', 'nmae = "speeds"', "did you mean 'name'"),
-    ('name = "speeds"', "name = 5", "task.name is 5"),
-    ('signal = "Vehicle.Speed"', "", "task.signal is missing"),
+    ('name = "speeds"', "name = 5", "question.name is 5"),
+    ('signal = "Vehicle.Speed"', "", "question.signal is missing"),
     ("min_batch_size = 10", "min_batch_size = 1", "whole number from 2"),
     ("min_batch_size = 10", 'min_batch_size = 10\nmode = "guess"', "'guess'"),
     ('kind = "bins"', 'kind = "circles"', "'circles'"),
     ('edges = ["0", "50"]', 'edges = ["0", "5,0"]', "domain.edges"),
     ('edges = ["0", "50"]', "edges = []", "domain.edges"),
     ('edges = ["0", "50"]', 'edges = ["50", "0"]', "strictly increasing"),
-    ('"in 10 s"', '"in ten s"', "windows.round_one_opens"),
+    ('"in 10 s"', '"in ten s"', "schedule.opens"),
     ('"in 10 s"', "2026-05-01T08:00:00", "zone"),
-    ('"in 1 min"', '"in 1 s"', "round_one_closes"),
-    ('sampling_rate = "0.25"', 'sampling_rate = "0.5"', "sampling rate is 1/2"),
+    ('"1 min"', '"2 h"', "schedule.window is '2 h'; allowed is a length in which both rounds have 1 s or more"),
+    ('"1 min"', '"1 min"\nwindows = 3', "schedule.windows is given without schedule.every"),
+    ('"1 min"', '"1 min"\nuntil = 2030-01-01T00:00:00Z', "schedule.until is given without schedule.every"),
+    ('"in 10 s"', "2026-05-01T08:00:00Z", "a time from now on"),
+    ('sampling_rate = "0.25"', 'sampling_rate = "0.51"', "sampling rate is 51/100"),
     ('sampling_rate = "0.25"', "sampling_rate = 0.25", "mechanism.sampling_rate"),
     ('sampling_rate = "0.25"', 'flip = "0.25"', "mechanism.flip is unknown; known are: kind"),
     ('epsilon = "1"', "", "exactly one of epsilon"),
     ('epsilon = "1"', 'epsilon = "nan"', "release.epsilon"),
     ('epsilon = "1"', 'epsilon = "1"\nkind = "exact"', "an exact release has no noise"),
-    ('epsilon = "1"', 'epsilon = "1"\nlevel = "1"', "level is 1"),
-    ('epsilon = "1"', 'noise_variance = "9"', "noise_variance is not a key of kind 'geometric'"),
-    ('epsilon = "1"', 'kind = "gaussian"', "exactly one of epsilon (of the published result) and noise_variance"),
-    ('epsilon = "1"', 'kind = "gaussian"\nnoise_epsilon = "1"', "given by noise_variance or noise_sd"),
-    ('epsilon = "1"', 'kind = "gaussian"\nnoise_sd = "3"\nnoise_variance = "9"', "exactly one of epsilon"),
-    ('epsilon = "1"', 'kind = "gaussian"\nnoise_sd = "0.4"', "release.noise_sd"),
-    ('epsilon = "1"', 'kind = "gaussian"\nnoise_variance = "100000001"', "release.noise_variance"),
-    ('epsilon = "1"', 'kind = "exact"\nnoise_sd = "3"', "an exact release has no noise"),
+    ('epsilon = "1"', 'epsilon = "1"\nlevel = "1"', "release.level is '1'"),
+    (
+        'epsilon = "1"',
+        'variance = "9"',
+        "'geometric' is asked, whose noise is given by noise_epsilon",
+    ),
+    (
+        'epsilon = "1"',
+        'kind = "gaussian"',
+        "exactly one of epsilon (of the whole question, at delta) and sd",
+    ),
+    ('epsilon = "1"', 'kind = "gaussian"\nnoise_epsilon = "1"', "given by sd or variance"),
+    ('epsilon = "1"', 'kind = "gaussian"\nsd = "3"\nvariance = "9"', "exactly one of epsilon"),
+    ('epsilon = "1"', 'kind = "gaussian"\nsd = "0.4"', "release.sd"),
+    ('epsilon = "1"', 'kind = "gaussian"\nvariance = "100000001"', "release.variance"),
+    ('epsilon = "1"', 'kind = "exact"\nsd = "3"', "an exact release has no noise"),
     ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "absent.toml"', "absent.toml"),
     ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "dep/alpha.descriptor.toml"', "given twice"),
-    ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "spec.toml"', "task is unknown; known are: id"),
-    ("[task]", "[task", "is not TOML"),
-    ("[task]", "[task]\n[task]", "is not TOML"),
+    ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "spec.toml"', "question is unknown; known are: id"),
+    ("[question]", "[task", "is not TOML"),
+    ("[question]", "[question]\n[question]", "is not TOML"),
 ]
 
 
@@ -227,12 +229,12 @@ def test_a_wrong_specification_is_refused_by_key_and_writes_nothing(fleetcount: 
             assert old in SPEC
             (deployed / "spec.toml").write_text(SPEC.replace(old, new))
 
-            ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+            ran = fleetcount(*CREATE)
 
             assert ran.code == 2
             assert named in ran.error_line
-            assert not (deployed / "q.task").exists()
-            assert not (deployed / "q.verify-key").exists()
+            assert not (deployed / "q.question").exists()
+            assert not (deployed / "q.seed").exists()
 
 
 @pytest.mark.parametrize(
@@ -252,21 +254,21 @@ def test_every_mechanism_can_be_specified(
     edges = ", ".join(f'"{edge}"' for edge in range(values))
     text = SPEC.replace("min_batch_size = 10", f'min_batch_size = 10\nmode = "{mode}"')
     text = text.replace('sampling_rate = "0.25"', mechanism).replace('edges = ["0", "50"]', f"edges = [{edges}]")
-    (deployed / "spec.toml").write_text(text.replace('round_two_closes = "in 2 h"\n', ""))
+    (deployed / "spec.toml").write_text(text.replace('round_one = "1 min"\n', ""))
 
-    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+    ran = fleetcount(*CREATE)
 
     assert ran.code == 0, ran.err
-    task = read_task(deployed / "q.task").task
-    assert (task.mode, task.values) == (Mode[mode.upper()], values)
+    task = read_question(deployed / "q.question").series
+    assert (task.mode, task.first_window.values) == (Mode[mode.upper()], values)
     assert task.release.kind is ReleaseKind.GEOMETRIC
 
 
 @pytest.mark.parametrize(
     ("size", "variance", "epsilon"),
     [
-        ('noise_variance = "662.25"', Fraction(2649, 4), Decimal("0.30349")),
-        ('noise_sd = "25.7"', Fraction(66049, 100), Decimal("0.30391")),
+        ('variance = "662.25"', Fraction(2649, 4), Decimal("0.30349")),
+        ('sd = "25.7"', Fraction(66049, 100), Decimal("0.30391")),
         ('epsilon = "0.304"', Fraction(66009, 100), Decimal("0.304")),
     ],
 )
@@ -275,12 +277,12 @@ def test_gaussian_noise_is_specified_by_variance_by_its_root_or_by_the_loss(
 ) -> None:
     text = SPEC.replace("min_batch_size = 10", 'min_batch_size = 10\nmode = "direct"').replace('epsilon = "1"', size)
     text = text.replace('sampling_rate = "0.25"', "").replace("[release]", '[release]\nkind = "gaussian"')
-    (deployed / "spec.toml").write_text(text.replace('round_two_closes = "in 2 h"\n', ""))
+    (deployed / "spec.toml").write_text(text.replace('round_one = "1 min"\n', ""))
 
-    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+    ran = fleetcount(*CREATE)
 
     assert ran.code == 0, ran.err
-    task = read_task(deployed / "q.task").task
+    task = read_question(deployed / "q.question").series
     assert (task.release.kind, task.release.noise_variance) == (ReleaseKind.GAUSSIAN, variance)
     assert (task.design.epsilon, task.design.ledger_loss.delta) == (epsilon, Decimal("1E-9"))
 
@@ -298,40 +300,40 @@ def test_an_old_spelling_is_refused_with_the_one_there_is(
 ) -> None:
     text = SPEC.replace("min_batch_size = 10", f'min_batch_size = 10\nmode = "{mode}"').replace("[release]\n", "")
     text = text.replace('epsilon = "1"', "").replace('sampling_rate = "0.25"', mechanism)
-    (deployed / "spec.toml").write_text(text.replace('round_two_closes = "in 2 h"\n', ""))
+    (deployed / "spec.toml").write_text(text.replace('round_one = "1 min"\n', ""))
 
-    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+    ran = fleetcount(*CREATE)
 
     assert ran.code == 2
     assert named in ran.error_line
 
 
 @pytest.mark.parametrize(("edges", "noise"), [('"0"', Fraction(1)), ('"0", "50"', Fraction(1, 2))])
-def test_a_direct_task_gets_the_noise_its_epsilon_needs_and_no_more(
+def test_a_direct_question_gets_the_noise_its_epsilon_needs_and_no_more(
     fleetcount: Callable, deployed: Path, edges: str, noise: Fraction
 ) -> None:
     text = SPEC.replace("min_batch_size = 10", 'min_batch_size = 10\nmode = "direct"')
     text = text.replace('sampling_rate = "0.25"', "").replace('edges = ["0", "50"]', f"edges = [{edges}]")
-    (deployed / "spec.toml").write_text(text.replace('round_two_closes = "in 2 h"\n', ""))
+    (deployed / "spec.toml").write_text(text.replace('round_one = "1 min"\n', ""))
 
-    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+    ran = fleetcount(*CREATE)
 
     assert ran.code == 0, ran.err
-    design = read_task(deployed / "q.task").task.design
+    design = read_question(deployed / "q.question").series.design
     assert (design.noise.epsilon, design.epsilon) == (noise, 1)
 
 
 def test_the_published_loss_never_exceeds_the_epsilon_asked_for(fleetcount: Callable, deployed: Path) -> None:
 
     for number, epsilon in enumerate(["0.1", "1/3", "1", "2.5"]):
-        name = f"q{number}.task"
+        name = f"q{number}.question"
         spec = SPEC.replace("0.25", "0.4")
         (deployed / "spec.toml").write_text(spec)
 
-        ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", name, "--epsilon", epsilon)
+        ran = fleetcount("question", "create", "--spec", "spec.toml", "--output", name, "--epsilon", epsilon)
 
         assert ran.code == 0, ran.err
-        loss = read_task(deployed / name).task.design.epsilon
+        loss = read_question(deployed / name).series.design.epsilon
         assert loss is not None
         # The statement is rounded up at the fifth digit.
         assert Fraction(epsilon) * Fraction(99, 100) < Fraction(loss) < Fraction(epsilon) + Fraction(1, 10**5)
@@ -504,10 +506,10 @@ def test_a_signing_key_is_succeeded_for_everybody_who_has_the_statement(fleetcou
     )
     assert described.code == 0, described.err
     (deployed / "spec.toml").write_text(SPEC.replace("dep/alpha.descriptor.toml", new))
-    assert fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").code == 0
-    assert fleetcount("task", "sign", "--config", alpha, "q.task").code == 0
+    assert fleetcount(*CREATE).code == 0
+    assert fleetcount("question", "sign", "--config", alpha, "q.question").code == 0
 
-    stranger = fleetcount("task", "sign", "--config", beta, "q.task")
+    stranger = fleetcount("question", "sign", "--config", beta, "q.question")
     for config in (beta, analyst, device):
         rows = config.read_text().split("\n")
         at = next(place for place, row in enumerate(rows) if row.startswith("id = ") and '"alpha"' in row)
@@ -515,15 +517,15 @@ def test_a_signing_key_is_succeeded_for_everybody_who_has_the_statement(fleetcou
 
     assert stranger.code == 3
     assert "another operator or key than configured" in stranger.error_line
-    assert fleetcount("task", "sign", "--config", beta, "q.task").code == 0
-    assert fleetcount("task", "submit", "--config", alpha, "q.task").code == 0
+    assert fleetcount("question", "sign", "--config", beta, "q.question").code == 0
+    assert fleetcount("question", "submit", "--config", alpha, "q.question").code == 0
     keys = (
         read_descriptor(dep / "alpha.descriptor.toml").signing_public_key,
         read_descriptor(deployed / new).signing_public_key,
     )
     for config in (analyst, device, beta, alpha):
         assert read_reader(config).trusted[AggregatorId("alpha")].keys == keys
-    trust_of(load_settings(device)).check(read_task(deployed / "q.task"))
+    trust_of(load_settings(device)).check_series(read_question(deployed / "q.question"))
 
 
 def test_a_succession_that_does_not_fit_is_refused_by_its_file(fleetcount: Callable, deployed: Path) -> None:

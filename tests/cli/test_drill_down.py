@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 from fleetcount.plan_walks import parse_levels
-from fleetcount.series_files import read_series
+from fleetcount.question_files import read_question
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import record_from_json
 from fleetcount_protocol.series.fields import DrillDown
 from fleetcount_protocol.task.domain import Prefixes
 
-from tests.cli.test_series_files import CREATE, SPEC
+from tests.cli.test_question_files import CREATE, SPEC
 from tests.support.aggregators import NoNoise
 from tests.support.town import Shell, Town
 
-START, END = SPEC.index("[domain]"), SPEC.index("[series]")
+START, END = SPEC.index("[domain]"), SPEC.index("[schedule]")
 WALK = """[drill_down]
 levels = [4, 8, 12]
 threshold = 2
 most_survivors = 4
 """
-WALKING = (SPEC[:START] + WALK + SPEC[END:]).replace("[series]", '[series]\ndomain = "drill-down"')
+WALKING = (SPEC[:START] + WALK + SPEC[END:]).replace("[schedule]", '[schedule]\ndomain = "drill-down"')
 QUIET = WALKING.replace("CurrentLocation", "Category").replace("windows = 720", "windows = 6")
 QUIET = QUIET.replace("batch_size = 10", "batch_size = 2").replace('epsilon = "10"', 'epsilon = "2"')
 PLACES = (0xABC00000, 0xABC00001, 0xABCFFFFF, 0x12300000)
@@ -43,7 +43,7 @@ def test_a_specification_gives_levels_threshold_and_survivors(fleetcount: Shell,
     made = fleetcount(*CREATE)
 
     assert made.code == 0, made
-    series = read_series(deployed / "q.series").series
+    series = read_question(deployed / "q.question").series
     assert series.drill_down == DrillDown(levels=(4, 8, 12), threshold=2, most_survivors=4)
     assert series.domain == Prefixes(bits=4, cells=tuple(range(16)))
     assert "drills down over 4, 8, 12 bits, a window a level" in " ".join(made.out.split())
@@ -55,7 +55,7 @@ def test_as_many_survive_as_4095_candidates_allow_unless_it_says_less(fleetcount
     (deployed / "spec.toml").write_text(text)
 
     assert fleetcount(*CREATE).code == 0
-    walk = read_series(deployed / "q.series").series.drill_down
+    walk = read_question(deployed / "q.question").series.drill_down
     assert walk is not None
     assert walk.most_survivors == 31
 
@@ -90,7 +90,7 @@ def test_a_walk_that_cannot_be_is_refused_in_one_line(
 
     assert ran.code == 2
     assert said in ran.error_line
-    assert not (deployed / "q.series").exists()
+    assert not (deployed / "q.question").exists()
 
 
 async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_step(
@@ -99,29 +99,29 @@ async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_ste
     monkeypatch.chdir(tmp_path)
 
     async def command(*arguments: str) -> Any:
-        return await asyncio.to_thread(fleetcount, "series", *arguments)
+        return await asyncio.to_thread(fleetcount, "question", *arguments)
 
     town = Town(tmp_path, fleetcount, devices=len(PLACES))
     town.network.noise = NoNoise()
     async with town:
-        town.told(monkeypatch, "fleetcount.series_commands", "fleetcount.series_reading")
+        town.told(monkeypatch, "fleetcount.question_commands", "fleetcount.question_reading")
         (tmp_path / "spec.toml").write_text(QUIET)
         assert (await command(*CREATE[1:])).code == 0
         for action, name in (("sign", "alpha"), ("sign", "beta"), ("submit", "alpha")):
-            assert (await command(action, "--config", f"dep/{name}/aggregator.toml", "q.series")).code == 0
+            assert (await command(action, "--config", f"dep/{name}/aggregator.toml", "q.question")).code == 0
         for _ in range(2):
             await town.pass_to(town.clock.now() + 2)
         for number, place in enumerate(PLACES, start=1):
             (tmp_path / "dep" / "devices" / f"{number:04d}" / "category.json").write_text(json.dumps(place))
             town.drive(number)
-        schedule = read_series(tmp_path / "q.series").series.schedule
+        schedule = read_question(tmp_path / "q.question").series.schedule
         for index in range(4):
             for moment in (schedule.opens(index) - 50, schedule.opens(index), schedule.closes(index)):
                 await town.pass_to(moment)
             await town.pass_to(schedule.closes(index) + 5)
-        reader = ("--series", "q.series", "--config", "dep/analyst/analyst.toml")
-        read = await command("records", *reader, "--output", "got")
-        again = await command("records", *reader, "--output", "got")
+        reader = ("--question", "q.question", "--config", "dep/analyst/analyst.toml")
+        read = await command("release", *reader, "--output", "got")
+        again = await command("release", *reader, "--output", "got")
         status = await command("status", *reader)
         exported = await command("export", "--records", "got", "--largest", "3")
         found = await command("places", "--records", "got", "--output", "places.csv")
@@ -130,7 +130,7 @@ async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_ste
     assert "got: 0 new records, 4 in all" in again.out
     assert "4 of 6 windows released" in status.out
     # Its steps may have as many cells each, and still other places.
-    assert (exported.code, "has no one table; see 'fleetcount series places'" in exported.error_line) == (2, True)
+    assert (exported.code, "has no one table; see 'fleetcount question places'" in exported.error_line) == (2, True)
     words = " ".join(found.out.split())
     assert "walk 0: 1 places of 12 bits at 2 or more 0xabc00000 3, 95 % interval 0 to" in words, found
     assert "walk 1: 1 of 3 steps have a record; no place was found" in words

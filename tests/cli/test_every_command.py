@@ -26,15 +26,12 @@ WITHOUT_JSON = {
     "pki renew": "issues a certificate; pki list --json has them all",
     "pki revoke": "signs a deny list; pki list --json tells of it",
     "pki deny-list": "signs a deny list; pki list --json tells of it",
-    "task create": "writes a task and shows it to whoever is to sign",
-    "task sign": "writes a signature, and shows what is signed to who signs it",
-    "task submit": "hands a file over",
-    "series create": "writes a series, and beside it NAME.json",
-    "series sign": "writes a signature, and shows what is signed to who signs it",
-    "series submit": "hands a file over",
-    "series pause": "signs an order",
-    "series resume": "signs an order",
-    "series stop": "signs an order",
+    "question create": "writes a question, and beside it NAME.json",
+    "question sign": "writes a signature, and shows what is signed to who signs it",
+    "question submit": "hands a file over",
+    "question pause": "signs an order",
+    "question resume": "signs an order",
+    "question stop": "signs an order",
     "aggregator serve": "runs until it is stopped; its log is JSON",
     "aggregator repair": "ends damaged tasks; aggregator check --json tells of them",
     "aggregator backup": "writes a backup",
@@ -44,13 +41,13 @@ WITHOUT_JSON = {
     "console": "runs until it is stopped; aggregator status --json tells of the tasks",
     "relay": "runs until it is stopped; its log is JSON",
     "device run": "runs until it is stopped; device log --json tells what it did",
-    "device series join": "decides; device series list --json tells of it",
+    "device question join": "decides; device question list --json tells of it",
     "publish": "writes pages; what they show, the records have",
     "serve": "runs until it is stopped",
-    "device series leave": "decides; device series list --json tells of it",
+    "device question leave": "decides; device question list --json tells of it",
 }
 """Commands that make, sign, hand over or run something, and why they print no result for programs."""
-STATEMENTS = {"demo", "plan", "task create", "task sign", "task release", "series create", "series show", "series sign"}
+STATEMENTS = {"demo", "plan", *(f"question {step}" for step in ("create", "show", "sign", "release"))}
 
 
 def commands(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 KUKSA = "fleetcount_client.assembly fleetcount_client.grpc_transport"
-ANALYSIS = "fleetcount_analysis.figures fleetcount.plan_command fleetcount.series_export"
+ANALYSIS = "fleetcount_analysis.figures fleetcount.plan_command fleetcount.question_export"
 SIMULATOR = "fleetcount_simulator.network.run fleetcount.demo_walk fleetcount.simulate_command"
 
 pytestmark = [with_builder, pytest.mark.processes]
@@ -54,7 +54,7 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(built: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("extra", "modules"),
     [
-        ("aggregator", "fleetcount_aggregator.app fleetcount.aggregator_care fleetcount.task_commands"),
+        ("aggregator", "fleetcount_aggregator.app fleetcount.aggregator_care fleetcount.question_commands"),
         ("mqtt", "fleetcount_client.mqtt_transport"),
         pytest.param("grpc", "fleetcount_client.grpc_transport fleetcount_relay.app", marks=pytest.mark.nightly),
         pytest.param("kuksa", KUKSA, marks=pytest.mark.nightly),

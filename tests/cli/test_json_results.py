@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fleetcount.release_report import release_json, table_lines
 
-from tests.cli.test_device_series import offered  # noqa: F401 - a fixture
+from tests.cli.test_device_question import offered  # noqa: F401 - a fixture
+from tests.cli.test_question_export import RELEASED, export, kept, raw  # noqa: F401 - fixtures
 from tests.cli.test_remap import files  # noqa: F401 - a fixture
-from tests.cli.test_series_export import RELEASED, export, kept, raw  # noqa: F401 - fixtures
 from tests.support.cases import case
 from tests.support.protocol_samples import every_task, record
 
@@ -45,10 +45,10 @@ def test_plans(document: Callable) -> None:
 
 def test_answers_of_a_series(document: Callable, kept: object) -> None:  # noqa: F811 - the fixture
     found = document(
-        "series", "export", "--records", "got", "--sum", "1-2", "--windows", "0,3", "--largest", "2", "--readable",
+        "question", "export", "--records", "got", "--sum", "1-2", "--windows", "0,3", "--largest", "2", "--readable",
         "--smooth", "2,3",
     )  # fmt: skip
-    change = document("series", "export", "--records", "got", "--difference", "1,4", "--output", "t.csv")
+    change = document("question", "export", "--records", "got", "--difference", "1,4", "--output", "t.csv")
 
     total = next(one for one in found["answers"] if one["question"] == "sum")
     assert total["estimate"] == raw(0, 1) + raw(0, 2) + raw(3, 1) + raw(3, 2)
@@ -62,7 +62,7 @@ def test_answers_of_a_series(document: Callable, kept: object) -> None:  # noqa:
 def test_what_a_device_says_of_itself(document: Callable, offered: tuple[Path, Any]) -> None:  # noqa: F811
     config, series = offered
 
-    listed = document("device", "series", "list", "--config", config)
+    listed = document("device", "question", "list", "--config", config)
     ledger = document("device", "ledger", "--config", config)
     log = document("device", "log", "--config", config)
 
@@ -70,7 +70,7 @@ def test_what_a_device_says_of_itself(document: Callable, offered: tuple[Path, A
     assert ledger["refused"][0]["rule"] == "total_epsilon"
     assert (ledger["answered"], ledger["reserved"], ledger["charges"]) == (0, 0, [])
     assert any("refused: 'too much'" in one["text"] for one in log)
-    assert document("device", "series", "reserved", "--config", config) == []
+    assert document("device", "question", "reserved", "--config", config) == []
     assert document("device", "spool", "--config", config) == []
     assert document("device", "status", "--config", config)["valid"] is True
 

@@ -72,6 +72,17 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_written(
     assert sorted(Path().rglob("*")) == before
 
 
+def test_the_release_of_one_window_is_published_alone_a_later_window_is_not(fleetcount: Callable, got: Path) -> None:
+    for name, record in (("one", "00000.json"), ("later", "00002.json")):
+        Path(name).mkdir()
+        shutil.copy(got / record, Path(name) / "release.json")
+
+    one, later = (fleetcount("publish", name, "--output", f"site-{name}") for name in ("one", "later"))
+
+    assert (one.code, later.code) == (0, 2), one.err
+    assert "is one of many windows; publish the directory of their records" in later.error_line
+
+
 def test_signatures_that_do_not_hold_end_it_before_a_page(fleetcount: Callable, got: Path) -> None:
     keys = trusted_toml(Path("trusted.toml"))
     text = keys.read_text()

@@ -40,8 +40,8 @@ def test_a_signing_key_moves_into_a_token_and_its_aggregator_serves_from_there(
     old, new = "dep/alpha.descriptor.toml", "dep/alpha.next.descriptor.toml"
     described = fleetcount("keys", "descriptor", "--config", alpha, "--from", old, "--output", new)
     (tmp_path / "spec.toml").write_text(SPEC.replace(old, new))
-    created = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
-    signed = fleetcount("task", "sign", "--config", alpha, "q.task")
+    created = fleetcount("question", "create", "--spec", "spec.toml", "--output", "q.question")
+    signed = fleetcount("question", "sign", "--config", alpha, "q.question")
 
     assert [one.code for one in (made, described, created, signed)] == [0] * 4, (made.err, described.err, signed.err)
     assert read_descriptor(tmp_path / new).signing_public_key == token.public_key
@@ -49,7 +49,7 @@ def test_a_signing_key_moves_into_a_token_and_its_aggregator_serves_from_there(
     _serves(alpha, token)
     _serves_with_wrapped_keys(fleetcount, alpha, token, pin)
     alpha.write_text(text.replace('"keys/signing.key"', toml_text(token.uri())))
-    assert PIN_VARIABLE in fleetcount("task", "sign", "--config", alpha, "q.task").error_line
+    assert PIN_VARIABLE in fleetcount("question", "sign", "--config", alpha, "q.question").error_line
 
 
 def _serves_with_wrapped_keys(fleetcount: Callable, config: Path, token: Token, pin: Path) -> None:

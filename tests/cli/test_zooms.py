@@ -8,9 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount.question_files import read_question
 from fleetcount.release_report import table_lines
-from fleetcount.series_files import read_series
-from fleetcount.task_files import describe_task, read_task
 from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import Truth
@@ -19,8 +18,8 @@ from fleetcount_protocol.series.fields import Participants
 from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_protocol.task.task import Mode
 
-from tests.cli.test_series_export import Records, raw
-from tests.cli.test_series_files import CREATE, SPEC
+from tests.cli.test_question_export import Records, raw
+from tests.cli.test_question_files import CREATE, SPEC
 from tests.support.protocol_samples import every_task, record
 from tests.support.series_samples import GAUSSIAN, one_round_series
 
@@ -87,32 +86,27 @@ def test_the_noise_of_a_series_is_solved_for_all_its_zooms(fleetcount: Callable,
     created = fleetcount(*CREATE)
 
     assert created.code == 0, created.err
-    design = read_series(deployed / "q.series").series.design
+    design = read_question(deployed / "q.question").series.design
     assert (design.zoom_count, design.output_count) == (3, 64 + 16 + 4)
     # A month of one zoom needs a standard deviation of 25.7; three zooms have three times the variance.
     assert isinstance(design.noise, GaussianNoise)
     assert 25.6 * 3**0.5 < float(design.noise.variance) ** 0.5 < 25.9 * 3**0.5
-    shown = " ".join(fleetcount("series", "show", "q.series").out.split())
+    shown = " ".join(fleetcount("question", "show", "q.question").out.split())
     assert "counted at 3 zooms in one report" in shown
 
 
-def test_a_task_takes_zooms_and_plans_noise_for_all_of_them(fleetcount: Callable, deployed: Path) -> None:
-    windows = '[windows]\nround_one_opens = "in 1 min"\nround_one_closes = "in 5 min"\n'
-    head, rest = ZOOMED.split("[series]")
-    spec = (
-        head
-        + windows
-        + "[release]"
-        + rest.split("[release]")[1].replace('epsilon = "10"\ndelta = "1e-9"', 'epsilon = "3"')
+def test_one_window_takes_zooms_and_plans_noise_for_all_of_them(fleetcount: Callable, deployed: Path) -> None:
+    spec = ZOOMED.replace('every = "1 h"\nwindows = 720\n', "").replace(
+        'epsilon = "10"\ndelta = "1e-9"', 'epsilon = "3"'
     )
-    (deployed / "task.toml").write_text(spec)
+    (deployed / "spec.toml").write_text(spec)
 
-    created = fleetcount("task", "create", "--spec", "task.toml", "--output", "q.task")
+    created = fleetcount(*CREATE)
 
     assert created.code == 0, created.err
-    signed = read_task(deployed / "q.task")
-    assert (signed.task.release.noise_epsilon, signed.task.release.zooms) == (Fraction(1, 2), 3)
-    assert "release geometric, counted at 3 zooms in one report" in "\n".join(describe_task(signed))
+    series = read_question(deployed / "q.question").series
+    assert (series.release.noise_epsilon, series.release.zooms) == (Fraction(1, 2), 3)
+    assert ", counted at 3 zooms in one report" in created.out
 
 
 @pytest.mark.parametrize("zooms", ["4", "0", "7", '"two"'])
@@ -123,7 +117,7 @@ def test_zooms_that_a_grid_does_not_have_are_refused_by_key(fleetcount: Callable
 
     assert refused.code == 2
     assert "release.zooms" in refused.error_line
-    assert not (deployed / "q.series").exists()
+    assert not (deployed / "q.question").exists()
 
 
 def test_the_table_of_a_release_has_a_row_for_every_square_of_every_zoom() -> None:
@@ -142,7 +136,7 @@ def export(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2)
     changes = {"domain": grid, "participants": Participants.NOISED, "release": replace(GAUSSIAN, zooms=2)}
     Records(tmp_path / "got", one_round_series(Mode.DIRECT, **changes)).add((0, 1))
-    return lambda *arguments: fleetcount("series", "export", "--records", "got", *arguments)
+    return lambda *arguments: fleetcount("question", "export", "--records", "got", *arguments)
 
 
 def test_an_export_is_of_one_zoom_the_finest_unless_said(export: Callable) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount.series_files import add_series_signature, new_series_files, submit_series
-from fleetcount.task_files import operator_of
+from fleetcount.question_files import add_signature, new_question_files, operator_of, submit_question
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import key_digest
@@ -73,11 +72,11 @@ def standing_question(deployment: Deployed, windows: int, gap_s: int = 4, window
         verify_seed_digest=Digest(hashlib.sha256(seed).digest()),
     )
     series = replace(series, **changes)
-    path = deployment.root / f"standing-{secrets.token_hex(4)}.series"
-    new_series_files(path, series, seed)
+    path = deployment.root / f"standing-{secrets.token_hex(4)}.question"
+    new_question_files(path, series, seed)
     for position in range(deployment.count):
-        add_series_signature(path, operator_of(deployment.config(position)))
-    submit_series(path, operator_of(deployment.config(0)), time.time())
+        add_signature(path, operator_of(deployment.config(position)))
+    submit_question(path, operator_of(deployment.config(0)), time.time())
     return series
 
 

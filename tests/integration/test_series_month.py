@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fleetcount.__main__ import run_command
-from fleetcount.series_files import read_series
+from fleetcount.question_files import read_question
 
 from tests.cli.conftest import Ran
 from tests.support.town import Town
@@ -17,7 +17,7 @@ from tests.support.town import Town
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 SPEC = """
-[task]
+[question]
 name = "What are you?"
 deployment = "test"
 signal = "Vehicle.Category"
@@ -29,8 +29,8 @@ time_precision_s = 60
 kind = "categories"
 names = ["car", "van", "bus"]
 
-[series]
-first = "in 10 min"
+[schedule]
+opens = "in 10 min"
 every = "1 h"
 windows = {windows}
 window = "10 min"
@@ -47,7 +47,7 @@ descriptor = "dep/alpha.descriptor.toml"
 descriptor = "dep/beta.descriptor.toml"
 """
 DRIVERS = ("car", "car", "car", "van", "van", "bus")
-READER = ("--series", "week.series", "--config", "dep/analyst/analyst.toml")
+READER = ("--question", "week.question", "--config", "dep/analyst/analyst.toml")
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ async def command(fleetcount: Callable[..., Ran], *arguments: str) -> str:
 async def ask(fleetcount: Callable[..., Ran], town: Town, windows: int, epsilon: str) -> None:
     """Create, sign and submit the series, and let the drivers start."""
     Path("spec.toml").write_text(SPEC.format(windows=windows, epsilon=epsilon))
-    await command(fleetcount, "series", "create", "--spec", "spec.toml", "--output", "week.series")
+    await command(fleetcount, "question", "create", "--spec", "spec.toml", "--output", "week.question")
     for step, name in (("sign", "alpha"), ("sign", "beta"), ("submit", "alpha")):
-        await command(fleetcount, "series", step, "--config", f"dep/{name}/aggregator.toml", "week.series")
+        await command(fleetcount, "question", step, "--config", f"dep/{name}/aggregator.toml", "week.question")
     for _ in range(2):
         await town.pass_to(town.clock.now() + 2)
     for number, kind in enumerate(DRIVERS, start=1):
@@ -96,27 +96,29 @@ async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     duckdb: Any = pytest.importorskip("duckdb")
     asked = [index for index in range(windows) if index not in pause]
     early = pause.start - 2
-    operator = ("--config", "dep/alpha/aggregator.toml", "week.series")
+    operator = ("--config", "dep/alpha/aggregator.toml", "week.question")
     async with Town(tmp_path, fleetcount, devices=len(DRIVERS)) as town:
-        town.told(monkeypatch, "fleetcount.series_commands", "fleetcount.series_reading", "fleetcount.device_commands")
+        town.told(
+            monkeypatch, "fleetcount.question_commands", "fleetcount.question_reading", "fleetcount.device_commands"
+        )
         await ask(fleetcount, town, windows, epsilon)
-        schedule = read_series(Path("week.series")).series.schedule
+        schedule = read_question(Path("week.question")).series.schedule
         for index in range(windows):
             if index == early:
-                await command(fleetcount, "series", "pause", "--from", str(pause.start), *operator)
-                await command(fleetcount, "series", "records", *READER, "--output", "got")
-                await command(fleetcount, "series", "export", "--records", "got", "--output", "week.parquet")
+                await command(fleetcount, "question", "pause", "--from", str(pause.start), *operator)
+                await command(fleetcount, "question", "release", *READER, "--output", "got")
+                await command(fleetcount, "question", "export", "--records", "got", "--output", "week.parquet")
             if index == pause.start:
-                await command(fleetcount, "series", "resume", "--from", str(pause.stop), *operator)
+                await command(fleetcount, "question", "resume", "--from", str(pause.stop), *operator)
             for moment in (schedule.opens(index) - 50, schedule.opens(index), schedule.closes(index)):
                 await town.pass_to(moment)
             await town.pass_to(schedule.closes(index) + 5)
-        status = await command(fleetcount, "series", "status", *READER)
-        fetched = await command(fleetcount, "series", "records", *READER, "--output", "got")
-        export = ("series", "export", "--records", "got")
+        status = await command(fleetcount, "question", "status", *READER)
+        fetched = await command(fleetcount, "question", "release", *READER, "--output", "got")
+        export = ("question", "export", "--records", "got")
         said = await command(fleetcount, *export, "--output", "week.parquet", "--sum", "1", "--largest", "3")
         lost = await command(fleetcount, "device", "ledger", "--config", "dep/devices/0001/device.toml")
-    words = " ".join((await command(fleetcount, "series", "show", "week.series")).split())
+    words = " ".join((await command(fleetcount, "question", "show", "week.question")).split())
 
     gap = f"windows {pause.start} to {pause.stop - 1}: paused"
     released = f"{len(asked)} of {windows} windows released, the last is window {windows - 1}"

@@ -22,7 +22,7 @@ KEYS_INIT_S = 0.5
 """How long `keys init` takes on an idle machine."""
 
 SPEC = """
-[task]
+[question]
 name = "how fast"
 deployment = "test"
 signal = "Vehicle.Speed"
@@ -34,10 +34,10 @@ edges = ["0", "30", "60"]
 open_above = true
 unit = "km/h"
 
-[windows]
-round_one_opens = "in {opens} s"
-round_one_closes = "in {one} s"
-round_two_closes = "in {two} s"
+[schedule]
+opens = "in {opens} s"
+window = "{window} s"
+round_one = "{one} s"
 
 [mechanism]
 sampling_rate = "1/3"
@@ -107,25 +107,25 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
     tmp_path: Path, terminals: dict[str, ChildProcess], slowness: float
 ) -> None:
     # Ten commands lie between the first and the first device's answer, and four devices start side by side.
-    opens, one, two = (int(seconds * slowness) for seconds in (9, 14, 18))
-    (tmp_path / "speed.toml").write_text(SPEC.format(opens=opens, one=one, two=two))
+    opens, one, window = (int(seconds * slowness) for seconds in (9, 5, 9))
+    (tmp_path / "speed.toml").write_text(SPEC.format(opens=opens, one=one, window=window))
     for number, speed in enumerate((10, 45, 45, 90), start=1):
         (tmp_path / "d" / "devices" / f"{number:04d}" / "speed.json").write_text(str(speed))
 
-    shown = run(tmp_path, "task", "create", "--spec", "speed.toml", "--output", "speed.task")
-    first = run(tmp_path, "task", "sign", "--config", "d/alpha/aggregator.toml", "speed.task")
-    early = run(tmp_path, "task", "submit", "--config", "d/alpha/aggregator.toml", "speed.task", expect=2)
-    second = run(tmp_path, "task", "sign", "--config", "d/beta/aggregator.toml", "speed.task")
-    elsewhere = run(tmp_path, "task", "submit", "--config", "d/beta/aggregator.toml", "speed.task", expect=2)
-    run(tmp_path, "task", "submit", "--config", "d/alpha/aggregator.toml", "speed.task")
+    shown = run(tmp_path, "question", "create", "--spec", "speed.toml", "--output", "speed.question")
+    first = run(tmp_path, "question", "sign", "--config", "d/alpha/aggregator.toml", "speed.question")
+    early = run(tmp_path, "question", "submit", "--config", "d/alpha/aggregator.toml", "speed.question", expect=2)
+    second = run(tmp_path, "question", "sign", "--config", "d/beta/aggregator.toml", "speed.question")
+    elsewhere = run(tmp_path, "question", "submit", "--config", "d/beta/aggregator.toml", "speed.question", expect=2)
+    run(tmp_path, "question", "submit", "--config", "d/alpha/aggregator.toml", "speed.question")
     beta = ("--config", "d/beta/aggregator.toml")
-    asked = ("task", "status", *beta, "--task", "speed.task", "--json")
+    asked = ("question", "status", *beta, "--question", "speed.question", "--json")
     wait_until(lambda: ran(tmp_path, *asked).returncode == 0, "both have the task")
     # Before any device answers: later, on a slow machine, it may be released.
     not_yet = run(tmp_path, *release(tmp_path, "early"), expect=3)
 
-    assert "speed.verify-key" in shown
-    assert stat.S_IMODE((tmp_path / "speed.verify-key").stat().st_mode) == 0o600
+    assert "speed.seed" in shown
+    assert stat.S_IMODE((tmp_path / "speed.seed").stat().st_mode) == 0o600
     assert "others have still to sign" in first
     assert "complete" in second
     assert "not signed by beta" in early
@@ -135,7 +135,7 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
     assert [code for code, _ in devices] == [0] * 4, devices
     result = run(tmp_path, *release(tmp_path, "out"), "--wait", str(int(60 * slowness)))
     again = run(tmp_path, *release(tmp_path, "out-again"))
-    status = run(tmp_path, "task", "status", "--config", "d/beta/aggregator.toml", "--task", "speed.task")
+    status = run(tmp_path, "question", "status", "--config", "d/beta/aggregator.toml", "--question", "speed.question")
     own = run(tmp_path, "aggregator", "status", "--config", "d/alpha/aggregator.toml")
     ledger = run(tmp_path, "device", "ledger", "--config", "d/devices/0001/device.toml")
     told = json.loads(run(tmp_path, *asked))
@@ -164,10 +164,10 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
 
 def release(directory: Path, output: str) -> list[str]:
     return [
-        "task",
+        "question",
         "release",
-        "--task",
-        "speed.task",
+        "--question",
+        "speed.question",
         "--config",
         "d/analyst/analyst.toml",
         "--output",
@@ -188,7 +188,7 @@ async def device(directory: Path, number: int) -> tuple[int, str]:
             stderr=asyncio.subprocess.STDOUT,
         )
         out, _ = await process.communicate()
-        if b"no task on offer" not in out:
+        if b"no question on offer" not in out:
             break
         await asyncio.sleep(0.2)
     return process.returncode or 0, out.decode()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from fleetcount.__main__ import run_command
-from fleetcount.task_spec import read_spec
+from fleetcount.question_spec import read_spec
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.role import ALL_ROLES, read_roles
 from fleetcount_protocol.ids import Digest
@@ -44,7 +44,7 @@ def test_every_file_is_looked_at_by_a_test() -> None:
         *UNITS,
         *(DEPLOY / name for name in ("Dockerfile", "compose.yaml", "mosquitto.acl", "mosquitto.conf")),
         *(DEPLOY / "monitoring" / name for name in ("alerts.yml", "alerts_test.yml", "grafana.json", "prometheus.yml")),
-        *(DEPLOY / "sample" / f"{name}.toml" for name in ("aggregator", "device", "relay", "task")),
+        *(DEPLOY / "sample" / f"{name}.toml" for name in ("aggregator", "device", "relay", "question")),
         *(DEPLOY / "kustomize").rglob("*.*"),
     }
     listed = subprocess.run(["git", "ls-files", "deploy"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -319,8 +319,8 @@ def test_the_samples_of_servers_and_of_a_question_are_read_by_what_they_are_for(
         text = (DEPLOY / "sample" / f"{name}.toml").read_text().replace("base64 of 32 bytes", "A" * 43 + "=")
         (root / f"{name}.toml").write_text(text)
         assert load(root / f"{name}.toml", {})
-    shutil.copy(DEPLOY / "sample" / "task.toml", root)
-    question = read_spec(root / "task.toml", 1_800_000_000, Digest(bytes(32)), None)
+    shutil.copy(DEPLOY / "sample" / "question.toml", root)
+    question = read_spec(root / "question.toml", 1_800_000_000, Digest(bytes(32)), None)
 
     assert [one.aggregator_id for one in question.aggregators] == ["alpha", "beta"]
 

@@ -21,7 +21,6 @@ import grpc
 import grpc.aio
 from fleetcount.deployment import Deployment, write_analyst
 from fleetcount.readers import ask_statuses
-from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.tasks.status import read_status
@@ -38,6 +37,7 @@ from fleetcount_simulator.network.children import Child, Children
 from fleetcount_simulator.network.deployments import NAMES, Authorities
 from fleetcount_simulator.network.parties import Parties
 
+from tests.support.lone_tasks import hand_in
 from tests.support.processes import ChildProcess, SeenProcess, pace, wait_until, without_numba
 from tests.support.relays import pem_pair
 
@@ -177,11 +177,7 @@ class Deployed:
     def submit(self, task: Task, verify_key: bytes) -> Path:
         """Let every operator sign the task and the leader's submit it; return its file."""
         path = self.root / f"task{self._tasks}-{secrets.token_hex(4)}.task"
-        new_task_files(path, task, verify_key)
-        for position in range(self.count):
-            add_signature(path, operator_of(self.config(position)))
-        submit_task(path, operator_of(self.config(0)), time.time())
-        return path
+        return hand_in(path, task, verify_key, [self.config(position) for position in range(self.count)])
 
     def ask(self, values: int, **settings: Any) -> Task:
         """Make, sign and submit a task."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
-from fleetcount.series_records import save_record
+from fleetcount.question_records import save_record
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.ids import Digest
@@ -28,9 +28,9 @@ Truth = Callable[[int], Counts]
 
 
 def write_series(folder: Path, series: Series, windows: Collection[int], truth: Truth) -> None:
-    """Write a directory as `fleetcount series records` keeps it; `truth(index)` are the cells' true counts."""
+    """Write a directory as `fleetcount question release` keeps it; `truth(index)` are the cells' true counts."""
     folder.mkdir(parents=True)
-    (folder / "series").write_bytes(encode_signed_series(sign_everywhere(series)))
+    (folder / "question").write_bytes(encode_signed_series(sign_everywhere(series)))
     last, before = None, -1
     for index in sorted(windows):
         missing = tuple(MissingWindow(index=one, reason="paused") for one in range(before + 1, index))

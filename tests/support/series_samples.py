@@ -28,6 +28,8 @@ FIRST = 20_820 * 86_400
 HOURLY = Schedule(first=FIRST, every_s=3_600, windows=720, round_one_s=600, round_two_s=600, expiry_s=86_400)
 
 DAILY = Schedule(first=FIRST, every_s=86_400, windows=7, round_one_s=3_600, round_two_s=0, expiry_s=3_600)
+GEOMETRIC = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20))
+
 GAUSSIAN = Release(
     kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(1321, 2), level=Fraction(19, 20)
 )

@@ -56,8 +56,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "doctor --config no-such-file.toml",
         "keys descriptor --config no-such-file.toml --from no-such-file.toml --output no-such-directory/descriptor",
         "pki revoke --pki no-such-directory --certificate no-such-file.crt",
-        "task sign --config no-such-file.toml no-such-file.task",
-        "series sign --config no-such-file.toml no-such-file.series",
+        "question sign --config no-such-file.toml no-such-file.question",
     ],
 )
 def test_every_program_with_keys_asks_before_it_reads_anything(asked: list[str], command: str) -> None:

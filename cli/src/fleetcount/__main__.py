@@ -21,8 +21,12 @@ _TABLE = table(
         ("demo", "fleetcount.demo_command", "demo", "Count a fleet on this machine, from keys to picture."),
         ("keys", "fleetcount.keys_command", "keys", "Make the keys and configurations of a test deployment."),
         ("pki", "fleetcount.pki_command", "pki", "Enrol, renew and revoke: certificates and the deny list."),
-        ("task", "fleetcount.task_commands", "task", "Create, sign, submit, follow and fetch a counting task."),
-        ("series", "fleetcount.series_commands", "series", "Ask the same question every hour, under one promise."),
+        (
+            "question",
+            "fleetcount.question_commands",
+            "question",
+            "Create, sign, submit, follow and release a question.",
+        ),
         ("aggregator", "fleetcount.aggregator_commands", "aggregator", "Run one aggregator."),
         ("console", "fleetcount.console_command", "console", "See on a page how an aggregator stands."),
         ("relay", "fleetcount.relay_command", "relay", "Carry many devices' reports to aggregators, unread."),
@@ -42,7 +46,7 @@ _TABLE = table(
         ("vectors", "fleetcount.vectors_command", "vectors", "Replay test vectors of shares and proofs."),
     ]
 )
-_WITH_KEYS = frozenset({"keys", "pki", "task", "series", "aggregator", "console", "relay", "device", "doctor"})
+_WITH_KEYS = frozenset({"keys", "pki", "question", "aggregator", "console", "relay", "device", "doctor"})
 """Sub-commands that read or make private keys, coins or shares of a real deployment."""
 
 

@@ -250,7 +250,7 @@ def _task_lines(task: "TaskLine", waits: Mapping[str, str]) -> Iterator[str]:
 
 def _series_lines(series: "SeriesLine") -> Iterator[str]:
     """Return what an operator reads of one series: how far it is, what comes next, and what is missing why."""
-    from fleetcount.task_files import utc
+    from fleetcount.results import utc
 
     following = "no window to come" if series.opens is None else f"window {series.following} at {utc(series.opens)}"
     head = f"series {series.series_id.hex()[:12]}  {series.released} of {series.windows} released"

@@ -109,11 +109,11 @@ def demo(**options: Any) -> None:
     window later they have driven on for a minute. As in: fleetcount demo --sumo --vehicles 500
 
     With --windows: a record, a table and a map for each, all in one table and a moving picture; --output is then a
-    directory that `fleetcount series export --records` reads.
+    directory that `fleetcount question export --records` reads.
 
     With --drill-down: four questions, each about the parts of what the signed record before shows busy, from squares of
     524 km to places of 128 m. Prints the places found beside the truth, what was missed, and what is known of all other
-    places; --output is a directory that `fleetcount series places --records` reads.
+    places; --output is a directory that `fleetcount question places --records` reads.
 
     With --watch: prints the address of a page that shows what the law expects at once, then the run as it goes, what
     each party sees of a report, and the release with its signatures checked in your browser. It stays until Ctrl-C.
@@ -292,5 +292,5 @@ def _released(result: "Asked") -> "tuple[ReleaseRecord, tuple[bytes, ...]]":
     if result.record is not None and result.answer is not None:
         return result.record, result.answer.signatures
     if result.answer is not None:
-        raise RefusedByPolicyError(f"task {result.task.name!r} was aborted: {result.answer.abort_reason}")
+        raise RefusedByPolicyError(f"question {result.task.name!r} was aborted: {result.answer.abort_reason}")
     raise MachineError("no aggregator released the counts in time after the last window")

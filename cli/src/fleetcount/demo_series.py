@@ -1,6 +1,6 @@
 """`fleetcount demo --windows`: the morning as one signed series, a record, a table and a map a window, and all at once.
 
-What it leaves is a directory of records as `fleetcount series records` makes it, with the pictures beside.
+What it leaves is a directory of records as `fleetcount question release` makes it, with the pictures beside.
 """
 
 import importlib.util
@@ -18,8 +18,8 @@ from fleetcount.demo_command import asked_of, how_lines, started
 from fleetcount.demo_outputs import comparison_csv, covered, draw, drawn, title_of
 from fleetcount.exits import RefusedByPolicyError, one_line
 from fleetcount.files import staged_directory
+from fleetcount.question_records import QUESTION_FILE, Chain, save_record
 from fleetcount.release_report import table_lines
-from fleetcount.series_records import SERIES_FILE, Chain, save_record
 
 if TYPE_CHECKING:
     from fleetcount_simulator.network.series_run import SeriesAsked
@@ -67,7 +67,7 @@ def finish_series(question: "Question", options: "DemoOptions", result: "SeriesA
         RefusedByPolicyError, MachineError: no window was released.
         CheckFailedError: the records do not hang together.
     """
-    from fleetcount.series_files import describe_series
+    from fleetcount.question_files import describe_question
 
     records = released(result)
     windows = result.windows
@@ -80,13 +80,13 @@ def finish_series(question: "Question", options: "DemoOptions", result: "SeriesA
     for line in [
         *table_lines(records[last], truths[last]),
         "",
-        *describe_series(result.signed, 100, explain=options.explain),
+        *describe_question(result.signed, 100, explain=options.explain),
     ]:
         click.echo(line)
     for line in how_lines(options, windows[0].broker, windows[0].reasons):
         click.echo(one_line(line))
     click.echo(f"wrote {', '.join(names)} in {options.output}")
-    click.echo(f"ask them: fleetcount series export --records {options.output} --largest 3")
+    click.echo(f"ask them: fleetcount question export --records {options.output} --largest 3")
 
 
 def _say_window(index: int, record: ReleaseRecord | None, truths: Sequence[int], delivered: int, vehicles: int) -> None:
@@ -121,12 +121,12 @@ def _write(stage: Path, question: str, result: "SeriesAsked", truths: Sequence[S
 
 
 def keep_records(stage: Path, result: "SeriesAsked") -> Chain:
-    """Write the series and its records as `fleetcount series records` keeps them; return their chain.
+    """Write the series and its records as `fleetcount question release` keeps them; return their chain.
 
     Raises:
         CheckFailedError: the records do not hang together.
     """
-    (stage / SERIES_FILE).write_bytes(encode_signed_series(result.signed))
+    (stage / QUESTION_FILE).write_bytes(encode_signed_series(result.signed))
     chain = Chain(result.signed.series)
     for one in result.windows:
         if one.record is not None and one.answer is not None:
@@ -138,7 +138,7 @@ def keep_records(stage: Path, result: "SeriesAsked") -> Chain:
 def _write_table(stage: Path, chain: Chain, released: Sequence[ReleaseRecord]) -> str:
     from fleetcount_analysis.answers import append_parquet, write_csv
 
-    from fleetcount.series_table import table_of
+    from fleetcount.question_table import table_of
 
     kept = table_of(chain.series, released, chain.missing)
     if kept is None:

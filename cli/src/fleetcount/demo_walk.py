@@ -23,7 +23,7 @@ from fleetcount.demo_outputs import drawn
 from fleetcount.demo_series import keep_records, released
 from fleetcount.exits import one_line
 from fleetcount.files import staged_directory
-from fleetcount.series_places import Walked, bound_lines, places_csv, walks_of
+from fleetcount.question_places import Walked, bound_lines, places_csv, walks_of
 
 if TYPE_CHECKING:
     from fleetcount_analysis.figures import StepMap
@@ -51,7 +51,7 @@ def finish_walk(question: "Question", options: "DemoOptions", result: "SeriesAsk
         RefusedByPolicyError, MachineError: the first step was not released.
         CheckFailedError: the records do not hang together.
     """
-    from fleetcount.series_files import describe_series
+    from fleetcount.question_files import describe_question
 
     walk, records = result.signed.series.drill_down, list(released(result).values())
     if walk is None:
@@ -77,12 +77,12 @@ def finish_walk(question: "Question", options: "DemoOptions", result: "SeriesAsk
         f" {100 * usual.share_found(walk.threshold):.0f} % of the places of {walk.threshold} or more, and"
         f" {float(usual.others.mean()):.2g} empty ones"
     )
-    for line in ["", *describe_series(result.signed, _WIDTH)]:
+    for line in ["", *describe_question(result.signed, _WIDTH)]:
         click.echo(line)
     for line in how_lines(options, result.windows[0].broker, result.windows[0].reasons):
         click.echo(one_line(line))
     click.echo(f"wrote {', '.join(names)} in {options.output}")
-    click.echo(f"read it again, every signature checked: fleetcount series places --records {options.output}")
+    click.echo(f"read it again, every signature checked: fleetcount question places --records {options.output}")
 
 
 def _step_lines(result: "SeriesAsked", vehicles: int) -> Iterator[str]:

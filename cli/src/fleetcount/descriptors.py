@@ -1,4 +1,4 @@
-"""An aggregator's public descriptor: the small TOML file that its operator gives to the authors of tasks.
+"""An aggregator's public descriptor: the small TOML file that its operator gives to the authors of questions.
 
 Public parts only: id, operator, endpoints, public keys. Opens no connection.
 """
@@ -25,7 +25,7 @@ def toml_text(value: str) -> str:
 def encode_descriptor(aggregator: Aggregator) -> str:
     """Return the descriptor file of an aggregator."""
     rows = [
-        "# Public description of one aggregator: give it to the authors of tasks. It holds no secret.",
+        "# Public description of one aggregator: give it to the authors of questions. It holds no secret.",
         f"id = {toml_text(aggregator.aggregator_id)}",
         f"operator = {toml_text(aggregator.operator)}",
         f"grpc_endpoint = {toml_text(aggregator.grpc_endpoint)}",
@@ -56,5 +56,5 @@ def read_descriptor(path: Path) -> Aggregator:
 
 
 def _hpke_key(table: Table) -> HpkeKey:
-    # X25519 has 32 bytes, the post-quantum hybrid 1,216: the task's own rules judge the size.
+    # X25519 has 32 bytes, the post-quantum hybrid 1,216: the rules of a key list judge the size.
     return HpkeKey(key_id=table.integer("key_id", 0, 255), public_key=table.base64_bytes("public_key"))

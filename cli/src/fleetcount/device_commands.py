@@ -39,8 +39,13 @@ _LAST_TIME: Final = 253_402_300_799
     short_help="Run one device; read its ledger and spool.",
     lazy=table(
         [
-            ("log", "fleetcount.device_series_commands", "log", "What was asked, reserved, answered and refused."),
-            ("series", "fleetcount.device_series_commands", "series", "Series of questions: list, join, leave."),
+            ("log", "fleetcount.device_question_commands", "log", "What was asked, reserved, answered and refused."),
+            (
+                "question",
+                "fleetcount.device_question_commands",
+                "question",
+                "Questions of many windows: join, leave.",
+            ),
         ]
     ),
 )
@@ -52,15 +57,15 @@ def device() -> None:
     """
 
 
-@device.command("run", short_help="Answer tasks until stopped.")
+@device.command("run", short_help="Answer questions until stopped.")
 @CONFIG
 @click.option("--once", is_flag=True, help="Answer what is on offer now, to the end of its windows, and exit.")
 def run(config: Path, once: bool) -> None:
-    """Answer counting tasks as the owner's policy allows, until SIGTERM or SIGINT.
+    """Answer questions as the owner's policy allows, until SIGTERM or SIGINT.
 
-    With --once the exit code is 0 when every task on offer was answered or seen too late, or none was on offer; 3 when
-    a policy or an aggregator refused one; 4 when an aggregator stayed out of reach. Without it, one line a task goes to
-    stderr when it has ended.
+    With --once the exit code is 0 when every question on offer was answered or seen too late, or none was on offer; 3
+    when a policy or an aggregator refused one; 4 when an aggregator stayed out of reach. Without it, one line a window
+    goes to stderr when it has ended.
     """
     from fleetcount_client.device import Device  # Loads cryptography: only when a device runs.
     from fleetcount_client.transport import Unreachable
@@ -108,7 +113,7 @@ def _conclude(outcomes: "Iterable[Outcome]") -> None:
     for outcome in outcomes:
         click.echo(one_line(f"{outcome.kind.value:<10} {outcome.task_id.hex()[:12]}  {outcome.name}  {outcome.reason}"))
     if not outcomes:
-        click.echo("no task on offer")
+        click.echo("no question on offer")
     kinds = [outcome.kind for outcome in outcomes]
     named = [f"{outcome.name}: {outcome.reason}" for outcome in outcomes if outcome.kind is not OutcomeKind.DELIVERED]
     if OutcomeKind.FAILED in kinds:

@@ -59,8 +59,8 @@ def init(**options: Any) -> None:
     \b
     OUTPUT/ca/                        the authorities (their .key files enrol others: keep them apart)
     OUTPUT/alpha/aggregator.toml      for `fleetcount aggregator serve --config`
-    OUTPUT/alpha.descriptor.toml      public: for the authors of tasks
-    OUTPUT/analyst/analyst.toml       for `fleetcount task release --config`
+    OUTPUT/alpha.descriptor.toml      public: for the authors of questions
+    OUTPUT/analyst/analyst.toml       for `fleetcount question release --config`
     OUTPUT/devices/0001/device.toml   for `fleetcount device run --config`
     OUTPUT/relay/relay.toml           with --servers: for `fleetcount relay --config`
     OUTPUT/broker/                    with --servers: what deploy/mosquitto.conf names
@@ -192,7 +192,7 @@ def wrap(config: Path) -> None:
 def descriptor(config: Path, source: Path, output: Path) -> None:
     """Write an aggregator's descriptor anew, with its present signing key and the sealing keys valid now, newest first.
 
-    After a rotation or a succession: authors of tasks need it. Series take sealing keys from the aggregator itself.
+    After a rotation or a succession: authors of questions need it. They take sealing keys from the aggregator itself.
     """
     import os
     import time
@@ -308,7 +308,7 @@ def _operators(text: str | None, ids: Sequence[str]) -> list[str]:
         if not name or len(name.encode("utf-8", "replace")) > 200 or not name.isprintable() or name != name.strip():
             raise UsageError(f"--operators: {name[:40]!r} is not 1 to 200 printable characters")
     if len({operator_key(name) for name in names}) < 2:
-        raise UsageError("--operators names one operator only; a task needs at least two distinct ones")
+        raise UsageError("--operators names one operator only; a question needs at least two distinct ones")
     return names
 
 

@@ -43,7 +43,9 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.command(cls=StrictCommand, short_help="What a number of devices and an epsilon will give.")
 @click.option("--devices", required=True, type=Count(1, _MOST_DEVICES), help="How many will answer.")
 @click.option("--values", required=True, type=Count(1, _MOST_VALUES), help="V, the cells or categories without 'none'.")
-@click.option("--mechanism", default="sampling", show_default=True, help="As in task files, or direct or one-sided.")
+@click.option(
+    "--mechanism", default="sampling", show_default=True, help="As a question has it, or direct or one-sided."
+)
 @click.option("--epsilon", required=True, type=EPSILON, help="Loss of the published counts, 0.001 to 10.")
 @click.option("--noise", type=OneOf(_NOISES), default=_NOISES[0], show_default=True, help="Its law.")
 @click.option("--sampling-rate", type=SAMPLING_RATE, help="Between 0 and 1/2 (default 0.45, 0.25 or 0.10 by V).")

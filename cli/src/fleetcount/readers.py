@@ -1,4 +1,4 @@
-"""Asking aggregators how far a task is and for its signed result, as a device, an analyst or an operator may.
+"""Asking aggregators how far a question is and for its signed results, as a device, an analyst or an operator may.
 
 Opens connections and returns decoded answers; must not check a record (`release_report` does).
 """
@@ -34,7 +34,6 @@ __all__ = [
     "Reader",
     "WindowReader",
     "ask_peer",
-    "ask_release",
     "ask_statuses",
     "read_reader",
     "read_trusted",
@@ -158,7 +157,7 @@ def _device(path: Path) -> Reader:
 
 
 def _aggregator(path: Path) -> Reader:
-    from fleetcount.task_files import operator_of
+    from fleetcount.question_files import operator_of
 
     operator = operator_of(path)
     tls = operator.config.tls
@@ -169,54 +168,14 @@ def _aggregator(path: Path) -> Reader:
 # Releases, from the device port.
 
 
-async def ask_release(reader: Reader, task: Task, *, timeout_s: float = TIMEOUT_S) -> ReleaseAnswer:
-    """Return the first answer of the task's aggregators about its release, the leader asked first.
-
-    Raises:
-        CannotReachError: none of them answered; says why for the last.
-    """
-    credentials = reader.credentials()
-    why = "no aggregator has a gRPC endpoint"
-    best: ReleaseAnswer | None = None
-    for aggregator in task.aggregators:
-        if not aggregator.grpc_endpoint:
-            continue
-        try:
-            answer = await _ask_one(aggregator, task.task_id, credentials, timeout_s)
-        except CannotReachError as error:
-            why = str(error)
-            continue
-        if answer.record:
-            return answer
-        best = best or answer
-    if best is None:
-        hint = _refused_hint(reader)
-        raise CannotReachError(f"{why}{hint}")
-    return best
-
-
 def _refused_hint(reader: Reader) -> str:
     if read_toml(reader.config).has("aggregator"):
         return "; aggregators answer readers certified by the device authority: try the analyst's or a device's file"
     return ""
 
 
-async def _ask_one(
-    aggregator: Aggregator, task_id: TaskId, credentials: "grpc.ChannelCredentials | None", timeout_s: float
-) -> ReleaseAnswer:
-    import grpc.aio
-    from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
-
-    async with _channel(aggregator.aggregator_id, aggregator.grpc_endpoint, credentials) as channel:
-        try:
-            data = await channel.unary_unary(_GET_RELEASE)(RELEASE_QUERY.encode(task_id), timeout=timeout_s)
-        except grpc.aio.AioRpcError as error:
-            raise CannotReachError(f"{aggregator.grpc_endpoint}: {call_reason(error)}") from error
-    return RELEASE_ANSWER.decode(data)
-
-
 class WindowReader:
-    """Asks the aggregators of a series for the releases of its windows, over one connection to each.
+    """Asks the aggregators of a question for the releases of its windows, over one connection to each.
 
     Use it as an asynchronous context.
     """
@@ -335,7 +294,7 @@ async def ask_statuses(config_path: Path, task: Task) -> dict[AggregatorId, Task
     Raises:
         UsageError: the configuration cannot be used, or the task names an aggregator it does not know.
     """
-    from fleetcount.task_files import operator_of
+    from fleetcount.question_files import operator_of
 
     operator = operator_of(config_path)
     own = operator.aggregator_id
@@ -398,7 +357,7 @@ async def ask_peer(config_path: Path, name: str, endpoint: str) -> "tuple[str, S
 
     It is asked for a task that does not exist: a refusal by name is the right answer.
     """
-    from fleetcount.task_files import operator_of
+    from fleetcount.question_files import operator_of
 
     own, clock = operator_of(config_path).aggregator_id, _Clock()
     credentials = _aggregator(config_path).credentials()

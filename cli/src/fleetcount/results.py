@@ -5,6 +5,7 @@ It must not decide what a result is, or word a promise (`fleetcount_mechanisms.s
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -15,7 +16,7 @@ if TYPE_CHECKING:  # Help of a command starts without the mechanisms.
     from fleetcount_mechanisms.design import Design
     from fleetcount_mechanisms.statement import AdversaryView
 
-__all__ = ["EXPLAIN", "JSON", "privacy_lines", "show", "statement_json", "views_json"]
+__all__ = ["EXPLAIN", "JSON", "privacy_lines", "show", "statement_json", "utc", "views_json"]
 
 JSON: Final = click.option(
     "--json", "as_json", is_flag=True, help="For programs: one JSON document on standard output."
@@ -34,6 +35,11 @@ def show(result: object, lines: Iterable[str], *, as_json: bool) -> None:
         return
     for line in lines:
         click.echo(_printable(line))
+
+
+def utc(moment: float) -> str:
+    """Return a time as people read it: ISO 8601, UTC."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _printable(line: str) -> str:

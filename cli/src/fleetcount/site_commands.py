@@ -27,13 +27,13 @@ _FILE: Final = click.Path(path_type=Path)
 def publish(directory: Path, output: Path, keys: Path | None, title: str, address: str | None) -> None:
     """Write static pages of the releases in DIR: maps with a slider, lines, regions, tables, files, feeds.
 
-    DIR is what 'fleetcount series records' keeps of a series, or holds several such folders and release files. Every
-    signature and chain is checked before SITE appears; each page checks its records again in the reader's browser, with
-    --keys against the keys of TRUSTED.toml (an analyst's configuration is one too). Without --keys a page can only say
-    that a record agrees with itself. SITE needs no server: any web server will do, or a double click.
+    DIR is what 'fleetcount question release' keeps of a question, or holds several such folders and release files.
+    Every signature and chain is checked before SITE appears; each page checks its records again in the reader's
+    browser, with --keys against the keys of TRUSTED.toml (an analyst's configuration is one too). Without --keys a page
+    can only say that a record agrees with itself. SITE needs no server: any web server will do, or a double click.
 
     \b
-    fleetcount series records --series map.series --config analyst.toml --output got
+    fleetcount question release --question map.question --config analyst.toml --output got
     fleetcount publish got --output site --keys analyst.toml
     fleetcount serve site
     """

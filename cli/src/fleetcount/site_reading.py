@@ -32,8 +32,8 @@ from fleetcount_site.publish.entry import Entry, PinnedKey, Window
 from fleetcount_site.publish.site import write_record
 
 from fleetcount.files import read_text
-from fleetcount.series_records import SERIES_FILE, Chain, kept_records, series_of_records
-from fleetcount.series_table import opened_numbers, place_note, places_of, table_of
+from fleetcount.question_records import QUESTION_FILE, Chain, kept_records, series_of_records
+from fleetcount.question_table import opened_numbers, place_note, places_of, table_of
 
 __all__ = ["Source", "pinned_keys", "sources_of"]
 
@@ -48,7 +48,7 @@ _RELEASE: Final = "*.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What one entry of a site is made from: a directory of a series' records, or the file of one release."""
+    """What one entry of a site is made from: a directory of a question's records, or the file of one release."""
 
     path: Path
     slug: str
@@ -65,21 +65,21 @@ class Source:
 
 
 def sources_of(directory: Path, trusted: Trusted | None) -> list[Source]:
-    """Return what a directory holds: the records of one series, or several such directories and release files.
+    """Return what a directory holds: the records of one question, or several such directories and release files.
 
     Raises:
         UsageError: it is no directory, holds nothing to publish, or two things of one name.
     """
     if not directory.is_dir():
-        raise UsageError(f"{directory} is no directory; give one that 'fleetcount series records' made")
-    if (directory / SERIES_FILE).is_file():
+        raise UsageError(f"{directory} is no directory; give one that 'fleetcount question release' made")
+    if (directory / QUESTION_FILE).is_file():
         return [Source(path=directory, slug="series", trusted=trusted)]
     inside = sorted(one for one in directory.iterdir() if not one.name.startswith("."))
-    found = [one for one in inside if (one / SERIES_FILE).is_file() or (one.is_file() and one.match(_RELEASE))]
+    found = [one for one in inside if (one / QUESTION_FILE).is_file() or (one.is_file() and one.match(_RELEASE))]
     if not found:
-        raise UsageError(f"{directory} holds no records and no release; 'fleetcount series records' fetches them")
+        raise UsageError(f"{directory} holds no records and no release; 'fleetcount question release' fetches them")
     if len(found) > _MOST_SOURCES:
-        raise UsageError(f"{directory} holds {len(found)} series and releases, allowed: at most {_MOST_SOURCES}")
+        raise UsageError(f"{directory} holds {len(found)} questions and releases, allowed: at most {_MOST_SOURCES}")
     named = [Source(path=one, slug=_slug(one.stem), trusted=trusted) for one in found]
     for one, other in pairwise(sorted(named, key=lambda source: source.slug)):
         if one.slug == other.slug:
@@ -123,7 +123,7 @@ def _series(source: Source, folder: Path) -> Entry:
 
     kept = table_of(series, kept_records(source.path, chain, taken), chain.missing)
     if kept is None:
-        raise UsageError(f"{source.path} holds no record yet; 'fleetcount series records' fetches them")
+        raise UsageError(f"{source.path} holds no record yet; 'fleetcount question release' fetches them")
     places = _places(series)
     downloads = _downloads(folder, kept.table, places, series.name, kept.participants)
     return Entry(
@@ -149,8 +149,8 @@ def _release(source: Source, folder: Path) -> Entry:
         raise UsageError(f"{source.path}: {error}") from error
     verify_record_signatures(record, signatures, source.trusted)
     task = record.task
-    if task.series is not None:
-        raise UsageError(f"{source.path} is a window of a series; publish the directory of the series")
+    if task.series is not None and task.series.index > 0:
+        raise UsageError(f"{source.path} is one of many windows; publish the directory of their records")
     table = _single_table(record)
     places = _places(task)
     write_record(folder, 0, record.canonical, signatures, record_to_json(record, signatures))

@@ -1,4 +1,4 @@
-"""Refusals of a specification that come from the rules of a task, a series or a law, told by file, line, key and value.
+"""Refusals of a specification that come from the rules of a question or a law, told by file, line, key and value.
 
 The rules know fields, not files: their first words say which key of the file stands behind them.
 """
@@ -16,13 +16,13 @@ from fleetcount_transport.toml_values import shown
 __all__ = ["told_by_key"]
 
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    r"first|round_one_opens": ("series.first", "windows.round_one_opens"),
-    r"every_s": ("series.every",),
-    r"windows|the last window expires|[0-9]+ units have": ("series.windows", "series.until"),
-    r"round_one_s|round_one_closes|round one": ("series.round_one", "series.window", "windows.round_one_closes"),
-    r"round_two_s|round_two_closes|round two": ("series.window", "windows.round_two_closes"),
-    r"expiry_s|expiry": ("series.expires_after", "windows.expiry"),
-    r"coin": ("series.coin",),
+    r"first|round_one_opens": ("schedule.opens",),
+    r"every_s": ("schedule.every",),
+    r"windows|the last window expires|[0-9]+ units have": ("schedule.windows", "schedule.until"),
+    r"round_one_s|round_one_closes|round one": ("schedule.round_one", "schedule.window"),
+    r"round_two_s|round_two_closes|round two|the rounds": ("schedule.window",),
+    r"expiry_s|expiry": ("schedule.expires_after",),
+    r"coin": ("schedule.coin",),
     r"delta": ("release.delta",),
     r"release has": ("release.thresholds",),
     r"one-sided|release|level": ("release.kind",),
@@ -32,9 +32,9 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     r"grid|cells?": ("domain.columns", "domain.cells"),
     r"bins?|edges?": ("domain.edges",),
     r"categor(y|ies)|names?": ("domain.names",),
-    r"signal": ("task.signal",),
-    r"min_batch_size": ("task.min_batch_size",),
-    r"a drill-down is": ("task.mode",),
+    r"signal": ("question.signal",),
+    r"min_batch_size": ("question.min_batch_size",),
+    r"a drill-down is": ("question.mode",),
     r"sampling rate": ("mechanism.sampling_rate",),
     r"aggregators?": ("aggregators",),
 }

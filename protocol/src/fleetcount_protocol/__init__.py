@@ -19,7 +19,9 @@ __all__ = [
     "Refused",
     "ReleaseKind",
     "ReleaseRecord",
+    "SeriesOffer",
     "SignatureError",
+    "SignedSeries",
     "SignedTask",
     "SquareGrid",
     "Task",
@@ -27,6 +29,7 @@ __all__ = [
     "TrustedAggregator",
     "UsageError",
     "decode_record",
+    "decode_signed_series",
     "decode_signed_task",
     "decode_task",
     "encode_record",
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
         TaskError,
         UsageError,
     )
+    from fleetcount_protocol.messages import SeriesOffer
     from fleetcount_protocol.release.record import (
         Cell,
         ReleaseRecord,
@@ -57,6 +61,8 @@ if TYPE_CHECKING:
         verify_record_signatures,
     )
     from fleetcount_protocol.release.record_json import record_from_json, record_to_json
+    from fleetcount_protocol.series.series import SignedSeries
+    from fleetcount_protocol.series.signed_file import decode_signed_series
     from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid
     from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
     from fleetcount_protocol.task.signing import TrustedAggregator, verify_signed_task
@@ -71,8 +77,11 @@ else:
             "errors": (
                 "DecodeError FleetcountError MachineError PeerError Refused SignatureError TaskError UsageError"
             ),
+            "messages": "SeriesOffer",
             "release.record": "Cell ReleaseRecord decode_record encode_record verify_record_signatures",
             "release.record_json": "record_from_json record_to_json",
+            "series.series": "SignedSeries",
+            "series.signed_file": "decode_signed_series",
             "task.domain": "Bins Categories H3Cells SquareGrid",
             "task.signed_file": "decode_signed_task encode_signed_task",
             "task.signing": "TrustedAggregator verify_signed_task",

@@ -478,7 +478,7 @@ class AbortTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatus:
-    """A task at one aggregator: for recovery, for `task status`, and its ledger's high-water mark for the peers.
+    """A task at one aggregator: for recovery, for `question status`, and its ledger's high-water mark for the peers.
 
     `rejections` are counts above 0, ascending by reason number; `ledger_rows` counts the rows of the whole ledger.
 

@@ -57,9 +57,9 @@ async def pass_time(network: Network, seconds: int, step: int = 5) -> None:
 
 def drop(directory: Path, network: Network, **changes: object) -> Series:
     signed, seed = network.series(**changes)
-    (directory / "q.verify-seed").write_bytes(seed)
-    (directory / "q.verify-seed").chmod(0o600)
-    (directory / "q.series").write_bytes(encode_signed_series(signed))
+    (directory / "q.seed").write_bytes(seed)
+    (directory / "q.seed").chmod(0o600)
+    (directory / "q.question").write_bytes(encode_signed_series(signed))
     return signed.series
 
 
@@ -155,7 +155,7 @@ async def test_a_series_a_helper_refuses_is_stopped_everywhere_and_its_file_says
     await pass_time(network, 150)
     await directory.poll()
 
-    assert "gamma does not take the series" in (tmp_path / "q.refused").read_text()
+    assert "gamma does not take the question" in (tmp_path / "q.refused").read_text()
     assert offered(network) == ()
     for position in (0, 1):
         assert set((await network.missing(series, position)).values()) == {"stopped"}

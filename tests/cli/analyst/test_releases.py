@@ -236,7 +236,7 @@ def test_a_release_that_is_not_signed_says_by_whom(grid: Path, keys: fc.Keys) ->
     [
         (b"", "has 0 bytes"),
         (b"\x00\x01", "NUL"),
-        (b"not json", "is no release, as 'fleetcount task release' writes it"),
+        (b"not json", "is no release, as 'fleetcount question release' writes it"),
         (b"{}", "is no release"),
         (b"[1, 2]", "is no release"),
     ],

@@ -8,15 +8,15 @@ from pathlib import Path
 import fleetcount as fc
 import matplotlib as mpl
 import pytest
+from fleetcount.question_records import record_path
 from fleetcount.readers import reader_toml
-from fleetcount.series_records import record_path
 from fleetcount_mechanisms.accounting.series_statement import series_views
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.series.fields import Participants
 from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_protocol.task.task import Mode
 
-from tests.cli.test_series_export import RELEASED, Records, raw
+from tests.cli.test_question_export import RELEASED, Records, raw
 from tests.support.series_samples import GAUSSIAN, drill_down_series, one_round_series
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=3, rows=2)
@@ -51,7 +51,7 @@ def test_a_series_is_one_tidy_table_and_names_what_is_missing(series: fc.Series)
     assert dict(series.missing) == {2: "paused"}
     assert frame["raw"].tolist() == [raw(window, cell) for window in RELEASED for cell in range(1, 7)]
     assert str(frame["opens"].dt.tz) == "UTC"
-    assert "4 windows of 6 cells, signed by the keys that the series itself names" in repr(series)
+    assert "4 windows of 6 cells, signed by the keys that the question itself names" in repr(series)
     assert "4 of 7" in series._repr_html_()
 
 
@@ -115,7 +115,7 @@ def test_what_is_no_directory_of_one_series_is_refused(records: Records, tmp_pat
     walks = Records(tmp_path / "walks", drill_down_series())
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(UsageError, match=r"00005\.json is of series .*; a directory holds one series"):
+    with pytest.raises(UsageError, match=r"00005\.json is of question .*; a directory holds one question"):
         fc.read_series(records.directory)
     with pytest.raises(UsageError, match=r"read_release\(\) one file"):
         fc.read_series(record_path(other.directory, 5))

@@ -1,6 +1,6 @@
-"""The directory where an operator drops tasks, series and orders about series, each with its secret beside it.
+"""The directory where an operator drops tasks, questions and orders about questions, each with its secret beside it.
 
-NAME.task and NAME.series, signed by all, go to the leader, with NAME.verify-key or NAME.verify-seed; NAME.order to the
+NAME.task and NAME.question, signed by all, go to the leader, with NAME.verify-key or NAME.seed; NAME.order to the
 aggregator whose operator signed it. Reads complete files and hands them on; a refused one gets a NAME.refused beside it
 that says why, and a task that is installed goes to `taken/`, so that thousands are not looked at for years. Deletes
 nothing but the verify key or seed of what is installed, which the store holds sealed: whoever finds it later could make
@@ -37,7 +37,7 @@ _MAX_TASK_FILE_BYTES: Final = MAX_TASK_BYTES + 4096
 
 _TAKEN: Final = "taken"
 """Where files of installed tasks go; nothing reads them there."""
-_KINDS: Final = (".task", ".series", ".order")
+_KINDS: Final = (".task", ".question", ".order")
 _Stamp = tuple[int, int]
 
 
@@ -69,21 +69,21 @@ class TaskDirectory:
             return
         changed = self._changed()
         await self._poll("task", changed, self._take_task, beside=".verify-key")
-        await self._poll("series", changed, self._take_series, beside=".verify-seed")
+        await self._poll("question", changed, self._take_question, beside=".seed")
         await self._poll("order", changed, self._take_order)
         for series_id, path in list(self._series.items()):
             series = self._context.series.get(series_id)
             if series is None:
                 _put_by(path, series_id)  # It is over, and nothing looks for it any more.
             elif series.refused_by:
-                _write_refusal(path, f"{series.refused_by} does not take the series; its log says why")
+                _write_refusal(path, f"{series.refused_by} does not take the question; its log says why")
             if series is None or series.refused_by:
                 del self._series[series_id]
 
     def _changed(self) -> list[str]:
         """Return the names of files that are new, have changed or are waited with, in order.
 
-        One pass that makes no object of a file that is done: thousands of series lie here for months.
+        One pass that makes no object of a file that is done: thousands of questions lie here for months.
         """
         open_ones: list[str] = []
         found = 0
@@ -130,10 +130,10 @@ class TaskDirectory:
         _remove_key(key_file)
         _put_by(path, signed.task.task_id)
 
-    async def _take_series(self, path: Path) -> None:
-        signed, seed_file = decode_signed_series(_read(path, MAX_SIGNED_SERIES_BYTES)), path.with_suffix(".verify-seed")
+    async def _take_question(self, path: Path) -> None:
+        signed, seed_file = decode_signed_series(_read(path, MAX_SIGNED_SERIES_BYTES)), path.with_suffix(".seed")
         if signed.series.series_id not in self._context.series:
-            self._check_leader(signed.series.aggregators[0].aggregator_id, "series")
+            self._check_leader(signed.series.aggregators[0].aggregator_id, "question")
             await install_series(self._context, signed, _read_key(seed_file))
             path.with_suffix(".refused").unlink(missing_ok=True)
         _remove_key(seed_file)
@@ -178,7 +178,7 @@ def _remove_key(path: Path) -> None:
 
 
 def _put_by(path: Path, name: TaskId | SeriesId) -> None:
-    """Move the file of a task that is installed, or of a series that is over, out of the way, under its name and id."""
+    """Move the file of an installed task, or of a question that is over, out of the way, under its name and id."""
     try:
         taken = path.parent / _TAKEN
         taken.mkdir(exist_ok=True)

@@ -66,7 +66,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeriesTable:
-    """Hold W released windows of V cells; made by `series_table`.
+    """Hold W released windows of V cells; made by `question_table`.
 
     `windows`, `opens` and `units` have shape (W,), ascending in the index; `outputs` are the opened numbers, (W,
     outputs); `estimates`, `low` and `high` are in devices, (W, V), each interval alone at `level`. `statement` is what

@@ -25,8 +25,8 @@ from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.statements import Statement, statement_of
 from fleetcount.analyst.tables import Row, Tabular, html_table, library
 from fleetcount.files import read_text
+from fleetcount.question_table import opened_numbers, place_note, places_of
 from fleetcount.release_report import readable_counts
-from fleetcount.series_table import opened_numbers, place_note, places_of
 
 if TYPE_CHECKING:
     import geopandas as gpd  # pyright: ignore[reportMissingModuleSource] # As Polars in tables.py.
@@ -44,7 +44,7 @@ class UnverifiedError(UsageError, AttributeError):
 
 
 def read_release(path: str | PathLike[str]) -> "Release":
-    """Return the release of a file that `fleetcount task release` or `series records` has written, unverified.
+    """Return the release of a file that `fleetcount question release` has written, unverified.
 
     Raises:
         UsageError: the file cannot be read, or is no release.
@@ -56,7 +56,7 @@ def read_release(path: str | PathLike[str]) -> "Release":
     try:
         record, signatures = record_from_json(text)
     except DecodeError as error:
-        raise UsageError(f"{place} is no release, as 'fleetcount task release' writes it: {error}") from error
+        raise UsageError(f"{place} is no release, as 'fleetcount question release' writes it: {error}") from error
     return Release(record, signatures, str(place))
 
 

@@ -25,8 +25,8 @@ from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.releases import Labels, cells_named
 from fleetcount.analyst.statements import Statement
 from fleetcount.analyst.tables import Tabular, html_table
-from fleetcount.series_records import SERIES_FILE, series_of_records
-from fleetcount.series_table import KeptTable, read_table
+from fleetcount.question_records import QUESTION_FILE, series_of_records
+from fleetcount.question_table import KeptTable, read_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,9 +35,9 @@ __all__ = ["Budget", "CellSeries", "Series", "read_series"]
 
 
 def read_series(directory: str | PathLike[str], keys: Keys | None = None, *, zoom: int = 0) -> "Series":
-    """Return the series whose records `fleetcount series records` has kept in a directory, everything checked.
+    """Return the question whose records `fleetcount question release` has kept in a directory, everything checked.
 
-    Without `keys` the signatures are checked against the keys that the series itself names: then all its aggregators
+    Without `keys` the signatures are checked against the keys that the question itself names: then all its aggregators
     agree, and who they are is known only to those who know the series. `zoom` chooses among the sizes of a grid's
     squares, 0 being the finest.
 
@@ -49,16 +49,16 @@ def read_series(directory: str | PathLike[str], keys: Keys | None = None, *, zoo
     place = Path(directory)
     if place.is_file():
         raise UsageError(f"{place} is a file; read_series() reads a directory of records, read_release() one file")
-    if keys is not None and (place / SERIES_FILE).is_file():
+    if keys is not None and (place / QUESTION_FILE).is_file():
         signed = series_of_records(place)
-        keys.check(signed.series.aggregators, str(place / SERIES_FILE))
+        keys.check(signed.series.aggregators, str(place / QUESTION_FILE))
         verify_signed_series(signed, keys.trusted)
     return Series(kept=read_table(place, zoom), source=str(place), trusted=keys is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a series costs one device that answers every window, as everybody who reads the releases may see it.
+    """What a question costs one device that answers every window, as everybody who reads the releases may see it.
 
     Epsilons are at `delta`, rounded up; None where no finite one exists. `so_far` is of the windows up to the last
     released one, whether they were released or not.
@@ -84,7 +84,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Series(Tabular):
-    """The released windows of a series; columns window, opens (UTC), cell, label, raw, estimate, low, high."""
+    """The released windows of a question; columns window, opens (UTC), cell, label, raw, estimate, low, high."""
 
     kept: KeptTable = field(repr=False)
     source: str
@@ -97,7 +97,7 @@ class Series(Tabular):
 
     @property
     def name(self) -> str:
-        """The name of the series."""
+        """The name of the question."""
         return self.asked.name
 
     @property
@@ -204,7 +204,7 @@ class Series(Tabular):
         )
 
     def _trust(self) -> str:
-        return "by keys that you trust" if self.trusted else "by the keys that the series itself names"
+        return "by keys that you trust" if self.trusted else "by the keys that the question itself names"
 
     def __repr__(self) -> str:
         return (

@@ -1,4 +1,4 @@
-"""The `.series` file: a series with the signatures it has so far (docs/wire.md, "Series").
+"""The `.question` file: a series with the signatures it has so far (docs/wire.md, "Series").
 
 It must not sign or verify (`signing`).
 """
@@ -19,7 +19,7 @@ MAX_SIGNED_SERIES_BYTES: Final = MAX_SERIES_BYTES + 512
 
 
 def encode_signed_series(signed: SignedSeries) -> bytes:
-    """Return the `.series` file of a series with the signatures it has so far.
+    """Return the `.question` file of a series with the signatures it has so far.
 
     Raises:
         UsageError: a signature that has neither 0 nor 64 bytes, or not one place an aggregator.
@@ -31,7 +31,7 @@ def encode_signed_series(signed: SignedSeries) -> bytes:
 
 
 def decode_signed_series(data: bytes) -> SignedSeries:
-    """Return the series and the signatures of a `.series` file, none of which is verified here.
+    """Return the series and the signatures of a `.question` file, none of which is verified here.
 
     Raises:
         DecodeError: it is no such file.

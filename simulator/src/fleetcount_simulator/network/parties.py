@@ -188,9 +188,9 @@ class Parties:
         signatures = tuple(sign_series(series, self._signing_key(at)) for at in range(len(series.aggregators)))
         directory, name = self._task_directory, series.series_id.hex()[:16]
         # As with a task: the seed first.
-        write_private(directory / f"{name}.verify-seed", seed)
+        write_private(directory / f"{name}.seed", seed)
         signed = signed_series(series, signatures)
-        write_private(directory / f"{name}.series", encode_signed_series(signed))
+        write_private(directory / f"{name}.question", encode_signed_series(signed))
         return signed
 
     def order(self, series: Series, number: int, action: OrderAction, from_window: int) -> None:

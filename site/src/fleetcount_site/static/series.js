@@ -190,7 +190,7 @@
       return what + ": " + interval(sum.low, sum.high, sum.estimate) + " (estimate " + shown(sum.estimate) + ")";
     } catch (error) {
       if (!(error instanceof fleetcount.TooLargeError)) throw error;
-      return what + ": " + error.message + "; fleetcount series export --sum computes it";
+      return what + ": " + error.message + "; fleetcount question export --sum computes it";
     }
   }
 

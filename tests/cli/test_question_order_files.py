@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount.series_files import read_series
+from fleetcount.question_files import read_question
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, encode_signed_order, sign_order
 from fleetcount_protocol.series.series import Series
 
-from tests.cli.test_series_files import CREATE, SPEC
+from tests.cli.test_question_files import CREATE, SPEC
 from tests.support.town import Town
 
 HOUR = 3600
@@ -21,10 +21,10 @@ class Asked:
 
     def __init__(self, town: Town, fleetcount: Callable) -> None:
         self.town, self._fleetcount = town, fleetcount
-        self.series: Series = read_series(town.root / "q.series").series
+        self.series: Series = read_question(town.root / "q.question").series
 
     def order(self, action: str, *more: str, by: str = "alpha") -> Any:
-        return self._fleetcount("series", action, "--config", f"dep/{by}/aggregator.toml", *more, "q.series")
+        return self._fleetcount("question", action, "--config", f"dep/{by}/aggregator.toml", *more, "q.question")
 
     def orders(self, by: str = "alpha") -> list[str]:
         return sorted(path.name for path in (self.town.root / "dep" / by / "tasks").glob("q.0*"))
@@ -37,13 +37,13 @@ class Asked:
 async def asked(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asked]:
     monkeypatch.chdir(tmp_path)
     async with Town(tmp_path, fleetcount) as town:
-        town.told(monkeypatch, "fleetcount.series_commands")
+        town.told(monkeypatch, "fleetcount.question_commands")
         (tmp_path / "spec.toml").write_text(SPEC)
         assert fleetcount(*CREATE).code == 0
-        early = fleetcount("series", "pause", "--config", "dep/alpha/aggregator.toml", "q.series")
+        early = fleetcount("question", "pause", "--config", "dep/alpha/aggregator.toml", "q.question")
         assert (early.code, "is not installed at this aggregator" in early.error_line) == (3, True)
         for step, name in (("sign", "alpha"), ("sign", "beta"), ("submit", "alpha")):
-            assert fleetcount("series", step, "--config", f"dep/{name}/aggregator.toml", "q.series").code == 0
+            assert fleetcount("question", step, "--config", f"dep/{name}/aggregator.toml", "q.question").code == 0
         await town.pass_to(town.clock.now() + 2)
         await town.pass_to(town.clock.now() + 2)
         yield Asked(town, fleetcount)

@@ -1,6 +1,6 @@
-"""`fleetcount series export`: tables, maps and answers from the records of a series.
+"""`fleetcount question export`: tables, maps and answers from the records of a question.
 
-Reads a directory that `series records` made, asks nobody, and prints no number without its interval and level.
+Reads a directory that `question release` made, asks nobody, and prints no number without its interval and level.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ from fleetcount.exits import one_line
 from fleetcount.files import check_output_file
 from fleetcount.lazy import OneOf, StrictCommand
 from fleetcount.numbers import Count, NumberRange, parse_count, parse_number
+from fleetcount.question_reading import by_reason, spans_text
 from fleetcount.results import JSON, show
-from fleetcount.series_reading import by_reason, spans_text
 
 if TYPE_CHECKING:
     from fleetcount_analysis.answers import Answer, Chosen
 
-    from fleetcount.series_table import KeptTable
+    from fleetcount.question_table import KeptTable
 
 __all__ = ["export"]
 
@@ -36,7 +36,7 @@ _STEP: Final = NumberRange(low=Fraction(0), high=Fraction(10**9), low_included=F
 
 
 @click.command("export", cls=StrictCommand)
-@click.option("--records", required=True, metavar="DIR", type=_FILE, help="What 'series records' has kept.")
+@click.option("--records", required=True, metavar="DIR", type=_FILE, help="What 'question release' has kept.")
 @click.option("--output", metavar="FILE", type=_FILE, help="The file to write.")
 @click.option("--format", "kind", type=OneOf(["parquet", "csv", "geojson"]), help="Default: by FILE's ending.")
 @click.option("--windows", metavar="WINDOWS", help="Windows to ask about (3 or 0-23 or 1,5-9).")
@@ -50,11 +50,11 @@ _STEP: Final = NumberRange(low=Fraction(0), high=Fraction(10**9), low_included=F
 @click.option("--smooth", metavar="CELL,STEP", help="A cell over time, if its count moves by about STEP a window.")
 @JSON
 def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_json: bool, **questions: Any) -> None:
-    """Write the table of a series as Parquet or CSV, one window as a GeoJSON map, or print answers from it.
+    """Write the table of a question as Parquet or CSV, one window as a GeoJSON map, or print answers from it.
 
     A row is one cell of one window: raw number, unbiased estimate, interval, an interval that holds for all cells of
     the window at once, and a readable number. Level, privacy statement and missing windows stand in every file. Parquet
-    grows: run it again after 'series records' and new windows are added; old rows are never changed.
+    grows: run it again after 'question release' and new windows are added; old rows are never changed.
 
     \b
     --sum 1,5-9                    a question fixed before looking: all released windows, or --windows
@@ -66,11 +66,11 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
     --consistent                   all zooms of the last released window, or of --windows, so that they add up
     --smooth 4,2.5                 a curve beside the raw numbers, right only if its model is
 
-    Areas and maps are in longitude and latitude if the series has a frame, else in the grid's own unit.
+    Areas and maps are in longitude and latitude if the question has a frame, else in the grid's own unit.
 
     Sums add counts, not devices: who is counted in two windows counts twice. Never add readable numbers: use --sum.
     """
-    from fleetcount.series_table import read_table
+    from fleetcount.question_table import read_table
 
     asked = any(found for name, found in questions.items() if name != "windows")
     if output is None and not asked:
@@ -95,7 +95,7 @@ def _written(kept: "KeptTable", path: Path, kind: str, windows: str | None) -> s
     from fleetcount_analysis.answers import append_parquet, write_csv, write_geojson
     from fleetcount_analysis.answers.export import last_window
 
-    from fleetcount.series_table import place_note, places_of
+    from fleetcount.question_table import place_note, places_of
 
     title = kept.series.name
     if kind == "geojson":
@@ -122,7 +122,7 @@ def _gaps(kept: "KeptTable") -> str:
 
 
 def _windows(kept: "KeptTable", text: str | None, default: Sequence[int]) -> list[int]:
-    from fleetcount.series_table import parse_spans
+    from fleetcount.question_table import parse_spans
 
     if text is None:
         return list(default)
@@ -231,7 +231,7 @@ def _consistent(kept: "KeptTable", windows: str | None) -> Iterator[Told]:
 
     design, zooms = kept.series.design, kept.series.release.zooms
     if zooms == 1:
-        raise UsageError(f"series {kept.series.name!r} has one zoom; --consistent is for several")
+        raise UsageError(f"question {kept.series.name!r} has one zoom; --consistent is for several")
     yield f"counts of all {zooms} zooms that add up; intervals of {_level(kept)}, each alone; and the raw numbers", None
     label = kept.series.first_window.label
     for row in kept.table.rows(_windows(kept, windows, [kept.last])):

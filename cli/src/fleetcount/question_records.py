@@ -1,4 +1,4 @@
-"""The records of a series as a reader keeps them: a directory with the series and one checked file a window.
+"""The records of a question as a reader keeps them: a directory with the question and one checked file a window.
 
 Checks signatures and the chain on everything that is fetched and everything that is read again; it must not compute an
 answer from them.
@@ -24,14 +24,14 @@ from fleetcount_transport.trust_files import read_succession, succeeded
 
 from fleetcount.exits import CheckFailedError
 from fleetcount.files import check_output_directory, read_text, write_file
+from fleetcount.question_files import read_question
 from fleetcount.release_report import checked_record
-from fleetcount.series_files import read_series
 
 if TYPE_CHECKING:
     from fleetcount.readers import WindowReader
 
 __all__ = [
-    "SERIES_FILE",
+    "QUESTION_FILE",
     "Chain",
     "fetch_windows",
     "kept_chain",
@@ -42,14 +42,14 @@ __all__ = [
     "series_of_records",
 ]
 
-SERIES_FILE: Final = "series"
+QUESTION_FILE: Final = "question"
 Taken = Callable[[ReleaseRecord, tuple[bytes, ...]], None]
 _ENDED: Final = (TaskState.RELEASED, TaskState.ABORTED)
 
 
 @dataclass(slots=True)
 class Chain:
-    """The chain of a series' records, as far as it was followed: the last record, and every window named missing.
+    """The chain of a question's records, as far as it was followed: the last record, and every window named missing.
 
     `pending` are windows behind the last record that have no record, and why as far as it is known; the next record
     names them with the reason that counts.
@@ -77,12 +77,12 @@ class Chain:
         """Take the next record, which must name the last one as the one before it.
 
         Raises:
-            CheckFailedError: a record of another series or window, or one that names another record before it.
+            CheckFailedError: a record of another question or window, or one that names another record before it.
         """
         place, link = record.task.series, record.chain
         task = None if place is None else self.task(place.index)
         if place is None or link is None or not isinstance(task, Task) or record.task_id != task.task_id:
-            raise CheckFailedError(f"the record of task {record.task_id} is of no window of this series")
+            raise CheckFailedError(f"the record of task {record.task_id} is of no window of this question")
         before = None if self.last < 0 else self.last
         if (link.previous_index, link.previous) != (before, self._record and self._record.digest):
             named = "no record" if link.previous_index is None else f"that of window {link.previous_index}"
@@ -140,16 +140,16 @@ def record_path(directory: Path, index: int) -> Path:
 
 
 def open_records(directory: Path, signed: SignedSeries, trusted: Mapping[AggregatorId, TrustedAggregator]) -> Chain:
-    """Return the chain of the records that a directory has, made with its series' file if it is new.
+    """Return the chain of the records that a directory has, made with its question's file if it is new.
 
     Raises:
-        UsageError: it holds the records of another series, or cannot be written.
-        TaskError, SignatureError: the series is not signed by aggregators that are trusted.
+        UsageError: it holds the records of another question, or cannot be written.
+        TaskError, SignatureError: the question is not signed by aggregators that are trusted.
         CheckFailedError, SignatureError: as `kept_records`.
     """
     verify_signed_series(signed, trusted)
     check_output_directory(directory)
-    path = directory / SERIES_FILE
+    path = directory / QUESTION_FILE
     if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
         write_file(path, encode_signed_series(signed))
@@ -162,8 +162,8 @@ def kept_chain(
     """Return the chain of the records that a directory has, of none without a directory; writes nothing.
 
     Raises:
-        UsageError: it holds the records of another series, or none.
-        TaskError, SignatureError: the series is not signed by aggregators that are trusted.
+        UsageError: it holds the records of another question, or none.
+        TaskError, SignatureError: the question is not signed by aggregators that are trusted.
         CheckFailedError, SignatureError: as `kept_records`.
     """
     verify_signed_series(signed, trusted)
@@ -172,29 +172,29 @@ def kept_chain(
         return chain
     known = series_of_records(directory).series.series_id
     if known != chain.series.series_id:
-        raise UsageError(f"{directory} has the records of series {known}, not {chain.series.series_id}")
+        raise UsageError(f"{directory} has the records of question {known}, not {chain.series.series_id}")
     for _ in kept_records(directory, chain):
         pass
     return chain
 
 
 def series_of_records(directory: Path) -> SignedSeries:
-    """Return the series whose records a directory has, signed by the aggregators that it names.
+    """Return the question whose records a directory has, signed by the aggregators that it names.
 
     Raises:
         UsageError: there is none.
         TaskError, SignatureError: signatures that do not verify.
     """
-    path = directory / SERIES_FILE
+    path = directory / QUESTION_FILE
     if not path.is_file():
-        raise UsageError(f"{directory} holds no records; fetch them with 'fleetcount series records'")
-    signed = read_series(path)
+        raise UsageError(f"{directory} holds no records; fetch them with 'fleetcount question release'")
+    signed = read_question(path)
     verify_signed_series(signed, _described(directory, signed.series))
     return signed
 
 
 def _described(directory: Path, series: Series) -> dict[AggregatorId, TrustedAggregator]:
-    """Return the aggregators of a series as it names them, and as the successions beside its records say.
+    """Return the aggregators of a question as it names them, and as the successions beside its records say.
 
     Raises:
         UsageError: a succession that cannot be used.
@@ -229,8 +229,8 @@ def kept_records(directory: Path, chain: Chain, taken: Taken | None = None) -> I
             raise UsageError(f"{path}: {error}") from error
         place = record.task.series
         if place is None or place.series_id != chain.series.series_id:
-            of = "no series" if place is None else f"series {place.series_id}"
-            raise UsageError(f"{path} is of {of}, not of {chain.series.series_id}; a directory holds one series")
+            of = "no question" if place is None else f"question {place.series_id}"
+            raise UsageError(f"{path} is of {of}, not of {chain.series.series_id}; a directory holds one question")
         verify_record_signatures(record, signatures, trusted)
         chain.follow(record)
         if taken is not None:
@@ -246,7 +246,7 @@ def save_record(directory: Path, record: ReleaseRecord, signatures: tuple[bytes,
     """
     place = record.task.series
     if place is None:
-        raise UsageError("the record is of no window of a series")
+        raise UsageError("the record is of no window of a question")
     path = record_path(directory, place.index)
     write_file(path, record_to_json(record, signatures).encode(), overwrite=False)
     return path

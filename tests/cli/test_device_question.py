@@ -39,14 +39,14 @@ def test_an_owner_joins_reads_what_is_reserved_and_leaves(fleetcount: Run, offer
     config, series = offered
     name, short = series.name, series.series_id.hex()[:8]
 
-    listed = fleetcount("device", "series", "list", "--config", config)
-    joined = fleetcount("device", "series", "join", "--config", config, short)
-    held = fleetcount("device", "series", "reserved", "--config", config)
-    again = fleetcount("device", "series", "list", "--config", config)
+    listed = fleetcount("device", "question", "list", "--config", config)
+    joined = fleetcount("device", "question", "join", "--config", config, short)
+    held = fleetcount("device", "question", "reserved", "--config", config)
+    again = fleetcount("device", "question", "list", "--config", config)
     told = fleetcount("device", "log", "--config", config)
     ledger = fleetcount("device", "ledger", "--config", config)
-    left = fleetcount("device", "series", "leave", "--config", config, name)
-    freed = fleetcount("device", "series", "reserved", "--config", config)
+    left = fleetcount("device", "question", "leave", "--config", config, name)
+    freed = fleetcount("device", "question", "reserved", "--config", config)
 
     assert [one.code for one in (listed, joined, held, again, told, ledger, left, freed)] == [0] * 8
     assert ("offered" in listed.out, "coin holds for a day" in listed.out, "private" in listed.out) == (True,) * 3
@@ -59,16 +59,16 @@ def test_an_owner_joins_reads_what_is_reserved_and_leaves(fleetcount: Run, offer
     assert freed.out.startswith("0 reserved")
 
 
-def test_a_series_beyond_the_budget_is_exit_code_three_and_one_that_is_not_known_is_two(
+def test_a_question_beyond_the_budget_is_exit_code_three_and_one_that_is_not_known_is_two(
     fleetcount: Run, offered: tuple[Path, Series]
 ) -> None:
     config, series = offered
     config.write_text(config.read_text().replace("[private.", 'total_epsilon = "0.5"\n[private.'))
 
-    refused = fleetcount("device", "series", "join", "--config", config, series.name)
-    unknown = fleetcount("device", "series", "join", "--config", config, "another")
+    refused = fleetcount("device", "question", "join", "--config", config, series.name)
+    unknown = fleetcount("device", "question", "join", "--config", config, "another")
 
     assert (refused.code, unknown.code) == (3, 2)
     assert "the limit is 0.5" in refused.err
-    assert "0 series are called 'another'" in unknown.err
+    assert "0 questions are called 'another'" in unknown.err
     assert "refused to join" in fleetcount("device", "log", "--config", config).out

@@ -1,4 +1,4 @@
-"""From the kept records of a series to its table, and from what a user names to cells, windows and places of it.
+"""From the kept records of a question to its table, and from what a user names to cells, windows and places of it.
 
 Reads files; it must not print, and computes nothing itself: `fleetcount_analysis.answers` does.
 """
@@ -29,7 +29,7 @@ from fleetcount_protocol.task.task import Task
 
 from fleetcount.files import read_text
 from fleetcount.numbers import parse_count
-from fleetcount.series_records import Chain, kept_records, series_of_records
+from fleetcount.question_records import Chain, kept_records, series_of_records
 
 __all__ = ["KeptTable", "opened_numbers", "parse_spans", "place_note", "places_of", "read_table", "table_of"]
 
@@ -40,7 +40,7 @@ _AREAS: Final = (".geojson", ".json")
 class KeptTable:
     """The table of a directory of records; `participants` are the released numbers of devices, None where hidden.
 
-    Of a series with zooms the table is that of one, the finest being 0; `opened` has the numbers of all of them.
+    Of a question with zooms the table is that of one, the finest being 0; `opened` has the numbers of all of them.
     """
 
     series: Series
@@ -96,14 +96,14 @@ def read_table(directory: Path, zoom: int = 0) -> KeptTable:
     """Return the table of a directory of records at a zoom, every signature and the chain checked again.
 
     Raises:
-        UsageError: no record, a zoom that the series does not have, or a file that cannot be read.
-        SignatureError, CheckFailedError: as `series_records.kept_records`.
+        UsageError: no record, a zoom that the question does not have, or a file that cannot be read.
+        SignatureError, CheckFailedError: as `question_records.kept_records`.
     """
     series = series_of_records(directory).series
     chain = Chain(series)
     kept = table_of(series, kept_records(directory, chain), chain.missing, zoom)
     if kept is None:
-        raise UsageError(f"{directory} holds no record yet; fetch them with 'fleetcount series records'")
+        raise UsageError(f"{directory} holds no record yet; fetch them with 'fleetcount question release'")
     return kept
 
 
@@ -115,13 +115,13 @@ def table_of(
     `missing` is looked at after the last record: following the chain may fill it meanwhile.
 
     Raises:
-        UsageError: a drill-down, each window of which asks about other places, or a zoom that the series does not have.
+        UsageError: a drill-down, each window of which asks about other places, or a zoom that it does not have.
     """
     if zoom >= series.release.zooms:
-        raise UsageError(f"--zoom is {zoom}, allowed: 0 to {series.release.zooms - 1}, the zooms of the series")
+        raise UsageError(f"--zoom is {zoom}, allowed: 0 to {series.release.zooms - 1}, the zooms of the question")
     if series.drill_down is not None:
-        problem = "drills down, so that it has no one table; see 'fleetcount series places'"
-        raise UsageError(f"series {series.name!r} {problem}")
+        problem = "drills down, so that it has no one table; see 'fleetcount question places'"
+        raise UsageError(f"question {series.name!r} {problem}")
     counts: list[WindowCounts] = []
     opened: list[tuple[int, ...]] = []
     devices: list[int] = []
@@ -149,7 +149,7 @@ def opened_numbers(record: ReleaseRecord) -> tuple[int, ...]:
 
 def _counts(series: Series, record: ReleaseRecord, outputs: tuple[int, ...]) -> WindowCounts:
     if record.task.series is None:
-        raise UsageError("the record is of no window of a series")
+        raise UsageError("the record is of no window of a question")
     index = record.task.series.index
     return WindowCounts(
         index=index,
@@ -160,7 +160,7 @@ def _counts(series: Series, record: ReleaseRecord, outputs: tuple[int, ...]) -> 
 
 
 def places_of(series: Series | Task, zoom: int = 0) -> Places:
-    """Return where the cells of a series, or of one task, are, at a zoom: in degrees, unless `place_note` says why not.
+    """Return where a question's or a window's cells are, at a zoom: in degrees, unless `place_note` says why not.
 
     Raises:
         UsageError: its values are no places.
@@ -177,7 +177,7 @@ def places_of(series: Series | Task, zoom: int = 0) -> Places:
 
 
 def place_note(series: Series | Task) -> str:
-    """Return why a map of a series or a task lies in its grid's own unit; nothing where it lies on Earth."""
+    """Return why a map of a question or a task lies in its grid's own unit; nothing where it lies on Earth."""
     domain = series.domain
     if not isinstance(domain, SquareGrid):
         return ""

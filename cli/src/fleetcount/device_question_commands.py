@@ -1,4 +1,4 @@
-"""`fleetcount device series` and `device log`: what a device is asked again and again, and its owner's say in it.
+"""`fleetcount device question` and `device log`: what a device is asked again and again, and its owner's say in it.
 
 Prints what was asked, reserved, answered and refused; never a truth, a coin or a key.
 """
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from fleetcount_client.series_rows import SeriesRow
     from fleetcount_client.spool import Spool
 
-__all__ = ["log", "series"]
+__all__ = ["log", "question"]
 
 _SHORTEST_ID: Final = 8
-_SERIES = click.argument("which", metavar="SERIES")
+_QUESTION = click.argument("which", metavar="QUESTION")
 
 
-@click.group(cls=LazyGroup, short_help="Series of questions: list, join, leave, what is reserved.")
-def series() -> None:
-    """Decide about series, signed questions that are asked again and again.
+@click.group(cls=LazyGroup, short_help="Questions of many windows: list, join, leave, what is reserved.")
+def question() -> None:
+    """Decide about signed questions that are asked again and again.
 
-    SERIES is a series' name or the beginning of its id, as `list` shows them. A device that runs at the same time takes
-    notice at its next window.
+    QUESTION is a question's name or the beginning of its id, as `list` shows them. A device that runs at the same time
+    takes notice at its next window.
     """
 
 
-@series.command("list", short_help="Every series that was offered, and where it stands.")
+@question.command("list", short_help="Every question that was offered, and where it stands.")
 @CONFIG
 @JSON
-def list_series(config: Path, as_json: bool) -> None:
-    """List every series with its state, its windows and what it costs the device."""
+def list_questions(config: Path, as_json: bool) -> None:
+    """List every question with its state, its windows and what it costs the device."""
     book, spool, settings = _open(config)
     rows = book.rows()
     lines: list[str] = []
     for row in rows:
         lines.append(one_line(f"{row.series_id.hex()[:12]}  {row.state.name.lower():<8} {row.name}  {row.reason}"))
         lines += [one_line(f"    {line}") for line in _about(book.known(row), row, spool)]
-    lines.append(f"{len(rows)} series; new ones: {settings.join.value}; trust = {settings.policy.trust.value!r}")
+    lines.append(f"{len(rows)} questions; new ones: {settings.join.value}; trust = {settings.policy.trust.value!r}")
     show([_row_json(row, spool) for row in rows], [*lines, _private_line(settings)], as_json=as_json)
 
 
@@ -58,11 +58,11 @@ def _row_json(row: "SeriesRow", spool: "Spool") -> dict[str, Any]:
     return known | {"sent": sent, "reserved": len(held) - sent}
 
 
-@series.command("join", short_help="Take part in a series from now on.")
+@question.command("join", short_help="Take part in a question from now on.")
 @CONFIG
-@_SERIES
+@_QUESTION
 def join(config: Path, which: str) -> None:
-    """Reserve what every window left of a series costs, all at once, and take part in it from now on.
+    """Reserve what every window left of a question costs, all at once, and take part in it from now on.
 
     Exit code 3, with nothing reserved, when the policy or the budget does not allow it.
     """
@@ -75,11 +75,11 @@ def join(config: Path, which: str) -> None:
     click.echo(one_line(f"joined {row.series_id.hex()[:12]}  {row.name}: {held} charges, each with its own time"))
 
 
-@series.command("leave", short_help="Take part no more.")
+@question.command("leave", short_help="Take part no more.")
 @CONFIG
-@_SERIES
+@_QUESTION
 def leave(config: Path, which: str) -> None:
-    """Leave a series and free what was reserved for windows that nothing was ever sent for."""
+    """Leave a question and free what was reserved for windows that nothing was ever sent for."""
     book, spool, _ = _open(config)
     row = _find(book, which)
     freed = book.leave(row.series_id)
@@ -87,7 +87,7 @@ def leave(config: Path, which: str) -> None:
     click.echo(one_line(f"left {row.series_id.hex()[:12]}  {row.name}: {freed} charges freed, {kept} stay (sent)"))
 
 
-@series.command("reserved", short_help="What joined series hold of the budget.")
+@question.command("reserved", short_help="What joined series hold of the budget.")
 @CONFIG
 @JSON
 def reserved(config: Path, as_json: bool) -> None:
@@ -123,7 +123,7 @@ def _series_lines(book: "SeriesBook", spool: "Spool") -> Iterator[tuple[float, s
     from fleetcount_client.series_rows import SeriesState
 
     said = {
-        SeriesState.OFFERED: "asked to join {name!r}; waits for your word (fleetcount device series join)",
+        SeriesState.OFFERED: "asked to join {name!r}; waits for your word (fleetcount device question join)",
         SeriesState.JOINED: "joined {name!r}: {reserved} charges reserved or sent",
         SeriesState.LEFT: "left {name!r}: {reserved} charges stay, as something was sent for them",
         SeriesState.REFUSED: "refused to join {name!r}: {reason}",
@@ -179,7 +179,7 @@ def _find(book: "SeriesBook", which: str) -> "SeriesRow":
         if row.name == which or (len(which) >= _SHORTEST_ID and row.series_id.hex().startswith(which.lower()))
     ]
     if len(found) != 1:
-        raise UsageError(f"{len(found)} series are called {which!r}; `fleetcount device series list` shows their ids")
+        raise UsageError(f"{len(found)} questions are called {which!r}; 'fleetcount device question list' shows ids")
     return found[0]
 
 

@@ -1,4 +1,4 @@
-"""`fleetcount series places`: what the walks of a drill-down found, from the records that a reader keeps.
+"""`fleetcount question places`: what the walks of a drill-down found, from the records that a reader keeps.
 
 Reads files; it must not ask an aggregator. Places that were left out are bounded and not estimated.
 """
@@ -45,7 +45,7 @@ class Walked:
 
 
 @click.command("places", cls=StrictCommand)
-@click.option("--records", "directory", required=True, metavar="DIR", type=_FILE, help="What `series records` wrote.")
+@click.option("--records", "directory", required=True, metavar="DIR", type=_FILE, help="What `question release` wrote.")
 @click.option("--output", metavar="FILE.csv", type=_FILE, help="Every place found and every cell left out, too.")
 @JSON
 def places(directory: Path, output: Path | None, as_json: bool) -> None:
@@ -55,13 +55,13 @@ def places(directory: Path, output: Path | None, as_json: bool) -> None:
     that was left out, so that only a bound is known there.
     """
     from fleetcount.files import check_output_file, write_file
-    from fleetcount.series_records import Chain, kept_records, series_of_records
+    from fleetcount.question_records import Chain, kept_records, series_of_records
 
     if output is not None:
         check_output_file(output)
     series = series_of_records(directory).series
     if (walk := series.drill_down) is None:
-        raise UsageError(f"series {series.name!r} does not drill down; every record has its whole map")
+        raise UsageError(f"question {series.name!r} does not drill down; every record has its whole map")
     walked = list(walks_of(walk, kept_records(directory, Chain(series))))
     lines = [line for one in walked for line in walk_lines(one, walk, series.release.level)]
     if not walked:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from fleetcount.exits import CheckFailedError
-from fleetcount.series_files import read_series
-from fleetcount.series_records import Chain
+from fleetcount.question_files import read_question
+from fleetcount.question_records import Chain
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release import record_from_json
 
-from tests.cli.test_series_files import CREATE, SPEC
+from tests.cli.test_question_files import CREATE, SPEC
 from tests.support.town import Town
 
 BRANDS = """
@@ -23,8 +23,8 @@ kind = "categories"
 names = ["A", "B", "C"]
 """
 WEEK = SPEC[: SPEC.index("kind =")].replace("CurrentLocation", "Category").replace("batch_size = 10", "batch_size = 2")
-WEEK += BRANDS + SPEC[SPEC.index("[series]") :].replace("windows = 720", "windows = 6").replace('"10"', '"2"')
-READER = ("--series", "q.series", "--config", "dep/analyst/analyst.toml")
+WEEK += BRANDS + SPEC[SPEC.index("[schedule]") :].replace("windows = 720", "windows = 6").replace('"10"', '"2"')
+READER = ("--question", "q.question", "--config", "dep/analyst/analyst.toml")
 TRUTHS = ("A", "A", "B", "C")
 
 
@@ -33,14 +33,14 @@ class Running:
 
     def __init__(self, town: Town, fleetcount: Callable) -> None:
         self.town, self._fleetcount = town, fleetcount
-        self.schedule = read_series(town.root / "q.series").series.schedule
+        self.schedule = read_question(town.root / "q.question").series.schedule
 
     async def command(self, *arguments: str) -> Any:
         # The command has an event loop of its own.
-        return await asyncio.to_thread(self._fleetcount, "series", *arguments)
+        return await asyncio.to_thread(self._fleetcount, "question", *arguments)
 
     async def records(self, *more: str) -> Any:
-        return await self.command("records", *READER, "--output", "got", *more)
+        return await self.command("release", *READER, "--output", "got", *more)
 
     async def status(self, *more: str) -> list[str]:
         ran = await self.command("status", *READER, *more)
@@ -48,7 +48,7 @@ class Running:
         return [line for line in ran.out.splitlines() if not line.startswith("20")]
 
     async def operator(self, *arguments: str) -> None:
-        ran = await self.command(arguments[0], "--config", "dep/alpha/aggregator.toml", *arguments[1:], "q.series")
+        ran = await self.command(arguments[0], "--config", "dep/alpha/aggregator.toml", *arguments[1:], "q.question")
         assert ran.code == 0, ran
 
     async def answer(self, index: int) -> None:
@@ -63,12 +63,12 @@ class Running:
 async def running(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     monkeypatch.chdir(tmp_path)
     async with Town(tmp_path, fleetcount, devices=len(TRUTHS)) as town:
-        town.told(monkeypatch, "fleetcount.series_commands", "fleetcount.series_reading")
+        town.told(monkeypatch, "fleetcount.question_commands", "fleetcount.question_reading")
         (tmp_path / "spec.toml").write_text(WEEK)
         assert fleetcount(*CREATE).code == 0
         asked = Running(town, fleetcount)
         await asked.operator("sign")
-        assert fleetcount("series", "sign", "--config", "dep/beta/aggregator.toml", "q.series").code == 0
+        assert fleetcount("question", "sign", "--config", "dep/beta/aggregator.toml", "q.question").code == 0
         await asked.operator("submit")
         for _ in range(2):
             await town.pass_to(town.clock.now() + 2)
@@ -104,7 +104,7 @@ async def test_records_are_kept_one_by_one_and_gaps_are_named_with_their_reason(
     assert "missing: windows 2 to 3: paused" in second.out
     assert "next: window 5 opens" in second.out
     assert "got: 0 new records, 3 in all" in again.out
-    assert sorted(path.name for path in Path("got").iterdir()) == ["00000.json", "00001.json", "00004.json", "series"]
+    assert sorted(path.name for path in Path("got").iterdir()) == ["00000.json", "00001.json", "00004.json", "question"]
     assert all(Path("got", name).stat().st_mtime_ns == made for name, made in kept.items())
     cells = json.loads(Path("got/00004.json").read_text())["cells"]
     assert [cell["label"] for cell in cells] == ["A", "B", "C"]
@@ -157,7 +157,7 @@ async def test_a_record_that_names_another_one_before_it_breaks_the_chain(runnin
     for index in range(2):
         await running.answer(index)
     await running.records()
-    signed = read_series(Path("q.series"))
+    signed = read_question(Path("q.question"))
     first, second = (record_from_json(Path(f"got/0000{index}.json").read_text())[0] for index in range(2))
     assert second.chain is not None
     other = replace(second, chain=replace(second.chain, previous=Digest(bytes(32))))
@@ -172,8 +172,8 @@ async def test_a_record_that_names_another_one_before_it_breaks_the_chain(runnin
 
 
 async def test_waiting_goes_on_until_the_last_window_ends(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount.series_reading._LOOK_S", 0.1)
-    monkeypatch.setattr("fleetcount.series_reading.time.sleep", time.sleep, raising=False)
+    monkeypatch.setattr("fleetcount.question_reading._LOOK_S", 0.1)
+    monkeypatch.setattr("fleetcount.question_reading.time.sleep", time.sleep, raising=False)
     waiting = asyncio.create_task(running.records("--wait", "86400"))
     for index in range(5):
         await running.answer(index)
@@ -187,16 +187,16 @@ async def test_waiting_goes_on_until_the_last_window_ends(running: Running, monk
     assert "the last window closed" in ran.out
 
 
-async def test_another_series_records_are_not_mixed_in(running: Running, fleetcount: Callable) -> None:
+async def test_another_question_s_records_are_not_mixed_in(running: Running, fleetcount: Callable) -> None:
     await running.answer(0)
     await running.records()
     Path("spec.toml").write_text(WEEK.replace("where are you", "where were you").replace("Where", "When"))
-    assert fleetcount(*(*CREATE[:-1], "r.series")).code == 0
+    assert fleetcount(*(*CREATE[:-1], "r.question")).code == 0
     for name in ("alpha", "beta"):
-        assert fleetcount("series", "sign", "--config", f"dep/{name}/aggregator.toml", "r.series").code == 0
+        assert fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "r.question").code == 0
 
     ran = await running.command(
-        "records", "--series", "r.series", "--config", "dep/analyst/analyst.toml", "--output", "got"
+        "release", "--question", "r.question", "--config", "dep/analyst/analyst.toml", "--output", "got"
     )
 
-    assert (ran.code, "got has the records of series" in ran.error_line) == (2, True), ran
+    assert (ran.code, "got has the records of question" in ran.error_line) == (2, True), ran

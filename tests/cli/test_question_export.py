@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyproj
 import pytest
-from fleetcount.series_records import save_record
+from fleetcount.question_records import save_record
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release import ChainLink, MissingWindow, NoisedParticipants, ReleaseRecord, sign_record
 from fleetcount_protocol.series.fields import Participants
@@ -37,7 +37,7 @@ class Records:
     def __init__(self, directory: Path, series: Series) -> None:
         directory.mkdir()
         self.directory, self.series = directory, series
-        (directory / "series").write_bytes(encode_signed_series(sign_everywhere(series)))
+        (directory / "question").write_bytes(encode_signed_series(sign_everywhere(series)))
         self.last: ReleaseRecord | None = None
 
     def add(self, indices: Sequence[int]) -> None:
@@ -72,7 +72,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
 @pytest.fixture
 def export(fleetcount: Callable, kept: Records) -> Callable:
     del kept
-    return lambda *arguments: fleetcount("series", "export", "--records", "got", *arguments)
+    return lambda *arguments: fleetcount("question", "export", "--records", "got", *arguments)
 
 
 def test_a_smoothed_curve_names_its_model_and_stands_beside_the_released_numbers(export: Callable) -> None:
@@ -185,10 +185,10 @@ def test_a_map_with_a_frame_lies_on_earth_and_areas_are_asked_in_degrees(
     framed(tmp_path / "got", Frame(epsg=32632, offset_x="-683195.58", offset_y="-4928877.56"))
     to_degrees = pyproj.Transformer.from_crs(32632, 4326, always_xy=True)
 
-    said = fleetcount("series", "export", "--records", "got", "--output", "q.geojson").out
+    said = fleetcount("question", "export", "--records", "got", "--output", "q.geojson").out
     made = json.loads(Path("q.geojson").read_text())
     Path("area.geojson").write_text(json.dumps(made["features"][4]))
-    summed = fleetcount("series", "export", "--records", "got", "--sum", "area.geojson").out
+    summed = fleetcount("question", "export", "--records", "got", "--sum", "area.geojson").out
 
     ring = np.array(made["features"][4]["geometry"]["coordinates"][0])
     true = np.array(to_degrees.transform(*np.array([[250, 500, 500, 250, 250], [250, 250, 500, 500, 250]])
@@ -206,7 +206,7 @@ def test_a_frame_that_cannot_be_placed_is_named_with_those_that_can(
     monkeypatch.chdir(tmp_path)
     framed(tmp_path / "got", Frame(epsg=3035, offset_x="0", offset_y="0"))
 
-    said = fleetcount("series", "export", "--records", "got", "--output", "q.geojson").out
+    said = fleetcount("question", "export", "--records", "got", "--output", "q.geojson").out
 
     assert "EPSG 3035 cannot be placed here, only WGS 84 / UTM (32601-32660" in said
     assert json.loads(Path("q.geojson").read_text())["crs"] is None
@@ -218,7 +218,7 @@ def test_a_grid_that_its_system_does_not_reach_is_refused_and_writes_nothing(
     monkeypatch.chdir(tmp_path)
     framed(tmp_path / "got", Frame(epsg=32632, offset_x="99999999", offset_y="0"))
 
-    ran = fleetcount("series", "export", "--records", "got", "--output", "q.geojson")
+    ran = fleetcount("question", "export", "--records", "got", "--output", "q.geojson")
 
     assert ran.code == 2
     assert "easting in the frame is" in ran.error_line
@@ -261,8 +261,8 @@ def test_records_are_checked_again(export: Callable) -> None:
 def test_a_directory_without_records_is_refused(fleetcount: Callable, tmp_path: Path) -> None:
     Records(tmp_path / "empty", one_round_series(Mode.DIRECT))
 
-    none = fleetcount("series", "export", "--records", tmp_path / "empty", "--sum", "1")
-    nothing = fleetcount("series", "export", "--records", tmp_path / "nowhere", "--sum", "1")
+    none = fleetcount("question", "export", "--records", tmp_path / "empty", "--sum", "1")
+    nothing = fleetcount("question", "export", "--records", tmp_path / "nowhere", "--sum", "1")
 
     assert "holds no record yet" in none.error_line
-    assert "holds no records; fetch them with 'fleetcount series records'" in nothing.error_line
+    assert "holds no records; fetch them with 'fleetcount question release'" in nothing.error_line

@@ -29,7 +29,8 @@ from fleetcount_protocol.series.series import Series
 from fleetcount.exits import RefusedByPolicyError
 from fleetcount.files import read_bytes, write_file
 from fleetcount.numbers import parse_count
-from fleetcount.task_files import Operator, utc
+from fleetcount.question_files import Operator
+from fleetcount.results import utc
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.host.store_place import StorePlace
@@ -48,11 +49,11 @@ def give_order(
     """Write an order of this operator into its aggregator's task directory; return the file and the order.
 
     `start` is a window's index, or a time in UTC, which means the first window that opens then or later; None is the
-    first window that the aggregator has not decided about. `name` is how the series' file is called, without suffix.
+    first window that the aggregator has not decided about. `name` is how the question's file is called, without suffix.
 
     Raises:
-        UsageError: no index and no time, or a window that is decided about or that the series has not.
-        RefusedByPolicyError: the series is not installed at this aggregator, the order is not its operator's to give,
+        UsageError: no index and no time, or a window that is decided about or that the question has not.
+        RefusedByPolicyError: the question is not installed at this aggregator, the order is not its operator's to give,
             or nothing may follow the orders given before.
     """
     from fleetcount_aggregator.host.keys import load_signing_key
@@ -92,20 +93,20 @@ def _installed(series: Series, place: "StorePlace") -> "SeriesLine":
         if one.series_id == series.series_id:
             return one
     raise RefusedByPolicyError(
-        f"series {series.series_id.hex()[:12]} is not installed at this aggregator; it is once it runs and all helpers"
-        " can be reached"
+        f"question {series.series_id.hex()[:12]} is not installed at this aggregator; it is once it runs and all"
+        " helpers can be reached"
     )
 
 
 def _dropped(directory: Path, series: Series, operator: Operator) -> list[tuple[Path, SeriesOrder]]:
-    """Return the orders signed by this operator about a series that lie in the task directory, taken or not."""
+    """Return the orders signed by this operator about a question that lie in the task directory, taken or not."""
     found: list[tuple[Path, SeriesOrder]] = []
     for path in sorted(directory.glob("*.order")):
         try:
             signed = decode_signed_order(read_bytes(path, largest=_FILE_BYTES))
             verify_order(signed, series, operator.trusted)
         except FleetcountError:
-            continue  # Of another series, or the aggregator refuses it and says why beside it: it takes no number.
+            continue  # Of another question, or the aggregator refuses it and says why beside it: it takes no number.
         if signed.order.aggregator_id == operator.aggregator_id:
             found.append((path, signed.order))
     return found
@@ -113,7 +114,7 @@ def _dropped(directory: Path, series: Series, operator: Operator) -> list[tuple[
 
 def _check_given(order: SeriesOrder, given: Set[SeriesOrder]) -> None:
     if len(given) >= MAX_ORDERS_PER_SERIES:
-        raise RefusedByPolicyError(f"the series has {len(given)} orders, allowed: {MAX_ORDERS_PER_SERIES}")
+        raise RefusedByPolicyError(f"the question has {len(given)} orders, allowed: {MAX_ORDERS_PER_SERIES}")
     try:
         check_follows(order, given)
     except TaskError as error:
@@ -121,7 +122,7 @@ def _check_given(order: SeriesOrder, given: Set[SeriesOrder]) -> None:
 
 
 def _check_changes(series: Series, order: SeriesOrder, known: Set[SeriesOrder]) -> None:
-    """Refuse a pause of what is not asked anyway, and a resume of what is: orders of a series are few."""
+    """Refuse a pause of what is not asked anyway, and a resume of what is: orders of a question are few."""
     before = skipped_windows(series, known)
     if order.action is OrderAction.STOP or skipped_windows(series, known | {order}) != before:
         return
@@ -145,7 +146,7 @@ def _window(start: str | None, schedule: Schedule, following: int | None, now: f
     last, lead = schedule.windows - 1, opening_lead_s(schedule)
     first = last + 1 if following is None else max(following, _opening_from(schedule, now + lead))
     if first > last:
-        raise UsageError(f"every window of the series is decided about; the last opens {utc(schedule.opens(last))}")
+        raise UsageError(f"every window of the question is decided about; the last opens {utc(schedule.opens(last))}")
     if start is None:
         return min(last, max(first, _opening_from(schedule, now + lead + _MARGIN_S)))
     given = _given_window(start, schedule)

@@ -1,4 +1,4 @@
-"""A series from its specification to the leader's directory: signed once, plain words first; bad ones are refused."""
+"""Many windows from a specification to the leader's directory: signed once, plain words first; bad ones are refused."""
 
 import json
 import re
@@ -8,14 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fleetcount.series_files import read_series
+from fleetcount.question_files import read_question
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.task.domain import Frame, SquareGrid
 
 from tests.support.cases import case
 
 SPEC = """
-[task]
+[question]
 name = "Where are you now?"
 deployment = "test"
 signal = "Vehicle.CurrentLocation"
@@ -29,8 +29,8 @@ y0 = 0
 size = 250
 columns = 8
 rows = 9
-[series]
-first = "in 10 min"
+[schedule]
+opens = "in 10 min"
 every = "1 h"
 windows = 720
 window = "10 min"
@@ -45,7 +45,7 @@ descriptor = "dep/beta.descriptor.toml"
 SAMPLED = SPEC.replace('mode = "direct"', 'mode = "sampling"').replace(
     "[release]", '[mechanism]\nsampling_rate = "1/2"\n[release]'
 )
-CREATE = ("series", "create", "--spec", "spec.toml", "--output", "q.series")
+CREATE = ("question", "create", "--spec", "spec.toml", "--output", "q.question")
 
 
 @pytest.fixture
@@ -56,29 +56,29 @@ def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
-def test_a_series_is_created_signed_once_by_each_and_submitted(fleetcount: Callable, deployed: Path) -> None:
+def test_a_question_is_created_signed_once_by_each_and_submitted(fleetcount: Callable, deployed: Path) -> None:
     def operator(name: str) -> list[str | Path]:
-        return ["--config", deployed / "dep" / name / "aggregator.toml", "q.series"]
+        return ["--config", deployed / "dep" / name / "aggregator.toml", "q.question"]
 
     assert fleetcount(*CREATE).code == 0
-    assert (deployed / "q.verify-seed").stat().st_mode & 0o777 == 0o600
-    assert fleetcount("series", "sign", *operator("alpha")).code == 0
-    early = fleetcount("series", "submit", *operator("alpha"))
+    assert (deployed / "q.seed").stat().st_mode & 0o777 == 0o600
+    assert fleetcount("question", "sign", *operator("alpha")).code == 0
+    early = fleetcount("question", "submit", *operator("alpha"))
     assert (early.code, "not signed by beta" in early.error_line) == (2, True)
-    assert fleetcount("series", "sign", *operator("beta")).code == 0
-    assert read_series(deployed / "q.series").complete
-    assert "led by 'alpha'" in fleetcount("series", "submit", *operator("beta")).error_line
-    assert fleetcount("series", "submit", *operator("alpha")).code == 0
+    assert fleetcount("question", "sign", *operator("beta")).code == 0
+    assert read_question(deployed / "q.question").complete
+    assert "led by 'alpha'" in fleetcount("question", "submit", *operator("beta")).error_line
+    assert fleetcount("question", "submit", *operator("alpha")).code == 0
 
     tasks = deployed / "dep" / "alpha" / "tasks"
-    assert sorted(path.name for path in tasks.iterdir()) == ["q.series", "q.verify-seed"]
-    assert "exists already" in fleetcount("series", "submit", *operator("alpha")).error_line
-    for suffix in ("series", "verify-seed"):
+    assert sorted(path.name for path in tasks.iterdir()) == ["q.question", "q.seed"]
+    assert "exists already" in fleetcount("question", "submit", *operator("alpha")).error_line
+    for suffix in ("question", "seed"):
         (deployed / f"other.{suffix}").write_bytes((deployed / f"q.{suffix}").read_bytes())
-    again = fleetcount("series", "submit", *operator("alpha")[:-1], "other.series")
-    assert (again.code, "q.series is the same series; it is submitted once" in again.error_line) == (3, True)
+    again = fleetcount("question", "submit", *operator("alpha")[:-1], "other.question")
+    assert (again.code, "q.question is the same question; it is submitted once" in again.error_line) == (3, True)
     (tasks / "q.refused").write_text("a helper was out of reach\n")
-    assert fleetcount("series", "submit", *operator("alpha")[:-1], "other.series").code == 0
+    assert fleetcount("question", "submit", *operator("alpha")[:-1], "other.question").code == 0
     assert "exists already" in fleetcount(*CREATE).error_line
 
 
@@ -87,15 +87,24 @@ def test_records_of_aggregators_that_do_not_answer_leave_nothing(
     fleetcount: Callable, deployed: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     assert fleetcount(*CREATE).code == 0
-    later = read_series(deployed / "q.series").series.schedule.closes(1)
-    monkeypatch.setattr("fleetcount.series_reading.time", SimpleNamespace(time=lambda: later))
+    later = read_question(deployed / "q.question").series.schedule.closes(1)
+    monkeypatch.setattr("fleetcount.question_reading.time", SimpleNamespace(time=lambda: later))
     for name in ("alpha", "beta"):
-        fleetcount("series", "sign", "--config", f"dep/{name}/aggregator.toml", "q.series")
+        fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question")
     if there:
         (deployed / "records").mkdir()
 
     ran = fleetcount(
-        *("series", "records", "--series", "q.series", "--config", "dep/analyst/analyst.toml", "--output", "records")
+        *(
+            "question",
+            "release",
+            "--question",
+            "q.question",
+            "--config",
+            "dep/analyst/analyst.toml",
+            "--output",
+            "records",
+        )
     )
 
     assert (ran.code, ran.out) == (4, "")
@@ -107,7 +116,7 @@ def test_records_of_aggregators_that_do_not_answer_leave_nothing(
 def test_the_noise_of_a_month_is_solved_for_its_promise(fleetcount: Callable, deployed: Path) -> None:
     assert fleetcount(*CREATE).code == 0
 
-    noise = read_series(deployed / "q.series").series.design.noise
+    noise = read_question(deployed / "q.question").series.design.noise
 
     assert isinstance(noise, GaussianNoise)
     assert (2 * noise.draw_variance) ** 0.5 <= 36.4
@@ -136,13 +145,13 @@ def test_geometric_noise_is_solved_too(fleetcount: Callable, deployed: Path) -> 
     (deployed / "spec.toml").write_text(SPEC.replace("[release]", '[release]\nkind = "geometric"'))
     assert fleetcount(*CREATE).code == 0
 
-    noise = read_series(deployed / "q.series").series.design.noise
+    noise = read_question(deployed / "q.question").series.design.noise
 
     assert isinstance(noise, TwoSidedNoise)
     assert (2 * noise.draw_variance) ** 0.5 <= 49.22
 
 
-def test_a_one_sided_series_has_its_share_of_the_sum_and_says_what_it_protects(
+def test_a_one_sided_question_has_its_share_of_the_sum_and_says_what_it_protects(
     fleetcount: Callable, deployed: Path
 ) -> None:
     thresholds = f"thresholds = {[5] * 72}"
@@ -150,7 +159,7 @@ def test_a_one_sided_series_has_its_share_of_the_sum_and_says_what_it_protects(
     (deployed / "spec.toml").write_text(spec)
     created = fleetcount(*CREATE)
     assert created.code == 0
-    release = read_series(deployed / "q.series").series.release
+    release = read_question(deployed / "q.question").series.release
     assert release.noise == OneSidedNoise(Fraction(13_888, 10**6))
     assert release.thresholds == (5,) * 72
     shown = " ".join(created.out.split())
@@ -162,16 +171,16 @@ def test_a_one_sided_series_has_its_share_of_the_sum_and_says_what_it_protects(
         (spec.replace('mode = "direct"', 'mode = "sampling"'), "one-sided noise is on answers by"),
     ):
         (deployed / "spec.toml").write_text(wrong)
-        refused = fleetcount(*CREATE[:-1], "other.series")
+        refused = fleetcount(*CREATE[:-1], "other.question")
         assert (refused.code, words in refused.error_line) == (2, True), refused.error_line
-        assert not (deployed / "other.series").exists()
+        assert not (deployed / "other.question").exists()
 
 
 def test_plain_words_come_first_and_the_table_on_request(fleetcount: Callable, deployed: Path) -> None:
     (deployed / "spec.toml").write_text(SAMPLED)
 
     made = fleetcount(*CREATE)
-    shown = fleetcount("series", "show", "--explain", "q.series")
+    shown = fleetcount("question", "show", "--explain", "q.question")
 
     words = " ".join(made.out.split())
     assert "If both operators collude, they see 1 answer in 2 on average" in words
@@ -179,68 +188,72 @@ def test_plain_words_come_first_and_the_table_on_request(fleetcount: Callable, d
     assert "whole-series" in shown.out
     assert max(map(len, shown.out.splitlines())) <= 100
     statement = json.loads((deployed / "q.json").read_text())["statement"]
-    assert {view["change"] for view in statement} == {"one-answer", "one-day", "whole-series"}
+    assert {view["neighbours"] for view in statement} == {"one-answer", "one-day", "whole-series"}
 
 
-def test_nobody_signs_a_series_that_was_changed_after_another_had_signed(fleetcount: Callable, deployed: Path) -> None:
+def test_nobody_signs_what_was_changed_after_another_had_signed(fleetcount: Callable, deployed: Path) -> None:
     fleetcount(*CREATE)
-    fleetcount("series", "sign", "--config", "dep/alpha/aggregator.toml", "q.series")
-    changed = (deployed / "q.series").read_bytes().replace(b"Where are you now?", b"Where are you how?")
-    (deployed / "q.series").write_bytes(changed)
+    fleetcount("question", "sign", "--config", "dep/alpha/aggregator.toml", "q.question")
+    changed = (deployed / "q.question").read_bytes().replace(b"Where are you now?", b"Where are you how?")
+    (deployed / "q.question").write_bytes(changed)
 
-    ran = fleetcount("series", "sign", "--config", "dep/beta/aggregator.toml", "q.series")
+    ran = fleetcount("question", "sign", "--config", "dep/beta/aggregator.toml", "q.question")
 
     assert (ran.code, ran.out) == (3, "")
-    assert "q.series was changed after it was signed: the signature of alpha does not verify" in ran.error_line
-    assert (deployed / "q.series").read_bytes() == changed
+    assert "q.question was changed after it was signed: the signature of alpha does not verify" in ran.error_line
+    assert (deployed / "q.question").read_bytes() == changed
 
 
-def test_a_series_changed_after_signing_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
+def test_a_question_changed_after_signing_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
     fleetcount(*CREATE)
     for name in ("alpha", "beta"):
-        fleetcount("series", "sign", "--config", f"dep/{name}/aggregator.toml", "q.series")
-    data = (deployed / "q.series").read_bytes()
-    (deployed / "q.series").write_bytes(data.replace(b"Where are you now?", b"Where are you how?"))
+        fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question")
+    data = (deployed / "q.question").read_bytes()
+    (deployed / "q.question").write_bytes(data.replace(b"Where are you now?", b"Where are you how?"))
 
-    ran = fleetcount("series", "submit", "--config", "dep/alpha/aggregator.toml", "q.series")
+    ran = fleetcount("question", "submit", "--config", "dep/alpha/aggregator.toml", "q.question")
 
     assert ran.code == 3
-    assert re.search(r"series: q\.series: signature of alpha .* does not verify", ran.error_line)
+    assert re.search(r"question: q\.question: signature of alpha .* does not verify", ran.error_line)
     assert list((deployed / "dep" / "alpha" / "tasks").iterdir()) == []
 
 
 def test_another_seed_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
     fleetcount(*CREATE)
     for name in ("alpha", "beta"):
-        fleetcount("series", "sign", "--config", f"dep/{name}/aggregator.toml", "q.series")
-    (deployed / "q.verify-seed").write_bytes(bytes(32))
+        fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question")
+    (deployed / "q.seed").write_bytes(bytes(32))
 
-    ran = fleetcount("series", "submit", "--config", "dep/alpha/aggregator.toml", "q.series")
+    ran = fleetcount("question", "submit", "--config", "dep/alpha/aggregator.toml", "q.question")
 
     assert ran.code == 2
-    assert "series: q.verify-seed: the seed of verify keys is not the one the series commits to" in ran.error_line
+    assert "question: q.seed: the seed of verify keys is not the one the series commits to" in ran.error_line
 
 
 WRONG = [
     (
-        'first = "in 10 min"',
-        "first = 2026-12-01T00:00:00",
-        "series.first is 2026-12-01T00:00:00; allowed is a",
+        'opens = "in 10 min"',
+        "opens = 2026-12-01T00:00:00",
+        "schedule.opens is 2026-12-01T00:00:00; allowed is a",
     ),
-    ('first = "in 10 min"', "first = 2026-12-01T00:00:00+01:00", "UTC"),
-    ('first = "in 10 min"', 'first = "2026-12-01T00:00+01:00"', "UTC"),
+    ('opens = "in 10 min"', "opens = 2026-12-01T00:00:00+01:00", "UTC"),
+    ('opens = "in 10 min"', 'opens = "2026-12-01T00:00+01:00"', "UTC"),
     ("windows = 720", "until = 2026-12-22T00:00:00-05:00", "UTC"),
     ("windows = 720", "windows = 720\nuntil = 2029-12-22T00:00:00Z", "exactly one of windows"),
-    ("windows = 720", "until = 2019-12-22T00:00:00Z", "a time after series.first, 20"),
-    ("windows = 720", 'until = "in 10 min"', "a time after series.first, 20"),
-    ("windows = 720", "until = 2099-12-22T00:00:00Z", "a time with 1 to 65536 windows from first; there would"),
-    ('first = "in 10 min"', "first = 2026-05-01T08:00:00Z", "allowed is a time from now on, 20"),
-    ('first = "in 10 min"', "first = 0", "series.first is 0; allowed is a time from now on, 20"),
+    ("windows = 720", "until = 2019-12-22T00:00:00Z", "a time after schedule.opens, 20"),
+    ("windows = 720", 'until = "in 10 min"', "a time after schedule.opens, 20"),
+    (
+        "windows = 720",
+        "until = 2099-12-22T00:00:00Z",
+        "a time with 1 to 65536 windows from schedule.opens; there",
+    ),
+    ('opens = "in 10 min"', "opens = 2026-05-01T08:00:00Z", "allowed is a time from now on, 20"),
+    ('opens = "in 10 min"', "opens = 0", "schedule.opens is 0; allowed is a time from now on, 20"),
     ("windows = 720", "windows = 0", "from 1 to 65536"),
     ('every = "1 h"', 'every = "5 min"', "every is '5 min'; allowed is the window's 600 s or more"),
-    ('every = "1 h"', 'every = "3601 s"', "a length of at most 400 d, a multiple of task.time_precision_s = 60 s"),
-    ('every = "1 h"', 'every = "401 d"', "series.every is '401 d'; allowed is a length of at most 400 d"),
-    ('window = "10 min"', 'window = "601 s"', "series.window is '601 s'; allowed is a length of at most 31 d, a"),
+    ('every = "1 h"', 'every = "3601 s"', "a length of at most 400 d, a multiple of question.time_precision_s = 60 s"),
+    ('every = "1 h"', 'every = "401 d"', "schedule.every is '401 d'; allowed is a length of at most 400 d"),
+    ('window = "10 min"', 'window = "601 s"', "schedule.window is '601 s'; allowed is a length of at most 31 d, a"),
     ("windows = 720", 'windows = 720\nexpires_after = "101 d"', "a length of at most 100 d"),
     ("windows = 720", 'windows = 720\nround_one = "5 min"', "a window of one message has no second round"),
     ('window = "10 min"', 'window = "10 minutes"', "a length of time"),
@@ -257,8 +270,8 @@ WRONG = [
     ("Vehicle.CurrentLocation", "Vehicle.CurrentLocatiоn", "allowed: at most 200 of A-Z"),
     ("windows = 720", 'windows = 720\ncoin = "day"', "allowed in direct mode: window"),
     ("windows = 720", 'windows = 720\ncoin = "week"', "'day'"),
-    ("windows = 720", "windows = 20001", "series.windows is 20001; allowed is so many windows that there are at"),
-    ("windows = 720", "windows = 20000", "series.windows is 20000: the last window expires"),
+    ("windows = 720", "windows = 20001", "schedule.windows is 20001; allowed is so many windows that there are at"),
+    ("windows = 720", "windows = 20000", "schedule.windows is 20000: the last window expires"),
     ('epsilon = "10"', 'epsilon = "1e-400"', "release.epsilon is '1e-400': the promise needs more noise"),
     ('delta = "1e-9"', 'delta = "1e-30"', "release.delta is '1e-30': delta has a term"),
     ("columns = 8", "columns = 4095", "domain.columns is 4095: grid gives 36855 values"),
@@ -281,7 +294,7 @@ def test_a_wrong_schedule_or_promise_is_refused_by_key_and_writes_nothing(fleetc
 
             assert (ran.code, ran.out) == (2, "")
             assert said in ran.error_line
-            assert re.match(r"fleetcount series: spec\.toml line [0-9]+: [a-z_.\[\]0-9]+ ", ran.error_line), (
+            assert re.match(r"fleetcount question: spec\.toml line [0-9]+: [a-z_.\[\]0-9]+ ", ran.error_line), (
                 ran.error_line
             )
             assert sorted(path.name for path in deployed.iterdir()) == ["dep", "spec.toml"]
@@ -291,8 +304,8 @@ def test_a_wrong_schedule_or_promise_is_refused_by_key_and_writes_nothing(fleetc
 def test_walks_of_a_drill_down_are_whole(fleetcount: Callable, deployed: Path, given: str) -> None:
     before, _, after = SPEC.partition("[domain]")
     walk = (
-        "[drill_down]\nlevels = [8, 14, 20]\nthreshold = 20\n[series]\ndomain = 'drill-down'"
-        + after.partition("[series]")[2]
+        "[drill_down]\nlevels = [8, 14, 20]\nthreshold = 20\n[schedule]\ndomain = 'drill-down'"
+        + after.partition("[schedule]")[2]
     )
     (deployed / "spec.toml").write_text((before + walk).replace("windows = 720", given))
 
@@ -300,29 +313,29 @@ def test_walks_of_a_drill_down_are_whole(fleetcount: Callable, deployed: Path, g
 
     key = given.partition(" ")[0]
     assert ran.code == 2
-    assert f"spec.toml line 16: series.{key} is " in ran.error_line
+    assert f"spec.toml line 16: schedule.{key} is " in ran.error_line
     assert "allowed is a multiple of the 3 levels of [drill_down]" in ran.error_line
 
 
 def test_a_time_in_quotes_is_the_time(fleetcount: Callable, deployed: Path) -> None:
-    (deployed / "spec.toml").write_text(SPEC.replace('first = "in 10 min"', 'first = "2030-12-01T00:00Z"'))
+    (deployed / "spec.toml").write_text(SPEC.replace('opens = "in 10 min"', 'opens = "2030-12-01T00:00Z"'))
 
     assert fleetcount(*CREATE).code == 0
 
-    assert read_series(deployed / "q.series").series.schedule.first == 1_922_313_600
+    assert read_question(deployed / "q.question").series.schedule.first == 1_922_313_600
 
 
-FRAME = 'frame = {epsg = 25832, offset_x = "-683195.58", offset_y = "-4928877.56"}\n[series]'
+FRAME = 'frame = {epsg = 25832, offset_x = "-683195.58", offset_y = "-4928877.56"}\n[schedule]'
 
 
 def test_a_specification_says_where_on_earth_its_grid_lies(fleetcount: Callable, deployed: Path) -> None:
-    (deployed / "spec.toml").write_text(SPEC.replace("[series]", FRAME))
+    (deployed / "spec.toml").write_text(SPEC.replace("[schedule]", FRAME))
 
     assert fleetcount(*CREATE).code == 0
 
     frame = {"epsg": 25832, "offset_x": "-683195.58", "offset_y": "-4928877.56"}
     assert json.loads((deployed / "q.json").read_text())["frame"] == frame
-    domain = read_series(deployed / "q.series").series.domain
+    domain = read_question(deployed / "q.question").series.domain
     assert isinstance(domain, SquareGrid)
     assert domain.frame == Frame(**frame)  # type: ignore[arg-type]  # The values are of both types.
 
@@ -342,17 +355,17 @@ WRONG_FRAMES = [
 def test_a_wrong_frame_is_refused_by_its_key(fleetcount: Callable, deployed: Path) -> None:
     for old, new, said in WRONG_FRAMES:
         with case(new):
-            (deployed / "spec.toml").write_text(SPEC.replace("[series]", FRAME.replace(old, new)))
+            (deployed / "spec.toml").write_text(SPEC.replace("[schedule]", FRAME.replace(old, new)))
 
             refused = fleetcount(*CREATE)
 
             assert refused.code == 2
             assert re.search(said, refused.err), refused.err
-            assert not (deployed / "q.series").exists()
+            assert not (deployed / "q.question").exists()
 
 
 def test_hexagons_have_no_frame(fleetcount: Callable, deployed: Path) -> None:
-    spec = SPEC.replace("[series]", FRAME).replace(
+    spec = SPEC.replace("[schedule]", FRAME).replace(
         'kind = "grid"', 'kind = "h3"\nresolution = 9\ncells = ["891ea6d6533ffff"]'
     )
     for key in ("x0 = 0", "y0 = 0", "size = 250", "columns = 8", "rows = 9"):

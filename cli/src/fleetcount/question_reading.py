@@ -1,0 +1,298 @@
+"""`fleetcount question status` and `release`: what aggregators say of a question to whoever may read.
+
+Asks, checks and prints; what is checked how is `question_records`', what is computed `question_table`'s.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
+
+from fleetcount.exits import CannotReachError, RefusedByPolicyError, one_line
+from fleetcount.files import check_output_directory, staged_directory
+from fleetcount.lazy import StrictCommand
+from fleetcount.numbers import Count
+from fleetcount.results import EXPLAIN, JSON, show, utc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fleetcount_protocol.messages import ReleaseAnswer
+    from fleetcount_protocol.series.orders import SeriesOrder
+    from fleetcount_protocol.series.series import Series, SignedSeries
+    from fleetcount_protocol.task.task import Task
+
+    from fleetcount.question_records import Chain
+    from fleetcount.readers import Reader
+
+__all__ = ["by_reason", "release", "spans_text", "status"]
+
+_FILE: Final = click.Path(path_type=Path)
+_QUESTION: Final = click.option(
+    "--question", "path", required=True, metavar="NAME.question", type=_FILE, help="The question's file."
+)
+_LOOK_S: Final = 1.0
+_DONE: Final = ("released", "aborted")
+
+
+@click.command("status", cls=StrictCommand)
+@_QUESTION
+@click.option(
+    "--config",
+    "config_path",
+    required=True,
+    metavar="FILE.toml",
+    type=_FILE,
+    help="Who asks: an operator's configuration, an analyst's (keys init writes one) or a device's.",
+)
+@click.option("--records", metavar="DIR", type=_FILE, help="What 'release' has kept of many windows: not asked again.")
+@click.option(
+    "--window",
+    "index",
+    type=Count(0, MAX_SERIES_WINDOWS - 1),
+    help="Which one an operator sees; default: the last that has opened.",
+)
+@JSON
+def status(path: Path, config_path: Path, records: Path | None, index: int | None, as_json: bool) -> None:
+    """Say how far a question is.
+
+    To an operator, with its aggregator's configuration: the state of one window at every aggregator, what it waits for,
+    what it refused, and whether their set digests are equal. Exit code 0 when all answered and agree, 1 when digests
+    differ, 3 when the window was aborted somewhere, 4 when one cannot be reached.
+
+    To a reader: which windows are released, which are missing and why, and which comes next. Asks for every window that
+    has closed, or for those behind --records, and verifies the question, every record and the chain: each record holds
+    the digest of the one before it and names the windows between them. Writes nothing.
+    """
+    from fleetcount_transport.toml_table import read_toml
+
+    from fleetcount.question_files import read_question
+
+    signed = read_question(path)
+    if read_toml(config_path).has("aggregator"):
+        from fleetcount.question_states import show_states
+
+        if records is not None:
+            raise click.UsageError("--records goes with a reader's configuration; an operator sees one window")
+        show_states(config_path, signed.series, index, time.time(), as_json=as_json)
+        return
+    from fleetcount.question_records import kept_chain
+    from fleetcount.readers import read_reader
+
+    if index is not None:
+        raise click.UsageError("--window goes with an operator's configuration; a reader sees every window")
+    reader = read_reader(config_path)
+    chain = kept_chain(records, signed, reader.trusted)
+    orders = asyncio.run(_fetched(signed, reader, chain, None, time.time()))
+    head = one_line(f"question {signed.series.name!r} {signed.series.series_id}")
+    show(_chain_json(chain, orders), [head, *_chain_lines(chain, orders, time.time())], as_json=as_json)
+
+
+@click.command("release", cls=StrictCommand)
+@_QUESTION
+@click.option(
+    "--config",
+    "config_path",
+    required=True,
+    metavar="READER.toml",
+    type=_FILE,
+    help="Who asks: an analyst's configuration (keys init writes one) or a device's.",
+)
+@click.option("--output", required=True, metavar="DIR", type=_FILE, help="Where release.json or the records go.")
+@click.option(
+    "--wait", "wait_s", type=Count(0, 366 * 86_400), default=0, show_default=True, help="Go on for so many seconds."
+)
+@EXPLAIN
+@JSON
+def release(path: Path, config_path: Path, output: Path, wait_s: int, explain: bool, as_json: bool) -> None:
+    """Fetch what is released, verify every aggregator's signature, and keep it.
+
+    Of a question with one window: writes release.json, and prints the table and the privacy statement. Exit code 3 when
+    it is not released yet or was aborted.
+
+    Of many windows: keeps the record of each released one as DIR/00000.json and so on. Run again, or with --wait, it
+    goes on where it was: what is there is checked again and not fetched again. A record whose signatures or whose place
+    in the chain are wrong is not written.
+    """
+    from fleetcount.question_files import read_question
+    from fleetcount.readers import read_reader
+
+    check_output_directory(output)
+    signed, reader = read_question(path), read_reader(config_path)
+    if signed.series.schedule.windows == 1:
+        _release_one(signed, reader, output, wait_s, explain=explain, as_json=as_json)
+    else:
+        _release_many(signed, reader, output, wait_s, as_json=as_json)
+
+
+def _release_one(
+    signed: "SignedSeries", reader: "Reader", output: Path, wait_s: int, *, explain: bool, as_json: bool
+) -> None:
+    from fleetcount_protocol.release import record_to_json
+    from fleetcount_protocol.series.derive import window_task
+
+    from fleetcount.release_report import checked_record, release_json, statement_lines, table_lines
+
+    task = window_task(signed.series, 0)
+    deadline, told = time.monotonic() + wait_s, False
+    while True:
+        answer = asyncio.run(_answer(reader, task))
+        if (answer is not None and answer.state.value in _DONE) or time.monotonic() >= deadline:
+            break
+        if not told:
+            click.echo(f"waiting up to {wait_s} s: the window closes {utc(task.round_two_closes)}", err=True)
+            told = True
+        time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
+    if answer is None:
+        raise RefusedByPolicyError(f"question {task.name!r} is at no aggregator that answers, at least not yet")
+    record = checked_record(answer, task, reader.trusted)
+    with staged_directory(output) as stage:
+        (stage / "release.json").write_text(record_to_json(record, answer.signatures), encoding="utf-8")
+    lines = [
+        *table_lines(record),
+        "",
+        *statement_lines(record, explain=explain),
+        "",
+        f"wrote {output / 'release.json'}, signed by all {len(answer.signatures)} aggregators",
+    ]
+    show(release_json(record) | {"written": str(output / "release.json")}, lines, as_json=as_json)
+
+
+async def _answer(reader: "Reader", task: "Task") -> "ReleaseAnswer | None":
+    from fleetcount.readers import WindowReader
+
+    async with WindowReader(reader, task.aggregators) as asking:
+        return await asking.ask(task.task_id)
+
+
+def _release_many(signed: "SignedSeries", reader: "Reader", output: Path, wait_s: int, *, as_json: bool) -> None:
+    from fleetcount.question_records import QUESTION_FILE, open_records
+
+    there = output.exists(), (output / QUESTION_FILE).exists()
+    chain = open_records(output, signed, reader.trusted)
+    deadline, before = time.time() + wait_s, chain.released
+    while True:
+        try:
+            orders = asyncio.run(_fetched(signed, reader, chain, output, time.time()))
+        except CannotReachError:
+            _take_back(output, *there, released=chain.released)
+            raise
+        ended = chain.asked >= signed.series.schedule.windows
+        if ended or time.time() >= deadline:
+            break
+        time.sleep(min(_LOOK_S, max(0.0, deadline - time.time())))
+    new = chain.released - before
+    head = f"{output}: {new} new records, {chain.released} in all, every signature checked"
+    lines = [head, *_chain_lines(chain, orders, time.time())]
+    show({"new": new} | _chain_json(chain, orders), lines, as_json=as_json)
+
+
+def _take_back(output: Path, directory: bool, question: bool, *, released: int) -> None:
+    """Leave nothing where nobody answered: neither the question nor the directory, unless they were there before."""
+    from fleetcount.question_records import QUESTION_FILE
+
+    if question or released:
+        return
+    with contextlib.suppress(OSError):
+        (output / QUESTION_FILE).unlink()
+        if not directory:
+            output.rmdir()
+
+
+async def _fetched(
+    signed: "SignedSeries", reader: "Reader", chain: "Chain", output: Path | None, now: float
+) -> "Sequence[SeriesOrder] | None":
+    """Follow the chain as far as it goes; return the orders known, None if nobody who knows them answers."""
+    from fleetcount.question_records import fetch_windows, save_record
+    from fleetcount.readers import WindowReader
+
+    async with WindowReader(reader, signed.series.aggregators) as asking:
+        async for record, signatures in fetch_windows(chain, asking, reader.trusted, now):
+            if output is not None:
+                save_record(output, record, signatures)
+        try:
+            return await asking.orders(signed.series)
+        except CannotReachError:
+            return None
+
+
+# What is printed.
+
+
+def _chain_json(chain: "Chain", orders: "Sequence[SeriesOrder] | None") -> dict[str, Any]:
+    """Return what a program reads of a chain: every window that is missing, or without a record yet, with why.
+
+    "ordered" has the windows that orders skip, first and last of each run; null if nobody who knows them answered.
+    """
+    from fleetcount_protocol.series.orders import skipped_windows
+
+    return {
+        "question": chain.series.name,
+        "question_id": chain.series.series_id.hex(),
+        "windows": chain.series.schedule.windows,
+        "released": chain.released,
+        "last": None if chain.last < 0 else chain.last,
+        "missing": {str(index): reason for index, reason in sorted(chain.missing.items())},
+        "pending": {str(index): reason for index, reason in sorted(chain.pending.items())},
+        "ordered": None if orders is None else [[one[0], one[-1]] for one in skipped_windows(chain.series, orders)],
+    }
+
+
+def _chain_lines(chain: "Chain", orders: "Sequence[SeriesOrder] | None", now: float) -> Iterator[str]:
+    """Return what a person reads of a chain: released, missing by reason, without a record yet, and what comes next."""
+    series, windows = chain.series, chain.series.schedule.windows
+    yield f"{chain.released} of {windows:,} windows released{_chained(chain)}"
+    for reason, spans in by_reason(chain.missing):
+        yield one_line(f"missing: {spans}: {reason}")
+    for reason, spans in by_reason(chain.pending):
+        yield one_line(f"no record: {spans}: {reason}; the next record will say why")
+    following = max(0, -(-int(now - series.schedule.first) // series.schedule.every_s))
+    if following < windows and orders is None:
+        yield "whether windows ahead are paused or stopped is not known: nobody who knows it answers"
+    yield from _ahead(series, orders or (), following, now)
+
+
+def _ahead(series: "Series", orders: "Sequence[SeriesOrder]", following: int, now: float) -> Iterator[str]:
+    """Yield what orders skip from a window on, and which window is asked next."""
+    from fleetcount_protocol.series.orders import OrderAction, skipped_windows, stopped_at
+
+    schedule, stop = series.schedule, stopped_at(orders)
+    by = ", ".join(sorted({one.aggregator_id for one in orders if one.action is OrderAction.STOP}))
+    skipped = {index for one in skipped_windows(series, orders) for index in one if index >= following}
+    paused = [index for index in skipped if stop is None or index < stop]
+    if paused:
+        yield f"paused: {spans_text(paused)}"
+    if stop is not None and stop < schedule.windows:
+        yield f"stopped by {by}: no window is asked from {stop} on"
+    following = next((index for index in range(following, schedule.windows) if index not in skipped), schedule.windows)
+    if following < schedule.windows:
+        yield f"next: window {following} opens {utc(schedule.opens(following))}"
+    elif skipped:
+        yield "no further window is asked"
+    else:
+        yield f"the last window closed {utc(schedule.end)}" if now >= schedule.end else "the last window is open"
+
+
+def _chained(chain: "Chain") -> str:
+    return "" if not chain.released else f", the last is window {chain.last}; all signatures and the chain hold"
+
+
+def by_reason(windows: "Mapping[int, str]") -> list[tuple[str, str]]:
+    """Return every reason with its windows in words."""
+    reasons = sorted(set(windows.values()))
+    return [(reason, spans_text([index for index, why in windows.items() if why == reason])) for reason in reasons]
+
+
+def spans_text(indices: list[int]) -> str:
+    """Return windows in words: "windows 3 to 5 and 9"."""
+    ordered = sorted(indices)
+    runs = [list(run) for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
+    spans = [f"{run[0][1]}" if len(run) == 1 else f"{run[0][1]} to {run[-1][1]}" for run in runs]
+    what = "window" if len(ordered) == 1 else "windows"
+    return f"{what} {', '.join(spans[:-1])}{' and ' if len(spans) > 1 else ''}{spans[-1]}"

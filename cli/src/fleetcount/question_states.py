@@ -1,0 +1,99 @@
+"""How far one window of a question is at every aggregator, as an operator sees it.
+
+Asks and prints; it must not judge a record.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import TaskStatus
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series
+
+from fleetcount.exits import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line
+from fleetcount.readers import ask_statuses
+from fleetcount.results import show, utc
+
+if TYPE_CHECKING:
+    from fleetcount_protocol.task.task import Task
+
+__all__ = ["show_states"]
+
+_UNKNOWN = "unknown_task"
+"""What an aggregator says that has not decided about the window yet, or knows nothing of the question."""
+
+
+def show_states(config_path: Path, series: Series, index: int | None, now: float, *, as_json: bool) -> None:
+    """Print every aggregator's state of a window, None: the last that has opened, and whether set digests are equal.
+
+    Raises:
+        UsageError: no such window, a later step of a drill-down, or a configuration that cannot be used.
+        CheckFailedError: the set digests differ.
+        RefusedByPolicyError: the window was aborted somewhere.
+        CannotReachError: an aggregator that does not answer.
+    """
+    schedule, walk = series.schedule, series.drill_down
+    if index is None:
+        index = min(schedule.windows - 1, max(0, int(now - schedule.first) // schedule.every_s))
+    if index >= schedule.windows:
+        raise UsageError(f"--window is {index}, allowed: 0 to {schedule.windows - 1}")
+    if walk is not None and walk.step_of(index):
+        raise UsageError(f"window {index} is a later step of a drill-down: its records say what it asked")
+    task = window_task(series, index)
+    answers = asyncio.run(ask_statuses(config_path, task))
+    lines = [one_line(f"{name:<12} {_text(task, name, answer)}") for name, answer in answers.items()]
+    if schedule.windows > 1:
+        lines.insert(0, f"window {index}, which opens {utc(task.round_one_opens)}")
+    show([_json(index, str(name), answer) for name, answer in answers.items()], lines, as_json=as_json)
+    _conclude(answers, quiet=as_json)
+
+
+def _json(index: int, name: str, answer: TaskStatus | str) -> dict[str, Any]:
+    if isinstance(answer, str):
+        return {"aggregator": name, "window": index, "error": answer}
+    return {
+        "aggregator": name,
+        "window": index,
+        "state": answer.state.value,
+        "abort_reason": answer.abort_reason,
+        "set_digest": None if answer.set_digest is None else answer.set_digest.hex(),
+        "refused": {reason.label: count for reason, count in answer.rejections},
+    }
+
+
+def _text(task: "Task", name: AggregatorId, answer: TaskStatus | str) -> str:
+    from fleetcount_aggregator.host.reasons import expected_wait
+
+    if isinstance(answer, str):
+        opens = f"; windows are decided about shortly before they open, this one opens {utc(task.round_one_opens)}"
+        return answer + opens * (_UNKNOWN in answer)
+    parts = [answer.state.value + (f" ({answer.abort_reason})" if answer.abort_reason else "")]
+    wait = expected_wait(task, answer.state, leads=name == task.leader.aggregator_id, give_up_s=None)
+    if wait is not None:
+        parts.append(wait.text(time.time()))
+    if answer.set_digest is not None:
+        parts.append(f"set {answer.set_digest.hex()[:16]}")
+    refused = ", ".join(f"{reason.label} {count}" for reason, count in answer.rejections)
+    parts.append(f"refused: {refused or 'none'}")
+    return "  ".join(parts)
+
+
+def _conclude(answers: Mapping[AggregatorId, TaskStatus | str], *, quiet: bool) -> None:
+    statuses = [answer for answer in answers.values() if not isinstance(answer, str)]
+    digests = {answer.set_digest for answer in statuses if answer.set_digest is not None}
+    if len(digests) > 1:
+        raise CheckFailedError("the aggregators' set digests differ; nothing can be released")
+    if digests and not quiet:
+        click.echo("set digests: equal")
+    for answer in statuses:
+        if answer.abort_reason:
+            raise RefusedByPolicyError(f"the window was aborted: {answer.abort_reason}")
+    silent = [str(name) for name, answer in answers.items() if isinstance(answer, str)]
+    if silent:
+        raise CannotReachError(f"no status from {', '.join(silent)}")
