@@ -105,8 +105,11 @@ def _skip_mechanism(task: _Bytes) -> None:
 def _read_task(data: bytes) -> tuple[str, tuple[bytes, ...]]:
     """Return the task's name and its aggregators' Ed25519 keys."""
     task = _Bytes(data)
-    if task.take(8) != b"FCTASK01":
+    label = task.take(8)
+    if label not in (b"FCTASK01", b"FCTASK02"):
         raise ValueError("not a task")
+    if label == b"FCTASK02":
+        task.take(32 + 4 + 1)
     name = task.text()
     task.text()
     task.text()
@@ -136,6 +139,17 @@ def _read_task(data: bytes) -> tuple[str, tuple[bytes, ...]]:
     return name, tuple(keys)
 
 
+def _skip_chain(record: _Bytes) -> None:
+    """Skip what links a window's record to the one before, and the number of participants."""
+    if record.number(1):
+        record.take(32 + 4)
+    for _ in range(record.number(2)):
+        record.take(4 + 4)
+        record.text()
+    if record.number(1):
+        record.take(3 * 8)
+
+
 def verify_record(data: bytes, signatures: Sequence[bytes]) -> ReadRecord:
     """Return what a record says after checking every aggregator's signature over all of it.
 
@@ -144,7 +158,8 @@ def verify_record(data: bytes, signatures: Sequence[bytes]) -> ReadRecord:
         InvalidSignature: a signature does not verify.
     """
     record = _Bytes(data)
-    if record.take(8) != b"FCRECD01":
+    label = record.take(8)
+    if label not in (b"FCRECD01", b"FCRECD02"):
         raise ValueError("not a record")
     task = record.sized(4)
     name, keys = _read_task(task)
@@ -152,6 +167,8 @@ def verify_record(data: bytes, signatures: Sequence[bytes]) -> ReadRecord:
         raise ValueError("not one signature an aggregator")
     for key, signature in zip(keys, signatures, strict=True):
         Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
+    if label == b"FCRECD02":
+        _skip_chain(record)
     record.take(8)
     if record.number(1):
         record.take(8)
