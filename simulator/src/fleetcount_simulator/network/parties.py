@@ -30,8 +30,6 @@ from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, encode_s
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signed_file import encode_signed_series, signed_series
 from fleetcount_protocol.series.signing import sign_series
-from fleetcount_protocol.task.signed_file import encode_signed_task, signed_task
-from fleetcount_protocol.task.signing import sign_task
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 
@@ -197,18 +195,7 @@ class Parties:
 
     # Questions.
 
-    def submit(self, draft: Task) -> Task:
-        """Give a task a new verify key, let every operator sign it and hand it to the leader; return it."""
-        verify_key = secrets.token_bytes(VERIFY_KEY_BYTES)
-        task = replace(draft, verify_key_digest=Digest(hashlib.sha256(verify_key).digest()))
-        signatures = tuple(sign_task(task, _signing_key(self.deployment, at)) for at in range(len(task.aggregators)))
-        directory, name = self.deployment.config_of(0).parent / "tasks", task.task_id.hex()[:16]
-        # The task appears last, and at once: the leader looks for its key when it sees it.
-        write_private(directory / f"{name}.verify-key", verify_key)
-        write_private(directory / f"{name}.task", encode_signed_task(signed_task(task, signatures)))
-        return task
-
-    def submit_series(self, draft: Series) -> SignedSeries:
+    def submit(self, draft: Series) -> SignedSeries:
         """Give a question a new seed of its verify keys, let every operator sign it and hand it to the leader."""
         return submit_question(self.deployment, draft, secrets.token_bytes(VERIFY_KEY_BYTES))
 
