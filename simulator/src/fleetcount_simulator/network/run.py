@@ -62,7 +62,7 @@ _EVERY_S: Final = 60
 """Of a question of one window: as soon as it is there the aggregators make the window's task."""
 _OFFER_S: Final = 3.0
 _MOST_PATIENCE: Final = 4.0
-"""From signing a question to the offer of all aggregators, on an idle machine, and how many times that on a busy one."""
+"""From signing a question to the offer of all aggregators on an idle machine, and how many times that on a busy one."""
 _JOIN_S: Final = 0.015
 _RESERVE_S: Final = 0.0005
 """For one device to check and join a question, and for each of its windows in the ledger: three times what it costs."""
