@@ -32,6 +32,9 @@ from fleetcount_protocol.channel.session import DeviceIdentity, new_session, sea
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import Digest, UserName
 from fleetcount_protocol.messages import Receipt, SessionAccepted
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_protocol.wire.device import SESSION_REQUEST, SESSION_REQUESTS
@@ -113,28 +116,35 @@ class Watched:
 
 
 def question(parties: Parties) -> Task:
-    """Return a task whose round one is open for as long as this runs."""
-    now = math.ceil(time.time())
-    return parties.submit(
-        Task(
+    """Ask a question whose round one is open for as long as this runs; return the task of its only window."""
+    signed = parties.submit(
+        Series(
             name="load",
             deployment=parties.deployment.name,
             signal="Vehicle.CurrentLocation",
             domain=Categories(names=tuple(f"place {number}" for number in range(1, VALUES + 1))),
             mode=Mode.SAMPLING,
             mechanism=SamplingDie.uniform(Fraction(2, 5), VALUES),
-            aggregators=tuple(parties.deployment.aggregators),
-            round_one_opens=now + 3,
-            round_one_closes=now + 7_200,
-            round_two_closes=now + 7_260,
-            expiry=now + 9_000,
+            aggregators=tuple(replace(one, hpke_keys=()) for one in parties.deployment.aggregators),
+            schedule=Schedule(
+                first=math.ceil(time.time()) + 3,
+                every_s=7_260,
+                windows=1,
+                round_one_s=7_200,
+                round_two_s=60,
+                expiry_s=1_740,
+            ),
+            coin=Coin.WINDOW,
+            participants=Participants.HIDDEN,
+            delta=Fraction(1, 10**9),
             time_precision_s=1,
             min_batch_size=2,
             release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20)),
             upload_style=UploadStyle.TWO_INSTALMENTS,
-            verify_key_digest=Digest(bytes(32)),
+            verify_seed_digest=Digest(bytes(32)),
         )
     )
+    return window_task(signed.series, 0)
 
 
 class Device:
@@ -143,6 +153,7 @@ class Device:
     def __init__(self, parties: Parties, task: Task, kind: str) -> None:
         deployment = parties.deployment
         self._task = task
+        self._aggregators = deployment.aggregators
         self._identity = DeviceIdentity.generate(deployment.authorities.devices)
         self._transport: Transport = own_transport(
             kind,
@@ -160,7 +171,7 @@ class Device:
         began = time.perf_counter()
         try:
             async with asyncio.timeout(PATIENCE_S):
-                parts = enumerate(self._task.aggregators)
+                parts = enumerate(self._aggregators)
                 await asyncio.gather(*(self._at(position, aggregator) for position, aggregator in parts))
         except TimeoutError:
             return None

@@ -121,8 +121,8 @@ def _note(asked: Asked) -> str:
     return (
         f"counted {int(asked.account.counted.sum()):,}, lost {asked.account.missing},"
         f" counted twice {tallies['counted_twice']}; {stages['ready']:.1f} s until all processes were there,"
-        f" {stages['asked']:.1f} s from signing the task to the record, of which {stages['release']:.1f} s after the"
-        " last window"
+        f" {stages['asked']:.1f} s from the opening of the window to the record, of which {stages['release']:.1f} s"
+        " after its close"
         f"{f'; MQTT through {asked.broker}' if asked.broker else ''}"
     )
 

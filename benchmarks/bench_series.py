@@ -100,7 +100,7 @@ async def idle_percent(directory: Path) -> float:
     async with running(directory, 2) as parties:
         processes = [(await parties.ready(position)).process.pid for position in range(2)]
         for number in range(OPEN):
-            parties.submit_series(question(parties, number))
+            parties.submit(question(parties, number))
         await offered_everywhere(parties, OPEN)
         before = [cpu_s(process) for process in processes]
         await asyncio.sleep(WATCHED_S)

@@ -2,11 +2,14 @@
 
 import asyncio
 import base64
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.series.derive import window_task, window_verify_key
 
 from tests.attack.suite import FIGURE
 from tests.support.deployment import Deployed
@@ -22,17 +25,19 @@ def holding(secret: bytes, directory: Path) -> list[str]:
 
 
 async def test_the_verify_key_is_in_no_file_of_an_aggregator_once_its_task_is_installed(
-    pair: Deployed, record_property: Callable[[str, str], None]
+    pair: Deployed, tmp_path: Path, record_property: Callable[[str, str], None]
 ) -> None:
-    task, verify_key = pair.task(4)
-    operator_s_copy = pair.submit(task, verify_key)
+    seed = secrets.token_bytes(VERIFY_KEY_BYTES)
+    (tmp_path / "question.seed").write_bytes(seed)
+    task = window_task(pair.submit(pair.question(4), seed), 0)
     homes = [pair.config(position).parent for position in range(pair.count)]
     for position in range(pair.count):
         await asyncio.to_thread(pair.wait_state, position, task, TaskState.ANNOUNCED)
 
-    found = [holding(verify_key, home) for home in homes]
+    verify_key = window_verify_key(seed, task.task_id)
+    found = [holding(secret, home) for home in homes for secret in (seed, verify_key)]
 
-    # The search finds it where the operator who made the task keeps it.
-    assert holding(verify_key, operator_s_copy.parent)
-    assert found == [[]] * pair.count
+    # The search finds it where the operator who made the question keeps it.
+    assert holding(seed, tmp_path)
+    assert found == [[]] * 2 * pair.count
     record_property(FIGURE, f"0 files of {sum(len(list(home.rglob('*'))) for home in homes)}")

@@ -19,7 +19,7 @@ from tests.attack.suite import FIGURE
 from tests.attack.test_devices import asking
 from tests.support import floods
 from tests.support.deployment import Deployed, LiveDeployment
-from tests.support.fleet import identity_of, signed_task_of, transport_of
+from tests.support.fleet import identity_of, offer_of, transport_of
 from tests.support.processes import pace
 from tests.support.raw_calls import DEVICE, PEER, healthy
 
@@ -60,7 +60,7 @@ async def test_calls_without_a_message_at_the_peer_port_keep_no_peer_out(
         with floods.calls(target, 1, [stranger], PEER + "InstallTask", None, 70, peer=True):
             begun = time.monotonic()
             task = target.ask(4, lead_s=20.0)
-            await signed_task_of(target, task)
+            await offer_of(target, task)
             taken = time.monotonic() - begun
             target.wait_state(1, task, TaskState.ANNOUNCED)
     record_property(FIGURE, f"{purpose.label}: a task is installed in {taken:.1f} s under 70 held calls")
@@ -156,7 +156,7 @@ async def test_idle_connections_of_strangers_use_up_no_descriptor_that_is_needed
         with floods.sockets(tmp_path, port, STRANGERS):
             task = deployment.ask(4, lead_s=30.0)
             flooded = await sessions_s(deployment, 8)
-            await signed_task_of(deployment, task)
+            await offer_of(deployment, task)
             deployment.wait_state(1, task, TaskState.ANNOUNCED)
         assert deployment.troubles() == []
         assert not [one for one in deployment.log_records(0) if one.get("event") == "store_failed"]

@@ -1,8 +1,8 @@
 """Devices in a process of their own, which may be killed and started again.
 
-`python -m tests.campaign.devices DIRECTORY`, which has a fleet.json (`Spec`) and the signed tasks, TASK.task; what the
-devices keep, keys and spool, is there too.
-A task that has ended for all devices has its TASK.ends: for each device how, and why. Ends after the last.
+`python -m tests.campaign.devices DIRECTORY`, which has a fleet.json (`Spec`) and the offers of questions of one window,
+TASK.offer; what the devices keep, keys and spool, is there too.
+A window that has ended for all devices has its TASK.ends: for each device how, and why. Ends after the last.
 """
 
 import asyncio
@@ -26,8 +26,10 @@ from fleetcount_protocol.channel.certificates import (
     save_private_key,
 )
 from fleetcount_protocol.channel.session import DeviceIdentity
-from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.messages import SeriesOffer
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_simulator.network.deployments import Authorities, Deployment
 from fleetcount_transport.durable_files import replace_file
 
@@ -62,12 +64,13 @@ class _Here:
     written: Deployment
 
 
-def write_spec(directory: Path, spec: Spec, tasks: Sequence[SignedTask]) -> None:
+def write_spec(directory: Path, spec: Spec, offers: Sequence[SeriesOffer]) -> None:
     """Write what the process reads."""
     directory.mkdir()
     (directory / "fleet.json").write_text(json.dumps(asdict(spec)))
-    for signed in tasks:
-        (directory / f"{signed.task.task_id.hex()}.task").write_bytes(encode_signed_task(signed))
+    for offer in offers:
+        task = window_task(offer.signed.series, 0)
+        (directory / f"{task.task_id.hex()}.offer").write_bytes(SERIES_OFFER.encode(offer))
 
 
 def rounds_of(die: SamplingDie, number: int, seed: int) -> tuple[int, int]:
@@ -85,8 +88,8 @@ def ends_of(directory: Path, task: Task) -> Path:
     return directory / f"{task.task_id.hex()}.ends"
 
 
-def _fleet(directory: Path, spec: Spec, tasks: Sequence[SignedTask]) -> Fleet:
-    root, task = Path(spec.root), tasks[0].task
+def _fleet(directory: Path, spec: Spec, offers: Sequence[SeriesOffer]) -> Fleet:
+    root, task = Path(spec.root), window_task(offers[0].signed.series, 0)
     devices = CertificateAuthority(
         certificate=load_certificate(root / "ca" / "devices.crt"),
         private_key=load_private_key(root / "ca" / "devices.key"),
@@ -143,26 +146,28 @@ def _identity(directory: Path, number: int, authority: CertificateAuthority) -> 
     return DeviceIdentity.load(certificate, key)
 
 
-async def _answered(fleet: Fleet, signed: SignedTask, directory: Path) -> None:
-    """Let all devices answer one task, and write how it ended for each."""
+async def _answered(fleet: Fleet, offer: SeriesOffer, directory: Path) -> None:
+    """Let all devices answer one question, and write how it ended for each."""
     outcomes: dict[int, Outcome] = {}
+    task = window_task(offer.signed.series, 0)
 
     async def one(live: LiveDevice) -> None:
-        outcomes[live.truth] = await live.device.answer_task(signed)
+        for outcome in await live.device.answer_series(offer):
+            outcomes[live.truth] = outcome
 
-    async with asyncio.timeout(max(0.0, signed.task.round_two_closes - time.time()) + 20 * pace()):
+    async with asyncio.timeout(max(0.0, task.round_two_closes - time.time()) + 20 * pace()):
         await asyncio.gather(*(one(live) for live in fleet.devices))
     ends = {number: [outcome.kind.value, outcome.reason] for number, outcome in sorted(outcomes.items())}
-    replace_file(ends_of(directory, signed.task), json.dumps(ends).encode())
+    replace_file(ends_of(directory, task), json.dumps(ends).encode())
 
 
 async def _run(directory: Path) -> None:
     spec = Spec(**json.loads((directory / "fleet.json").read_text()))
-    tasks = [decode_signed_task(path.read_bytes()) for path in sorted(directory.glob("*.task"))]
-    fleet = _fleet(directory, spec, tasks)
+    offers = [SERIES_OFFER.decode(path.read_bytes()) for path in sorted(directory.glob("*.offer"))]
+    fleet = _fleet(directory, spec, offers)
     print(json.dumps({"event": "ready"}), flush=True)
     try:
-        await asyncio.gather(*(_answered(fleet, signed, directory) for signed in tasks))
+        await asyncio.gather(*(_answered(fleet, offer, directory) for offer in offers))
     finally:
         for live in fleet.devices:
             await live.device.close()

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,12 +28,13 @@ import grpc.aio
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series
 from fleetcount_transport.lost_reasons import call_reason
 
 from tests.support.broker import embedded_broker
 from tests.support.deployment import LiveDeployment
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import expected_difference, raw_cells
 from tests.support.processes import pace
 
@@ -137,31 +138,35 @@ class Soak:
         self.wrong: list[str] = []
         self.slow: list[str] = []
 
-    def ask(self) -> tuple[Task, bytes]:
-        """Return a task that is retired half a minute or so after its windows, and its verify key."""
-        return self.deployment.task(_DEVICES, expiry=math.ceil(time.time() + _KEPT_S * pace()))
+    def question(self) -> Series:
+        """Return a question that is retired half a minute or so after its window."""
+        one = self.deployment.question(_DEVICES)
+        kept_s = math.ceil(time.time() + _KEPT_S * pace()) - one.schedule.end
+        return replace(one, schedule=replace(one.schedule, expiry_s=max(1, kept_s)))
 
-    async def one(self, task: Task, key: bytes) -> None:
-        """Let the devices answer a task, and judge what comes of it; no single one ends the run.
+    async def one(self, question: Series) -> None:
+        """Let the devices answer a question, and judge what comes of it; no single one ends the run.
 
         One that was not offered or told of in time is slow. What that hides is bounded: `too_slow`.
         """
         try:
-            await self._judged(task, key)
+            await self._judged(question)
         except TimeoutError:
-            self.slow.append(f"{task.name}: not offered in time")
+            self.slow.append(f"{question.name}: not offered in time")
         except grpc.aio.AioRpcError as error:
             told = self.slow if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else self.wrong
-            told.append(f"{task.name}: its release was not told: {call_reason(error)}")
+            told.append(f"{question.name}: its release was not told: {call_reason(error)}")
         except AssertionError as error:
-            self.wrong.append(f"{task.name}: {error}")
+            self.wrong.append(f"{question.name}: {error}")
 
-    async def _judged(self, task: Task, key: bytes) -> None:
-        await asyncio.to_thread(self.deployment.submit, task, key)
-        signed = await signed_task_of(self.deployment, task)
+    async def _judged(self, question: Series) -> None:
+        task = window_task(await asyncio.to_thread(self.deployment.submit, question), 0)
+        offer = await offer_of(self.deployment, task)
         devices = self.fleet.devices
-        outcomes = await asyncio.gather(*(live.device.answer_task(signed) for live in devices))
-        kept = [live for live, one in zip(devices, outcomes, strict=True) if one.kind is OutcomeKind.DELIVERED]
+        outcomes = await asyncio.gather(*(live.device.answer_series(offer) for live in devices))
+        kept = [
+            live for live, ends in zip(devices, outcomes, strict=True) if ends and ends[0].kind is OutcomeKind.DELIVERED
+        ]
         self.late += len(devices) - len(kept)  # On a loaded machine: they missed a window, and say so.
         statuses = await self.deployment.ended(task)
         self.ended += 1
@@ -191,9 +196,9 @@ async def _started(root: Path) -> AsyncGenerator[Soak]:
             path.write_text(path.read_text().replace("[limits]\n", f"[limits]\nkeep_digests_s = {_KEPT_S}\n", 1))
         stack.callback(deployment.stop_all)
         deployment.start_all()
-        task, _ = deployment.task(_DEVICES)
-        assert isinstance(task.mechanism, SamplingDie)
-        fleet = Fleet(deployment, root, task.mechanism, ["grpc", "mqtt"], devices=_DEVICES)
+        mechanism = deployment.question(_DEVICES).mechanism
+        assert isinstance(mechanism, SamplingDie)
+        fleet = Fleet(deployment, root, mechanism, ["grpc", "mqtt"], devices=_DEVICES)
         async with AsyncExitStack() as devices:
             for live in fleet.devices:
                 await devices.enter_async_context(live.device)
@@ -217,9 +222,9 @@ async def _soak(seconds: float, every_s: float, root: Path) -> tuple[Soak, list[
             if passed >= step * seconds / _STEPS:
                 _say(passed, soak, soak.measure())
                 step += 1
-            task, key = soak.ask()
+            question = soak.question()
             soak.asked += 1
-            under.add(asyncio.create_task(soak.one(task, key), name=task.name))
+            under.add(asyncio.create_task(soak.one(question), name=question.name))
             due = max(due + every_s, time.monotonic())
             with suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), due - time.monotonic())

@@ -27,7 +27,7 @@ from fleetcount_transport.durable_files import replace_file
 from tests.campaign.devices import DEVICES, Spec, certificate_of, ends_of, rounds_of, write_spec
 from tests.support.broker import RunningBroker
 from tests.support.deployment import FINAL, NAMES, LiveDeployment
-from tests.support.fleet import signed_tasks_of
+from tests.support.fleet import offers_of
 from tests.support.live_relay import LiveRelay
 from tests.support.oracle import expected_difference, raw_cells
 from tests.support.postgres import Cluster
@@ -235,7 +235,7 @@ class Lane:
             relay=self.relay.address,
             seed=self._episodes,
         )
-        write_spec(under.directory, spec, await signed_tasks_of(self.deployment, asked, timeout_s=_OFFERED_S))
+        write_spec(under.directory, spec, await offers_of(self.deployment, asked, timeout_s=_OFFERED_S))
         await asyncio.to_thread(under.devices.start)
         try:
             async with asyncio.TaskGroup() as group:

@@ -27,8 +27,7 @@ from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.domain import Prefixes
 from fleetcount_protocol.task.task import Task
 from fleetcount_simulator.network.counted import Account
-from fleetcount_simulator.network.run import Asked
-from fleetcount_simulator.network.series_run import SeriesAsked
+from fleetcount_simulator.network.run import Asked, SeriesAsked
 
 from tests.cli.test_demo import options, processes_of, start
 from tests.support.protocol_samples import record, signing_key

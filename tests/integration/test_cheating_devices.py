@@ -18,7 +18,7 @@ from fleetcount_protocol.task.task import Task
 
 from tests.support.cheats import Cheat, unit
 from tests.support.deployment import Deployed
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import check_release, raw_cells
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
@@ -143,8 +143,8 @@ async def until(moment: float) -> None:
 async def test_every_cheat_is_refused_by_name_and_the_result_is_the_honest_one(pair: Deployed, tmp_path: Path) -> None:
     task = pair.ask(VALUES, windows_s=(4.0, 4.0))
     fleet = Fleet(pair, tmp_path, task.mechanism, ["grpc", "mqtt"])
-    signed = await signed_task_of(pair, task)
-    answered = asyncio.create_task(fleet.answer(signed))
+    offer = await offer_of(pair, task)
+    answered = asyncio.create_task(fleet.answer(offer))
     messages = [*BAD_MESSAGES, *BAD_MESSAGES]
     async with (
         cheats(pair, task, len(messages)) as liars,
@@ -205,7 +205,7 @@ async def test_a_stranger_who_replays_what_he_saw_or_misuses_topics_changes_noth
     task = pair.ask(VALUES, windows_s=(3.0, 2.0))
     poison = await asyncio.to_thread(pair.metric, 0, POISON)
     fleet = Fleet(pair, tmp_path, task.mechanism, ["grpc", "mqtt"])
-    answered = asyncio.create_task(fleet.answer(await signed_task_of(pair, task)))
+    answered = asyncio.create_task(fleet.answer(await offer_of(pair, task)))
     async with cheats(pair, task, 3) as (victim, thief, unknown):
         await until(task.round_one_opens)
         seen = victim.seal(1, b"", victim.split(victim.shares(*HONEST)[1])[0])

@@ -16,7 +16,7 @@ from fleetcount_protocol.task.task import Task
 
 from tests.support.broker import RunningBroker
 from tests.support.deployment import LiveDeployment
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.nightly import NIGHTLY
 from tests.support.oracle import check_release
 from tests.support.processes import pace
@@ -90,9 +90,9 @@ async def survives(root: Path, broker: RunningBroker, count: int, side: str, kin
         child = deployment.children[victim]
         task = deployment.ask(16, lead_s=4.0, windows_s=(8.0, 8.0))
         fleet = Fleet(deployment, root, task.mechanism, kinds, timeout_s=2.0)
-        signed = await signed_task_of(deployment, task)
+        offer = await offer_of(deployment, task)
 
-        await asyncio.gather(murder(deployment, victim, task, POINTS[side]), fleet.answer(signed))
+        await asyncio.gather(murder(deployment, victim, task, POINTS[side]), fleet.answer(offer))
         counted = await check_release(deployment, task, fleet)
 
         assert child.ends == [KILLED] * 3 + [ENDED_ITSELF] * len(POINTS[side]), root.name
@@ -136,9 +136,9 @@ async def delivers_late(deployment: LiveDeployment, tmp_path: Path) -> None:
     await revived(deployment, 0, "leader.after_release")  # Before the task begins, however long a start takes.
     task = deployment.ask(8)
     fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"])
-    signed = await signed_task_of(deployment, task)
+    offer = await offer_of(deployment, task)
 
-    await fleet.answer(signed)
+    await fleet.answer(offer)
     await ended_itself(deployment, 0, task.round_two_closes)
     waiting = (await deployment.statuses(task, asker=1))[1]
     await revived(deployment, 0)

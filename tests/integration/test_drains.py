@@ -9,7 +9,7 @@ from fleetcount_protocol.task.task import Task
 from tests.integration.test_crashes import ENDED_ITSELF, deployed, ended_itself, revived, until
 from tests.support.broker import RunningBroker
 from tests.support.deployment import LiveDeployment
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import check_release
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -36,9 +36,9 @@ async def drains(root: Path, broker: RunningBroker, told: int) -> None:
         # Of each window a start takes half where others compute; the devices have the rest.
         task = deployment.ask(16, lead_s=4.0, windows_s=(14.0, 14.0))
         fleet = Fleet(deployment, root, task.mechanism, ("grpc", "mqtt"), timeout_s=2.0)
-        signed = await signed_task_of(deployment, task)
+        offer = await offer_of(deployment, task)
 
-        await asyncio.gather(tell(deployment, told, task), fleet.answer(signed))
+        await asyncio.gather(tell(deployment, told, task), fleet.answer(offer))
         counted = await check_release(deployment, task, fleet)
 
         # One that takes longer than any call may, is killed.

@@ -26,7 +26,7 @@ from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 from tests.support.broker import RunningBroker
 from tests.support.deployment import Deployed, LiveDeployment
-from tests.support.fleet import Fleet, Misfortune, signed_task_of
+from tests.support.fleet import Fleet, Misfortune, offer_of
 from tests.support.oracle import check_release
 from tests.support.proxy import Fate, Proxy, proxied
 
@@ -140,7 +140,7 @@ async def test_with_every_misfortune_on_the_way_of_devices_the_result_is_exact(
         )
         users = {key_name(live.device._identity.certificate) for live in fleet.devices}
         replays = await stack.enter_async_context(replayed(broker, pair.written.name, users))
-        await fleet.answer(await signed_task_of(pair, task))
+        await fleet.answer(await offer_of(pair, task))
         counted = await check_release(pair, task, fleet)
 
     assert len(counted) >= 16, fleet.failures
@@ -156,7 +156,7 @@ async def test_a_report_that_misses_one_aggregator_is_counted_by_none(trio: Depl
         return LosesRoundTwo(inner, lost[number]) if number in lost else inner
 
     fleet = Fleet(trio, tmp_path, task.mechanism, ["grpc"], wrap=wrap)
-    await fleet.answer(await signed_task_of(trio, task))
+    await fleet.answer(await offer_of(trio, task))
     counted = await check_release(trio, task, fleet)
 
     assert {live.truth for live in fleet.devices} - {live.truth for live in counted} == lost.keys()
@@ -200,7 +200,7 @@ async def test_aggregators_whose_lines_are_cut_at_every_length_agree_on_one_set(
             await asyncio.to_thread(deployment.start_all)
             task = deployment.ask(12, lead_s=8.0)
             fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"])
-            await fleet.answer(await signed_task_of(deployment, task))
+            await fleet.answer(await offer_of(deployment, task))
 
             assert await check_release(deployment, task, fleet) == fleet.devices
             assert sum(proxy.cuts for proxy in proxies) >= 8
@@ -236,7 +236,7 @@ async def test_over_lines_that_are_slow_and_lose_packets_it_takes_longer_and_eve
             await asyncio.to_thread(deployment.start_all)
             task = deployment.ask(12, lead_s=6.0, windows_s=(10.0, 10.0), aggregators=behind)
             fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc", "mqtt"], broker=line.address, timeout_s=1.5)
-            await fleet.answer(await signed_task_of(deployment, task))
+            await fleet.answer(await offer_of(deployment, task))
 
             assert await check_release(deployment, task, fleet) == fleet.devices
             assert min(proxy.losses for proxy in (*between, *devices, line)) > 0

@@ -16,10 +16,9 @@ from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.device_faults import FleetFaults
 from fleetcount_simulator.network.parties import running
+from fleetcount_simulator.network.plan import faultless_plan
 from fleetcount_simulator.network.question import NetworkQuestion
-from fleetcount_simulator.network.run import Ask, Asked, ask
-from fleetcount_simulator.network.series_question import faultless_plan
-from fleetcount_simulator.network.series_run import ask_series
+from fleetcount_simulator.network.run import Ask, Asked, ask, ask_series
 from fleetcount_simulator.network.windows import Windows, doubled
 
 from tests.support.processes import without_numba
@@ -85,7 +84,7 @@ async def test_every_window_of_a_series_has_its_record_and_all_devices(
     plan = faultless_plan(asked.question.domain, frames)
 
     async with running(tmp_path, 2, broker=broker) as parties:
-        answer = await ask_series(parties, replace(asked, series=plan.part), plan, tmp_path)
+        answer = await ask_series(parties, asked, plan, tmp_path)
 
     assert [(one.account.counted.tolist(), one.reasons) for one in answer.windows] == [([6, 6, 6, 6], {})] * 2
     first, second = (one.record for one in answer.windows)
@@ -106,8 +105,6 @@ async def test_a_walk_is_followed_from_record_to_record_to_the_places_of_all_dev
     asked = replace(
         asked,
         question=replace(one, domain=first, signal="Vehicle.CurrentLocation", mode=Mode.DIRECT, mechanism=None),
-        readings=places,
-        series=plan.part,
     )
 
     async with running(tmp_path, 2, broker="auto") as parties:

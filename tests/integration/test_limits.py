@@ -15,7 +15,7 @@ from fleetcount_protocol.wire.device import TASK_LIST_QUERY
 
 from tests.attack.test_devices import asking
 from tests.support.deployment import Deployed
-from tests.support.fleet import Fleet, identity_of, signed_task_of, transport_of
+from tests.support.fleet import Fleet, identity_of, offer_of, transport_of
 from tests.support.oracle import check_release
 from tests.support.processes import pace
 from tests.support.raw_calls import DEVICE, healthy, status_of
@@ -72,6 +72,6 @@ async def test_without_descriptors_who_is_connected_is_served_and_who_comes_wait
 
         task = target.ask(8)
         fleet = Fleet(target, tmp_path, task.mechanism, ["grpc"])
-        await fleet.answer(await signed_task_of(target, task))
+        await fleet.answer(await offer_of(target, task))
         assert await check_release(target, task, fleet) == fleet.devices
     assert target.metric(0, SHED) > shed

@@ -14,7 +14,7 @@ from fleetcount_simulator.errors import ProcessError
 
 from tests.support.broker import LiveBroker, find_mosquitto, mosquitto_broker
 from tests.support.deployment import LiveDeployment
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import check_release
 from tests.support.processes import pace
 
@@ -45,12 +45,12 @@ async def everybody_is_counted(
         await asyncio.to_thread(deployment.start_all)
         task = deployment.ask(40, windows_s=(8.0, 9.0))
         fleet = Fleet(deployment, directory, task.mechanism, ["mqtt"], timeout_s=1.5)
-        signed = await signed_task_of(deployment, task, "mqtt")
+        offer = await offer_of(deployment, task, "mqtt")
 
         async with asyncio.TaskGroup() as group:
             for opens in (task.round_one_opens, task.round_one_closes):
                 group.create_task(_befalling(opens, fault(deployment, fleet)))
-            await fleet.answer(signed)
+            await fleet.answer(offer)
         counted = await check_release(deployment, task, fleet)
 
         assert attempts_of(fleet) > 4 * len(fleet.devices), "nothing was sent twice"

@@ -7,10 +7,10 @@ import pytest
 from fleetcount_simulator.engines.participation import earliest_joining, presence_histograms
 from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.engine import engine
-from fleetcount_simulator.network.series_run import SeriesAsked
+from fleetcount_simulator.network.run import SeriesAsked
 from fleetcount_simulator.series import Coin
 
-from tests.simulator.network.test_series_question import GAUSSIAN, asked
+from tests.simulator.network.test_plan import GAUSSIAN, asked
 from tests.simulator.network_cases import People
 from tests.support.processes import without_numba
 

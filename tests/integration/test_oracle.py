@@ -9,7 +9,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.task.task import UploadStyle
 
 from tests.support.deployment import Deployed
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import check_release
 
 pytestmark = pytest.mark.processes
@@ -25,7 +25,7 @@ async def test_every_cell_is_what_the_coins_say_over_both_transports(
         task = deployment.ask(24)
         fleet = Fleet(deployment, tmp_path, task.mechanism, [kind], seed=seed)
 
-        await fleet.answer(await signed_task_of(deployment, task, kind))
+        await fleet.answer(await offer_of(deployment, task, kind))
 
         assert fleet.failures == []
         assert await check_release(deployment, task, fleet) == fleet.devices
@@ -43,7 +43,7 @@ async def test_both_transports_meet_in_one_set_and_an_envelope_carries_both_roun
     task = pair.ask(16, mechanism=die, upload_style=UploadStyle.ONE_ENVELOPE, windows_s=(2.0, 0.0))
     fleet = Fleet(pair, tmp_path, die, ["grpc", "mqtt"])
 
-    await fleet.answer(await signed_task_of(pair, task))
+    await fleet.answer(await offer_of(pair, task))
 
     assert fleet.failures == []
     assert await check_release(pair, task, fleet) == fleet.devices

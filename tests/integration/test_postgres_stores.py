@@ -11,7 +11,7 @@ import pytest
 from fleetcount_protocol.task.task import Task
 
 from tests.support.deployment import NAMES, LiveDeployment
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import check_release
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.processes import pace
@@ -35,9 +35,9 @@ async def test_killed_with_their_server_two_aggregators_release_the_one_exact_re
             await asyncio.to_thread(deployment.wait_ready)
             task = deployment.ask(16, lead_s=2.0, windows_s=(8.0, 8.0))
             fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"], timeout_s=2.0)
-            signed = await signed_task_of(deployment, task)
+            offer = await offer_of(deployment, task)
 
-            await asyncio.gather(_murder(deployment, cluster, task), fleet.answer(signed))
+            await asyncio.gather(_murder(deployment, cluster, task), fleet.answer(offer))
             counted = await check_release(deployment, task, fleet)
 
             assert len(counted) >= len(fleet.devices) // 2

@@ -7,7 +7,7 @@ import pytest
 from fleetcount_client.transport import Transport
 
 from tests.support.deployment import Deployed
-from tests.support.fleet import Fleet, authorities_of, identity_of, signed_task_of
+from tests.support.fleet import Fleet, authorities_of, identity_of, offer_of
 from tests.support.live_relay import LiveRelay, transport_through
 from tests.support.oracle import check_release
 
@@ -31,9 +31,9 @@ async def test_a_count_through_a_relay_that_is_killed_in_each_round_is_exact(pai
     try:
         task = pair.ask(20, windows_s=(8.0, 8.0))
         fleet = Fleet(pair, tmp_path, task.mechanism, ["grpc"], wrap=through, timeout_s=1.5)
-        signed = await signed_task_of(pair, task)
+        offer = await offer_of(pair, task)
         await asyncio.gather(
-            fleet.answer(signed),
+            fleet.answer(offer),
             relay.die_at(task.round_one_opens + 0.5),
             relay.die_at(task.round_one_closes + 0.5),
         )

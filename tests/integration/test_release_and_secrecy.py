@@ -18,6 +18,8 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from fleetcount.pages import ask_page
 from fleetcount_protocol.channel.certificates import key_digest
+from fleetcount_protocol.limits import VERIFY_KEY_BYTES
+from fleetcount_protocol.series.derive import window_task, window_verify_key
 from fleetcount_protocol.task.domain import Bins
 from fleetcount_protocol.task.task import Release, ReleaseKind
 from fleetcount_protocol.wire.device import INSTALMENT
@@ -25,7 +27,7 @@ from fleetcount_protocol.wire.topics import parse_topic
 
 from tests.support.broker import RunningBroker
 from tests.support.deployment import Deployed
-from tests.support.fleet import Fleet, LiveDevice, signed_task_of
+from tests.support.fleet import Fleet, LiveDevice, offer_of
 from tests.support.oracle import accepted_reports
 from tests.support.processes import wait_until
 from tests.support.wire_reader import verify_record
@@ -57,9 +59,9 @@ async def overheard(broker: RunningBroker) -> AsyncIterator[list[tuple[str, byte
                 await listener
 
 
-def canaries(pair: Deployed, fleet: Fleet, verify_key: bytes) -> dict[str, bytes]:
+def canaries(pair: Deployed, fleet: Fleet, seed: bytes, verify_key: bytes) -> dict[str, bytes]:
     """Return every secret of this run under a name: as bytes, in hexadecimal, in base64, and readings as text."""
-    secrets = {"verify key": verify_key}
+    secrets = {"seed of verify keys": seed, "verify key": verify_key}
     for live in fleet.devices:
         drawn = [one for one in live.coins.draws if len(one) not in (8, 16)]
         assert len(drawn) == 2 * pair.count + 1, "a secret and an ephemeral key a session, and the report's seed"
@@ -118,11 +120,11 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     caplog.set_level(logging.DEBUG)
     noise = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20))
     domain = Bins(edges=tuple(map(Fraction, range(VALUES + 1))), open_above=False, unit="")
-    task, verify_key = pair.task(VALUES, release=noise, domain=domain)
+    seed = os.urandom(VERIFY_KEY_BYTES)
     async with overheard(broker) as seen:
-        pair.submit(task, verify_key)
+        task = window_task(pair.submit(pair.question(VALUES, release=noise, domain=domain), seed), 0)
         fleet = Fleet(pair, tmp_path, task.mechanism, ["mqtt", "mqtt", "mqtt", "grpc"], reading=reading_of)
-        await fleet.answer(await signed_task_of(pair, task))
+        await fleet.answer(await offer_of(pair, task))
         statuses = await pair.ended(task)
         answers = [await pair.release(task, position) for position in (0, 1, 0, 1)]
     assert fleet.failures == []
@@ -139,13 +141,13 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     assert read.task_id == task.task_id
     assert read.public_keys == tuple(one.signing_public_key for one in task.aggregators)
     assert len(read.cells) == VALUES
-    assert len(read.sentences) == 6
+    assert len(read.sentences) == 3 * 6  # For a change of one answer, of a day's and of all.
     with pytest.raises(InvalidSignature):
         verify_record(record[:-1] + bytes([record[-1] ^ 1]), signatures)
     with pytest.raises(InvalidSignature):
         verify_record(record, signatures[::-1])
 
-    secrets = canaries(pair, fleet, verify_key)
+    secrets = canaries(pair, fleet, seed, window_verify_key(seed, task.task_id))
     metrics = [pair.children[position].ready()["metrics_port"] for position in range(2)]
     assert len(set(metrics)) == 2
     artefacts = files(pair.root.glob("*.log"))

@@ -18,7 +18,7 @@ from fleetcount_protocol.messages import TaskState
 from fleetcount_protocol.task.task import Task
 
 from tests.support.deployment import LiveDeployment
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import expected_difference, raw_cells
 from tests.support.replicas import Balancer, Replicas, balanced
 
@@ -62,9 +62,9 @@ async def test_a_coordinator_and_an_owner_are_killed_and_the_sum_is_exact(postgr
         die = task.mechanism
         assert isinstance(die, SamplingDie)
         fleet = Fleet(deployment, tmp_path, die, ["grpc"], timeout_s=2.0)
-        signed = await signed_task_of(deployment, task)
+        offer = await offer_of(deployment, task)
 
-        await asyncio.gather(fleet.answer(signed), _murder(replicas, task, "intake-1", first))
+        await asyncio.gather(fleet.answer(offer), _murder(replicas, task, "intake-1", first))
 
         statuses = await deployment.ended(task)
         assert [status.state for status in statuses] == [TaskState.RELEASED] * 2, statuses

@@ -11,7 +11,7 @@ from fleetcount_protocol.messages import TaskState
 from fleetcount_protocol.task.task import Task
 
 from tests.support.deployment import LiveDeployment
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import expected_difference, raw_cells
 from tests.support.processes import pace, wait_until
 
@@ -31,7 +31,7 @@ async def released(deployment: LiveDeployment, directory: Path, seed: int) -> Ta
     directory.mkdir()
     assert isinstance(task.mechanism, SamplingDie)
     fleet = Fleet(deployment, directory, task.mechanism, ["grpc"], devices=DEVICES, seed=seed, timeout_s=2.0)
-    await fleet.answer(await signed_task_of(deployment, task))
+    await fleet.answer(await offer_of(deployment, task))
     assert {one.state for one in await deployment.ended(task)} == {TaskState.RELEASED}
     answers = [await deployment.release(task, position) for position in range(2)]
     assert answers[0] == answers[1]

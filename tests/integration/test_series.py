@@ -1,34 +1,31 @@
 """A series over real processes and gRPC: whoever is killed in or between windows, every window has its one record."""
 
 import asyncio
-import hashlib
 import math
 import secrets
 import time
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount.question_files import add_signature, new_question_files, operator_of, submit_question
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.ids import Digest, ReportId
+from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, ReleaseAnswer, SeriesOffer, SessionAccepted, TaskState
 from fleetcount_protocol.release import ReleaseRecord, decode_record
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.fields import Participants, Schedule
 from fleetcount_protocol.series.key_list import key_for
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
 
 from tests.integration.test_crashes import ENDED_ITSELF, KILLED, revived
-from tests.support.deployment import Deployed, LiveDeployment, categories
+from tests.support.deployment import Deployed, LiveDeployment
 from tests.support.fleet import identity_of, transport_of
 from tests.support.nightly import NIGHTLY
 from tests.support.processes import pace
@@ -43,7 +40,6 @@ MOST_NOISE = 1
 
 def standing_question(deployment: Deployed, windows: int, gap_s: int = 4, window_s: int = 9, **changes: Any) -> Series:
     """Submit a series of short direct windows, with these fields changed; windows follow the machine."""
-    seed = secrets.token_bytes(32)
     length = math.ceil(window_s * deployment.pace)
     schedule = Schedule(
         first=math.ceil(time.time() + 10 * deployment.pace),
@@ -53,31 +49,14 @@ def standing_question(deployment: Deployed, windows: int, gap_s: int = 4, window
         round_two_s=0,
         expiry_s=3600,
     )
-    series = Series(
-        name="where are you now",
-        deployment=deployment.written.name,
-        signal="Vehicle.CurrentLocation",
-        domain=categories(3),
-        mode=Mode.DIRECT,
-        mechanism=None,
-        schedule=schedule,
-        coin=Coin.WINDOW,
-        participants=Participants.NOISED,
-        delta=Fraction(1, 10**9),
-        release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(10), level=Fraction(19, 20)),
-        upload_style=deployment.task(3)[0].upload_style,
-        time_precision_s=1,
-        min_batch_size=2,
-        aggregators=tuple(replace(one, hpke_keys=()) for one in deployment.written.aggregators),
-        verify_seed_digest=Digest(hashlib.sha256(seed).digest()),
-    )
-    series = replace(series, **changes)
-    path = deployment.root / f"standing-{secrets.token_hex(4)}.question"
-    new_question_files(path, series, seed)
-    for position in range(deployment.count):
-        add_signature(path, operator_of(deployment.config(position)))
-    submit_question(path, operator_of(deployment.config(0)), time.time())
-    return series
+    fields: dict[str, Any] = {
+        "mode": Mode.DIRECT,
+        "mechanism": None,
+        "schedule": schedule,
+        "participants": Participants.NOISED,
+        "release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(10), level=Fraction(19, 20)),
+    }
+    return deployment.submit(deployment.question(3, **(fields | changes)))
 
 
 async def persist(ask: Any, until: float) -> Any:

@@ -67,7 +67,7 @@ def owned_device(
 
 
 def standing_names(deployment: Deployed) -> tuple[str, ...]:
-    domain = deployment.task(3)[0].domain
+    domain = deployment.question(3).domain
     return tuple(domain.label(value) for value in range(1, 4))
 
 

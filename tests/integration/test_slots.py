@@ -30,7 +30,7 @@ from fleetcount_transport.mqtt_packets import Publication
 from tests.support.aggregators import Network
 from tests.support.broker import LiveBroker, find_mosquitto, mosquitto_broker
 from tests.support.deployment import LiveDeployment
-from tests.support.fleet import Fleet, identity_of, signed_task_of
+from tests.support.fleet import Fleet, identity_of, offer_of
 from tests.support.oracle import expected_difference, raw_cells
 from tests.support.processes import wait_until
 from tests.support.replicas import Replicas, balanced
@@ -155,9 +155,9 @@ async def test_a_process_that_is_killed_has_its_slot_taken_over_and_every_device
             timeout_s=2.0,
             identities=lambda number: of_bucket(deployment, number),
         )
-        signed = await signed_task_of(deployment, task, "mqtt")
+        offer = await offer_of(deployment, task, "mqtt")
 
-        await asyncio.gather(fleet.answer(signed), _murder(replicas, task, victim))
+        await asyncio.gather(fleet.answer(offer), _murder(replicas, task, victim))
 
         assert fleet.failures == []
         statuses = await deployment.ended(task)

@@ -20,7 +20,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.messages import TaskState
 
 from tests.support.deployment import LiveDeployment
-from tests.support.fleet import Fleet, signed_task_of
+from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import expected_difference, raw_cells
 from tests.support.processes import wait_until
 from tests.support.replicas import NEXT_RELEASE, Replicas, balanced
@@ -71,8 +71,8 @@ async def test_two_releases_serve_one_task_and_the_older_ends_when_the_tables_ar
             task = await asyncio.to_thread(deployment.ask, DEVICES, lead_s=2.0, windows_s=(6.0, 8.0))
             assert isinstance(task.mechanism, SamplingDie)
             fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"], timeout_s=2.0)
-            signed = await signed_task_of(deployment, task)
-            answering = asyncio.create_task(fleet.answer(signed))
+            offer = await offer_of(deployment, task)
+            answering = asyncio.create_task(fleet.answer(offer))
 
             said |= await asyncio.to_thread(replicas.start, ["new"])
             balancer.targets.append(("127.0.0.1", said["new"]["device_port"]))

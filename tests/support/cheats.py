@@ -55,7 +55,7 @@ class Cheat:
     async def open_sessions(self, expiry: int = 0) -> None:
         """Open one session with every aggregator, as an honest device would; by default until the task expires."""
         self.secrets.clear()
-        for aggregator in self.task.aggregators:
+        for aggregator in self.deployment.written.aggregators:
             request, opening = new_session(
                 aggregator, aggregator.hpke_keys[0], self.identity, expiry or self.task.expiry, SystemRandom()
             )

@@ -1,10 +1,9 @@
 """A deployment of real processes: k aggregators by `fleetcount aggregator serve`, each with its own keys and store.
 
 Everything lies below one directory, every port is a free one; what a test may replace is who runs, what lies in between
-(proxies), and the windows of a task.
+(proxies), and the windows of a question.
 """
 
-import hashlib
 import json
 import math
 import secrets
@@ -12,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,11 @@ from fleetcount_aggregator.tasks.status import read_status
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
@@ -35,9 +39,8 @@ from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 from fleetcount_simulator.network.brokers import StartedBroker
 from fleetcount_simulator.network.children import Child, Children
 from fleetcount_simulator.network.deployments import NAMES, Authorities
-from fleetcount_simulator.network.parties import Parties
+from fleetcount_simulator.network.parties import Parties, submit_question
 
-from tests.support.lone_tasks import hand_in
 from tests.support.processes import ChildProcess, SeenProcess, pace, wait_until, without_numba
 from tests.support.relays import pem_pair
 
@@ -48,6 +51,8 @@ _ENVIRONMENT = {"FLEETCOUNT_LOG__LEVEL": "debug", "FLEETCOUNT_METRICS__LISTEN": 
 FINAL = frozenset({TaskState.RELEASED, TaskState.ABORTED})
 _START_S = 1.25
 """What an aggregator needs to start on an idle machine of two cores, beside four others; a second of it computes."""
+_EVERY_S = 60
+"""So long before a window opens, or as soon as the question is there, the aggregators make its task."""
 _SLOWEST = 4.0
 """Windows get no longer than so many times what they are on an idle machine: a test has its limit too."""
 
@@ -75,7 +80,7 @@ def troubles_of(child: ChildProcess | SeenProcess) -> list[str]:
 
 
 class Deployed:
-    """k aggregators that run on this machine, whoever started them; seat 0 leads every task."""
+    """k aggregators that run on this machine, whoever started them; seat 0 leads every question."""
 
     def __init__(
         self, written: Deployment, root: Path, analyst: Path, children: Sequence[Any], *, slowness: float = 1.0
@@ -84,7 +89,7 @@ class Deployed:
         self.root = root
         self.analyst = analyst
         self.children = list(children)
-        self._tasks = 0
+        self._asked = 0
         self._slowness = slowness
 
     @classmethod
@@ -133,9 +138,9 @@ class Deployed:
         """Return every line of any log that no test may cause: tracebacks and errors nobody expected."""
         return [line for child in self.children for line in troubles_of(child)]
 
-    # Tasks.
+    # Questions.
 
-    def task(
+    def question(
         self,
         values: int,
         *,
@@ -143,47 +148,49 @@ class Deployed:
         windows_s: tuple[float, float] = (2.0, 2.0),
         aggregators: Sequence[Aggregator] | None = None,
         **changes: Any,
-    ) -> tuple[Task, bytes]:
-        """Return a sampling task whose result is published without noise, and its verify key.
+    ) -> Series:
+        """Return a sampling question of one window whose result is published without noise; it has no seed yet.
 
-        Windows follow the machine: on one that is loaded, or was when the aggregators started, they are longer.
+        `windows_s` are the lengths of both rounds, which follow the machine: on one that is loaded, or was when the
+        aggregators started, they are longer.
         """
-        self._tasks += 1
-        verify_key = secrets.token_bytes(32)
-        factor = self.pace
-        opens = math.ceil(time.time() + lead_s * factor)
-        one = opens + math.ceil(windows_s[0] * factor)
-        two = one + math.ceil(windows_s[1] * factor)
+        self._asked += 1
+        one, two = (math.ceil(length * self.pace) for length in windows_s)
+        schedule = Schedule(
+            first=math.ceil(time.time() + lead_s * self.pace),
+            every_s=max(_EVERY_S, one + two),
+            windows=1,
+            round_one_s=one,
+            round_two_s=two,
+            expiry_s=3600,
+        )
         fields: dict[str, Any] = {
-            "name": f"question {self._tasks}",
+            "name": f"question {self._asked}",
             "deployment": self.written.name,
             "signal": SIGNAL,
             "domain": categories(values),
             "mode": Mode.SAMPLING,
             "mechanism": SamplingDie.uniform(Fraction(2, 5), values),
-            "aggregators": tuple(aggregators or self.written.aggregators),
-            "round_one_opens": opens,
-            "round_one_closes": one,
-            "round_two_closes": two,
-            "expiry": two + 3600,
-            "time_precision_s": 1,
-            "min_batch_size": 2,
+            "schedule": schedule,
+            "coin": Coin.WINDOW,
+            "participants": Participants.HIDDEN,
+            "delta": Fraction(1, 10**9),
             "release": Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20)),
             "upload_style": UploadStyle.TWO_INSTALMENTS,
-            "verify_key_digest": Digest(hashlib.sha256(verify_key).digest()),
+            "time_precision_s": 1,
+            "min_batch_size": 2,
+            "aggregators": tuple(replace(one, hpke_keys=()) for one in aggregators or self.written.aggregators),
+            "verify_seed_digest": Digest(bytes(32)),
         }
-        return Task(**(fields | changes)), verify_key
+        return Series(**(fields | changes))
 
-    def submit(self, task: Task, verify_key: bytes) -> Path:
-        """Let every operator sign the task and the leader's submit it; return its file."""
-        path = self.root / f"task{self._tasks}-{secrets.token_hex(4)}.task"
-        return hand_in(path, task, verify_key, [self.config(position) for position in range(self.count)])
+    def submit(self, draft: Series, seed: bytes | None = None) -> Series:
+        """Give a question a seed, a new one unless it is named, let every operator sign it and submit it; return it."""
+        return submit_question(self.written, draft, seed or secrets.token_bytes(VERIFY_KEY_BYTES)).series
 
     def ask(self, values: int, **settings: Any) -> Task:
-        """Make, sign and submit a task."""
-        task, verify_key = self.task(values, **settings)
-        self.submit(task, verify_key)
-        return task
+        """Make, sign and submit a question of one window; return the task of the window."""
+        return window_task(self.submit(self.question(values, **settings)), 0)
 
     async def statuses(self, task: Task, asker: int = 0) -> list[TaskStatus | str]:
         """Return every aggregator's status, or why it gives none, as the operator of `asker` sees it."""

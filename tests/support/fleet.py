@@ -33,6 +33,7 @@ from fleetcount_protocol.messages import (
     SessionReply,
     SessionRequest,
 )
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_simulator.network.connections import own_transport
 from fleetcount_simulator.network.deployments import Deployment
@@ -49,8 +50,8 @@ __all__ = [
     "answered",
     "coins_of",
     "identity_of",
-    "signed_task_of",
-    "signed_tasks_of",
+    "offer_of",
+    "offers_of",
 ]
 
 
@@ -261,16 +262,17 @@ class Fleet:
         )
         return LiveDevice(truth=number, coins=coins, transport=transport, device=device)
 
-    async def answer(self, signed: SignedTask) -> None:
-        """Let every device answer the task to its end."""
+    async def answer(self, offer: SeriesOffer) -> None:
+        """Let every device answer a question of one window to its end."""
 
         async def one(live: LiveDevice) -> None:
             async with live.device:
-                live.outcome = await live.device.answer_task(signed)
+                outcomes = await live.device.answer_series(offer)
+                live.outcome = outcomes[0] if outcomes else None
 
         try:
             async with (
-                asyncio.timeout(signed.task.round_two_closes - time.time() + 20 * pace()),
+                asyncio.timeout(offer.signed.series.schedule.end - time.time() + 20 * pace()),
                 asyncio.TaskGroup() as group,
             ):
                 for live in self.devices:
@@ -289,30 +291,38 @@ class Fleet:
         return [live.outcome for live in self.devices if not live.delivered]
 
 
-async def signed_task_of(deployment: Written, task: Task, kind: str = "grpc", broker: str = "") -> SignedTask:
-    """Wait until the aggregators offer the task, as a device without any other task sees it, and return it."""
-    [signed] = await signed_tasks_of(deployment, [task], kind, broker)
-    return signed
+async def offer_of(deployment: Written, task: Task, kind: str = "grpc", broker: str = "") -> SeriesOffer:
+    """Wait until the aggregators offer the question of a window, as a new device sees it, and return the offer."""
+    [offer] = await offers_of(deployment, [task], kind, broker)
+    return offer
 
 
-async def signed_tasks_of(
+async def offers_of(
     deployment: Written, tasks: Sequence[Task], kind: str = "grpc", broker: str = "", *, timeout_s: float = 15.0
-) -> list[SignedTask]:
-    """Wait until the aggregators offer these tasks, and return them in this order; TimeoutError names those missing."""
+) -> list[SeriesOffer]:
+    """Wait until the aggregators offer the questions of these windows with all key lists; return them in this order.
+
+    Raises:
+        TimeoutError: names those that are not offered.
+    """
     scout, until = (
         transport_of(deployment, identity_of(deployment), kind, broker),
         time.monotonic() + timeout_s * pace(),
     )
     try:
         while True:
-            offered: dict[bytes, SignedTask] = {}
+            offered: dict[bytes, SeriesOffer] = {}
             with suppress(Unreachable):
-                offered = {signed.task.task_id: signed for signed in await scout.list_tasks()}
+                offered = {
+                    window_task(offer.signed.series, 0).task_id: offer
+                    for offer in await scout.list_series()
+                    if len(offer.key_lists) == len(offer.signed.series.aggregators)
+                }
             if all(task.task_id in offered for task in tasks):
                 return [offered[task.task_id] for task in tasks]
             if time.monotonic() > until:
                 missing = [task.name for task in tasks if task.task_id not in offered]
-                raise TimeoutError(f"after {timeout_s * pace():.0f} s these tasks are not offered: {missing}")
+                raise TimeoutError(f"after {timeout_s * pace():.0f} s these questions are not offered: {missing}")
             await asyncio.sleep(0.1)
     finally:
         await scout.close()

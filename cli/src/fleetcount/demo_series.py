@@ -5,7 +5,6 @@ What it leaves is a directory of records as `fleetcount question release` makes 
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +21,7 @@ from fleetcount.question_records import QUESTION_FILE, Chain, save_record
 from fleetcount.release_report import table_lines
 
 if TYPE_CHECKING:
-    from fleetcount_simulator.network.series_run import SeriesAsked
+    from fleetcount_simulator.network.run import SeriesAsked
 
     from fleetcount.demo_question import DemoOptions, Question
     from fleetcount.progress import Progress
@@ -37,14 +36,13 @@ async def asked_series(
     question: "Question", options: "DemoOptions", directory: Path, progress: "Progress"
 ) -> "SeriesAsked":
     """Start aggregators, broker and vehicles and ask every window; everything has ended when this returns."""
-    from fleetcount_simulator.network.series_question import faultless_plan
-    from fleetcount_simulator.network.series_run import ask_series
+    from fleetcount_simulator.network.plan import faultless_plan
+    from fleetcount_simulator.network.run import ask_series
 
     scenarios = (question.scenario, *question.later)
     plan = faultless_plan(question.scenario.domain, [one.readings for one in scenarios], question.walk)
-    asked = replace(asked_of(question, options, progress), series=plan.part)
     async with started(options, directory) as parties:
-        return await ask_series(parties, asked, plan, directory)
+        return await ask_series(parties, asked_of(question, options, progress), plan, directory)
 
 
 def released(result: "SeriesAsked") -> dict[int, ReleaseRecord]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.figures import StepMap
     from fleetcount_protocol.series.fields import DrillDown
     from fleetcount_simulator.engines.walks import DrawnWalks
-    from fleetcount_simulator.network.series_run import SeriesAsked
+    from fleetcount_simulator.network.run import SeriesAsked
 
     from fleetcount.demo_question import DemoOptions, Question
 

@@ -29,7 +29,7 @@ from fleetcount_simulator.network.counted import account_of, explains
 from fleetcount_simulator.network.device_faults import DeviceFault, draw_device_faults
 from fleetcount_simulator.network.faulty_transport import FaultyTransport, Tally, Trace
 from fleetcount_simulator.network.fleet_report import OUTCOMES, FleetReport
-from fleetcount_simulator.network.fleet_spec import FleetSpec, SeriesPart
+from fleetcount_simulator.network.fleet_spec import FleetPart, FleetSpec
 from fleetcount_simulator.network.machine_speed import Speed
 from fleetcount_simulator.network.outages import first_failpoints, outages_of
 from fleetcount_simulator.network.parties import Parties
@@ -224,7 +224,7 @@ def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(
         connections="own",
         at_once=3,
         deployment="study",
-        task_name="run 0",
+        question_name="run 0",
         signal="Vehicle.Speed",
         aggregators=(
             Aggregator(
@@ -246,11 +246,13 @@ def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(
         reorder=True,
         coin_seed=2**100 + 77,
         numbers=[0, 2, 3, 4],
-        readings=[(1.5, -2.0), None, "dark red", 3.25],
-        device_faults=[0, 4, 0, 0],
-        skews=[0.0, -0.25, 0.0, 0.0],
-        series=SeriesPart(
-            readings=[[(1.5, -2.0), None, "red", 3.25]], faults=[[0, 4, 0, 0]], came=[0], gone=[1], news_s=5.0
+        part=FleetPart(
+            readings=[[(1.5, -2.0), None, "dark red", 3.25]],
+            faults=[[0, 4, 0, 0]],
+            came=[0],
+            gone=[1],
+            skews=[0.0, 0.5, -0.25, 0.0],
+            news_s=5.0,
         ),
     )
     (tmp_path / "spec.json").write_text(spec.encode())
@@ -279,7 +281,7 @@ def test_windows_grow_with_devices_and_with_the_time_they_took_to_enrol() -> Non
     assert windows_of(grpc=5000, seconds=5.0).round_two_s > base.round_two_s
     assert windows_of(rounds=1, grpc=5000).round_two_s == 0
     # On a crowded machine also a handful of devices waits for its turn.
-    assert windows_of(grpc=10, load=10.0).round_one_s >= 20 > windows_of(grpc=10, load=0.9).round_one_s
+    assert windows_of(grpc=10, load=10.0).round_one_s >= 7 > windows_of(grpc=10, load=0.9).round_one_s
     assert windows_of(grpc=10, load=10.0).round_two_s >= 7
     assert windows_of(parties=5, grpc=5000).release_s > base.release_s
 
@@ -476,15 +478,16 @@ async def test_a_repeated_message_arrives_twice_with_the_same_bytes_and_counts_o
     assert (trace.resent, tally.receipts[1]) == (True, 1)
 
 
-async def test_a_device_that_drops_out_leaves_with_its_last_receipt_of_round_one() -> None:
-    transport, _, trace, _ = way(DeviceFault.DROPPED)
-    task = task_now()
+async def test_a_device_that_is_switched_off_after_round_one_sends_nothing_more() -> None:
+    transport, far, trace, _ = way(DeviceFault.DROPPED)
+    task = replace(task_now(), round_one_opens=1, round_one_closes=2, round_two_closes=3, expiry=100)
 
     await transport.upload(task, 0, [instalment(task)])
-    after_one = trace.left.is_set()
-    await transport.upload(task, 1, [instalment(task)])
+    with pytest.raises(Unreachable, match="lost on the way"):
+        await transport.upload(task, 0, [instalment(task, 2)])
 
-    assert (after_one, trace.left.is_set()) == (False, True)
+    assert len(far.arrived) == 1
+    assert trace.receipted == {(1, 0)}
 
 
 async def test_a_broker_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

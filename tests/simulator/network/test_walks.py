@@ -10,9 +10,9 @@ from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import DrillDown
 from fleetcount_protocol.task.domain import Prefixes
 from fleetcount_protocol.task.task import Mode, Task
+from fleetcount_simulator.network.plan import faultless_plan, widest_step
 from fleetcount_simulator.network.question import question_of
-from fleetcount_simulator.network.series_question import faultless_plan, widest_step
-from fleetcount_simulator.network.series_watch import WindowEnd, task_after
+from fleetcount_simulator.network.watch import WindowEnd, task_after
 
 from tests.simulator.network_cases import case_of
 from tests.support.protocol_samples import record

@@ -5,8 +5,9 @@ aggregator: two runs of one seed differ by that noise, and by which messages a l
 """
 
 import asyncio
+import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
@@ -17,23 +18,21 @@ import numpy as np
 from fleetcount_mechanisms.design import Outputs
 
 from fleetcount_simulator import faults
+from fleetcount_simulator.engines.opened_sums import run_seed
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, EngineName, Faults, Integers
 from fleetcount_simulator.network.brokers import BROKERS
-from fleetcount_simulator.network.device_faults import draw_device_faults
 from fleetcount_simulator.network.fleet_spec import SHARED
 from fleetcount_simulator.network.outages import first_failpoints
 from fleetcount_simulator.network.parties import Parties, running
+from fleetcount_simulator.network.plan import FleetPlan, plan_of
 from fleetcount_simulator.network.question import (
     NetworkQuestion,
     outputs_length,
     outputs_of,
     question_of,
-    reading_of,
 )
-from fleetcount_simulator.network.run import Ask, Asked, ask
-from fleetcount_simulator.network.series_question import SeriesPlan, plan_of
-from fleetcount_simulator.network.series_run import SeriesAsked, ask_series
+from fleetcount_simulator.network.run import Ask, Asked, SeriesAsked, ask_series
 from fleetcount_simulator.network.watch import ProgressCallback
 from fleetcount_simulator.network.windows import OUTAGE_S, SKEW_S, Windows, doubled, stretched, with_outage
 from fleetcount_simulator.study.readings import PARTICIPATION
@@ -53,6 +52,10 @@ _ALLOWED: Final = {
 """What owners allow in a study: every question it asks."""
 _SHORT_GIVE_UP_S: Final = 20
 """How long aggregators wait for one that never comes back: a study need not wait a quarter of an hour."""
+
+
+_Place = tuple[Parties, Path]
+"""Aggregators that run, and the directory of what is asked of them."""
 
 
 def _silent(stage: str, done: int, total: int) -> None:
@@ -86,7 +89,7 @@ class NetworkEngine:
     def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """Ask the case's question once a run, one run after the other; see `Engine.run`.
 
-        `tallies` are those of `faults.TALLIES` and "seconds", from signing a task, or opening a window, to its record.
+        `tallies` are those of `faults.TALLIES` and "seconds", from the opening of a window to its record.
 
         Raises:
             ScenarioError: real devices cannot be asked this; says what to change.
@@ -103,7 +106,10 @@ class NetworkEngine:
         faults.check(case.faults, case.aggregators)
         if case.epochs.series is not None:
             return [one.windows[epoch] for one in self.ask_series(case, runs, seed)]
-        return asyncio.run(self._ask_all(case, question, epoch, runs, seed))
+        asks = [(self._ask_of(case, question, run, seed), plan_of(case, question, run, seed, epoch)) for run in runs]
+        # Who was killed in one run starts the next one anew.
+        groups = [[one] for one in asks] if case.faults.outage else [asks]
+        return [one.windows[0] for group in groups for one in asyncio.run(self._ask_all(case, group))]
 
     def ask_series(self, case: Case, runs: Sequence[int], seed: np.random.SeedSequence) -> list[SeriesAsked]:
         """Ask the case's series once a run, each of new aggregators, or return what came of it when it was asked last.
@@ -116,67 +122,50 @@ class NetworkEngine:
         question = question_of(case)
         wanted = (case.index, seed.entropy, tuple(runs))
         if self._last.get("wanted") != wanted:
-            plans = [plan_of(case, question, run, seed) for run in runs]
             first = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key[:-1], 0))
-            asked = asyncio.run(self._ask_series(case, question, dict(zip(runs, plans, strict=True)), first))
+            plans = [plan_of(case, question, run, seed) for run in runs]
+            asks = [
+                (replace(self._ask_of(case, question, run, first), limits=_ledgers(case)), plan)
+                for run, plan in zip(runs, plans, strict=True)
+            ]
+            asked = [asyncio.run(self._in_time(case, one, plan)) for one, plan in asks]
             self._last.update(wanted=wanted, asked=asked)
         return list(self._last["asked"])
 
-    async def _ask_series(
-        self, case: Case, question: NetworkQuestion, plans: Mapping[int, SeriesPlan], seed: np.random.SeedSequence
-    ) -> list[SeriesAsked]:
-        return [await self._ask_run(case, question, run, plan, seed) for run, plan in plans.items()]
+    async def _ask_all(self, case: Case, asks: Sequence[tuple[Ask, FleetPlan]]) -> list[SeriesAsked]:
+        """Ask several runs of the same aggregators."""
+        async with self._aggregators(case) as (parties, root):
+            return [await self._in_time(case, one, plan, (parties, root)) for one, plan in asks]
 
-    async def _ask_run(
-        self, case: Case, question: NetworkQuestion, run: int, plan: SeriesPlan, seed: np.random.SeedSequence
-    ) -> SeriesAsked:
-        """Ask a series; on a machine that was too slow for its windows again, in windows twice as long.
+    @contextlib.asynccontextmanager
+    async def _aggregators(self, case: Case) -> "AsyncGenerator[_Place]":
+        """Start aggregators until the block ends; gives them and a private directory."""
+        broker = self.broker if "mqtt" in self._transports(case.population.devices) else ""
+        armed = first_failpoints(case.faults)
+        with tempfile.TemporaryDirectory(prefix="fleetcount-") as directory:
+            root = Path(directory)
+            async with running(
+                root, case.aggregators, broker=broker, limits=_limits(case), failpoints=armed
+            ) as parties:
+                yield parties, root
 
-        Every attempt is a new series of new aggregators, which would charge the same signal for both, with the same
-        coins. The last one is returned.
+    async def _in_time(self, case: Case, asked: Ask, plan: FleetPlan, of: "_Place | None" = None) -> SeriesAsked:
+        """Ask; on a machine that was too slow for the windows ask again, in windows twice as long.
+
+        Every attempt is a new question with the same coins, of new aggregators unless `of` names some: those would
+        charge the same signal for both. The last one is returned, released or not.
         """
-        transports = self._transports(case.population.devices)
-        one = replace(self._ask_of(case, question, 0, run, seed, transports), series=plan.part, limits=_ledgers(case))
         attempt = 0
         while True:
-            again = one if attempt == 0 else _longer(one, attempt)
-            with tempfile.TemporaryDirectory(prefix="fleetcount-") as directory:
-                root, broker = Path(directory), self.broker if "mqtt" in transports else ""
-                async with running(root, case.aggregators, broker=broker) as parties:
-                    (root / "run").mkdir(mode=0o700)
-                    answer = await ask_series(parties, again, plan, root / "run")
+            again = asked if attempt == 0 else _longer(asked, attempt)
+            async with contextlib.nullcontext(of) if of else self._aggregators(case) as (parties, root):
+                directory = root / f"{asked.name.replace(' ', '-')}-{attempt}"
+                directory.mkdir(mode=0o700)
+                answer = await ask_series(parties, again, plan, directory)
             attempt += 1
             if answer.missing == 0 or attempt == _ATTEMPTS:
                 return answer
             self.progress("missed", answer.missing, plan.truths.size)
-
-    async def _ask_all(
-        self, case: Case, question: NetworkQuestion, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence
-    ) -> list[Asked]:
-        # Who was killed in one run starts the next one anew.
-        groups = [[run] for run in runs] if case.faults.outage else [list(runs)]
-        answers: list[Asked] = []
-        for group in groups:
-            with tempfile.TemporaryDirectory(prefix="fleetcount-") as directory:
-                answers += await self._ask_group(case, question, epoch, group, seed, Path(directory))
-        return answers
-
-    async def _ask_group(
-        self,
-        case: Case,
-        question: NetworkQuestion,
-        epoch: int,
-        runs: Sequence[int],
-        seed: np.random.SeedSequence,
-        root: Path,
-    ) -> list[Asked]:
-        """Ask several runs of the same aggregators."""
-        transports = self._transports(case.population.devices)
-        broker = self.broker if "mqtt" in transports else ""
-        armed = first_failpoints(case.faults)
-        async with running(root, case.aggregators, broker=broker, limits=_limits(case), failpoints=armed) as parties:
-            asks = [self._ask_of(case, question, epoch, run, seed, transports) for run in runs]
-            return [await _ask_in_time(parties, one, root) for one in asks]
 
     def _transports(self, devices: int) -> tuple[str, ...]:
         """Return the transport of each client process."""
@@ -184,27 +173,14 @@ class NetworkEngine:
             return ("grpc", "mqtt")
         return (self.transport,) * (2 if devices >= _MANY else 1)
 
-    def _ask_of(
-        self,
-        case: Case,
-        question: NetworkQuestion,
-        epoch: int,
-        run: int,
-        seed: np.random.SeedSequence,
-        transports: tuple[str, ...],
-    ) -> Ask:
-        own = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, run))
-        coins, befalling = own.spawn(2)
-        devices = case.population.devices
-        readings = [reading_of(question.domain, value) for value in range(question.domain.values + 1)]
+    def _ask_of(self, case: Case, question: NetworkQuestion, run: int, seed: np.random.SeedSequence) -> Ask:
+        coins, _ = run_seed(seed, run).spawn(2)
         return Ask(
             name=f"run {run}",
             question=question,
-            transports=transports,
+            transports=self._transports(case.population.devices),
             connections=SHARED,
-            readings=[readings[value] for value in case.population.truths(epoch, 0, devices).tolist()],
             limits=_ALLOWED,
-            device_faults=draw_device_faults(case, epoch, 2 if question.two_rounds else 1, befalling),
             faults=case.faults,
             coin_seed=int.from_bytes(coins.generate_state(4).tobytes(), "big"),
             shape=partial(_with_faults, case.faults),
@@ -242,23 +218,6 @@ def _with_faults(present: Faults, windows: Windows, start_s: float) -> Windows:
     if present.outage:
         windows = with_outage(windows, start_s)
     return stretched(windows, SKEW_S) if present.clock_skew_s else windows
-
-
-async def _ask_in_time(parties: Parties, asked: Ask, root: Path) -> Asked:
-    """Ask; on a machine that was too slow for the windows ask again, in windows twice as long.
-
-    Every attempt is a new task with the same coins. The last one is returned, released or not.
-    """
-    attempt = 0
-    while True:
-        again = asked if attempt == 0 else _longer(asked, attempt)
-        directory = root / f"{asked.name.replace(' ', '-')}-{attempt}"
-        directory.mkdir(mode=0o700)
-        answer = await ask(parties, again, directory)
-        attempt += 1
-        if answer.account.missing == 0 or attempt == _ATTEMPTS:
-            return answer
-        asked.progress("missed", answer.account.missing, len(asked.readings))
 
 
 def _longer(asked: Ask, attempt: int) -> Ask:

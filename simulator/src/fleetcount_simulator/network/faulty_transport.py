@@ -62,8 +62,6 @@ class Trace:
     sent: set[Place] = field(default_factory=set[Place])
     resent: bool = False
     late: bool = False
-    left: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a device that drops out has its last receipt of round one."""
 
     def note_sent(self, position: int, instalment: Instalment) -> None:
         """Remember a message before it travels: from now on an aggregator may hold it."""
@@ -173,8 +171,6 @@ class FaultyTransport:
             copy = asyncio.create_task(self._repeat(task, position, instalments), name="copy")
             self._copies.add(copy)
             copy.add_done_callback(self._copies.discard)
-        if DeviceFault.DROPPED in self._faults and self._has_round_one(task):
-            self.trace.left.set()
         return answers
 
     async def release(self, task: Task) -> ReleaseAnswer:
@@ -213,15 +209,12 @@ class FaultyTransport:
         except (Unreachable, PeerError):
             return
 
-    def _has_round_one(self, task: Task) -> bool:
-        return all((1, position) in self.trace.receipted for position in range(len(task.aggregators)))
-
     async def _until(self, moment: float) -> None:
         await asyncio.sleep(max(0.0, moment - self._clock.now()))
 
 
 class WindowTransport:
-    """One device's transport through the windows of a series: each window's messages meet the faults of that window."""
+    """One device's transport through the windows of a question: what is sent in one meets the faults of that one."""
 
     def __init__(
         self, inner: Transport, of_window: Callable[[int], FaultyTransport], asked: MutableMapping[int, Task]
@@ -264,7 +257,7 @@ class WindowTransport:
             Unreachable: the message was lost.
         """
         if task.series is None:
-            raise Unreachable("this device answers a series alone")
+            raise Unreachable("this device answers windows of questions alone")
         self._asked.setdefault(task.series.index, task)
         return await self.window(task.series.index).upload(task, position, instalments)
 

@@ -21,8 +21,8 @@ from fleetcount_simulator.network.fleet_spec import write_private
 
 __all__ = ["OUTCOMES", "AskedOf", "FleetReport", "report_of", "uncertain", "window_file"]
 
-OUTCOMES: Final = (*(kind.value for kind in OutcomeKind), "absent", "dropped", "unfinished")
-"""How an answer ended: as the device itself says, or that it was off, was switched off, or was still waiting."""
+OUTCOMES: Final = (*(kind.value for kind in OutcomeKind), "absent")
+"""How an answer ended: as the device itself says, or that the device was off or not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,7 +80,7 @@ class AskedOf:
 
 
 def window_file(file: Path, index: int) -> Path:
-    """Return where the report of a window of a series goes, beside the file for a single task."""
+    """Return where the report of a window goes, beside the file that names the process."""
     return file.with_stem(f"{file.stem}-window-{index:05d}")
 
 

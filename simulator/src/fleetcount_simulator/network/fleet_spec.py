@@ -14,33 +14,37 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task.domain import Signal
 from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
-__all__ = ["OWN", "SHARED", "FleetSpec", "SeriesPart", "write_private"]
+__all__ = ["OWN", "SHARED", "FleetPart", "FleetSpec", "write_private"]
 
 OWN: Final = "own"
 SHARED: Final = "shared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesPart:
-    """What devices do in a series: by window and device `readings` and `faults`, as `FleetSpec` has them for one task.
+class FleetPart:
+    """What devices do in the windows of a question.
 
-    By device: `came`, the window before which it joins, and `gone`, that before which it leaves. Each asks for news of
-    the series every `news_s` seconds.
+    By window and device: `readings`, what each reads when it is asked, and `faults`, what it meets
+    (`device_faults.DeviceFault`). By device: `came`, the window before which it joins, `gone`, that before which it
+    leaves, and by how many windows its clock is fast (`skews`; negative: slow). A process looks for orders about the
+    question every `news_s` seconds.
     """
 
     readings: Sequence[Sequence[Signal]] = field(repr=False)
     faults: Sequence[Sequence[int]] = field(repr=False)
     came: Sequence[int] = field(repr=False)
     gone: Sequence[int] = field(repr=False)
+    skews: Sequence[float] = field(repr=False)
     news_s: float
 
-    def of(self, chosen: slice) -> "SeriesPart":
+    def of(self, chosen: slice) -> "FleetPart":
         """Return the part of some of the devices."""
-        return SeriesPart(
+        return FleetPart(
             readings=[row[chosen] for row in self.readings],
             faults=[row[chosen] for row in self.faults],
             came=self.came[chosen],
             gone=self.gone[chosen],
+            skews=self.skews[chosen],
             news_s=self.news_s,
         )
 
@@ -50,13 +54,11 @@ class FleetSpec:
     """The devices of one fleet process.
 
     `connections` is "own" (every device its own, `at_once` devices connected at a time) or "shared" (all devices of
-    the process over one). Device i of the process has the number `numbers[i]` in the population, reads `readings[i]`
-    when it is asked for `signal`, meets the faults `device_faults[i]` (`device_faults.DeviceFault`), and its clock is
-    fast by `skews[i]` windows (negative: slow). `spread` is the part of a window in which devices send first,
-    `limits` what their owners allow (fields of `OwnerPolicy`), both as fractions in text. `coin_seed` decides every
-    coin, secret and share and gives no privacy; None leaves them to the operating system. With `series` the devices
-    answer the series of the name `task_name` instead. With `telling` the process says which devices of a task hold
-    their receipts, as they come.
+    the process over one). The devices answer the question of the name `question_name`, which asks for `signal`; device
+    i of the process has the number `numbers[i]` in the population. `spread` is the part of a window in which devices
+    send first, `limits` what their owners allow (fields of `OwnerPolicy`), both as fractions in text. `coin_seed`
+    decides every coin, secret and share and gives no privacy; None leaves them to the operating system. With `telling`
+    the process says which devices hold their receipts of the first window, as they come.
     """
 
     name: str
@@ -64,7 +66,7 @@ class FleetSpec:
     connections: str
     at_once: int
     deployment: str
-    task_name: str
+    question_name: str
     signal: str
     aggregators: tuple[Aggregator, ...]
     broker: str
@@ -78,10 +80,7 @@ class FleetSpec:
     reorder: bool
     coin_seed: int | None = field(repr=False)
     numbers: Sequence[int] = field(repr=False)
-    readings: Sequence[Signal] = field(repr=False)
-    device_faults: Sequence[int] = field(repr=False)
-    skews: Sequence[float] = field(repr=False)
-    series: SeriesPart | None = None
+    part: FleetPart
     telling: bool = False
 
     def encode(self) -> str:
@@ -93,12 +92,9 @@ class FleetSpec:
         """Return what a file written by `encode` says; its writer is the parent process, so values are not checked."""
         content = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
         aggregators = tuple(map(_aggregator, content.pop("aggregators")))
-        readings = _readings(content.pop("readings"))
-        part: dict[str, Any] | None = content.pop("series")
-        if part is not None:
-            part["readings"] = [_readings(row) for row in part["readings"]]
-        series = None if part is None else SeriesPart(**part)
-        return cls(**content, aggregators=aggregators, readings=readings, series=series)
+        part = content.pop("part")
+        part["readings"] = [_readings(row) for row in part["readings"]]
+        return cls(**content, aggregators=aggregators, part=FleetPart(**part))
 
 
 def _readings(content: Sequence[Any]) -> list[Signal]:

@@ -14,7 +14,7 @@ __all__ = ["Happening", "Held", "Listener", "Refused", "Signed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """Every operator has signed the task, and its windows are known."""
+    """Every operator has signed the question; `task` is that of its first window, whose times are known."""
 
     task: Task
 

@@ -30,8 +30,6 @@ from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, encode_s
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signed_file import encode_signed_series, signed_series
 from fleetcount_protocol.series.signing import sign_series
-from fleetcount_protocol.task.signed_file import encode_signed_task, signed_task
-from fleetcount_protocol.task.signing import sign_task
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 
@@ -41,10 +39,13 @@ from fleetcount_simulator.network.children import Child, Children, last_line
 from fleetcount_simulator.network.deployments import NAMES, Deployment, local_plans, write_aggregators
 from fleetcount_simulator.network.fleet_spec import write_private
 
-__all__ = ["START_S", "Parties", "running"]
+__all__ = ["START_S", "Parties", "running", "submit_question"]
 
 START_S: Final = 90.0
 _CALL_S: Final = 5.0
+_QUESTION: Final = ".question"
+_SEED: Final = ".seed"
+"""What the leader looks for in its directory: signed questions, and beside each the seed of its verify keys."""
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
 
 
@@ -79,6 +80,30 @@ async def running(
             yield parties
         finally:
             await parties.close()
+
+
+def submit_question(deployment: Deployment, draft: Series, seed: bytes) -> SignedSeries:
+    """Let every operator of a deployment on this machine sign a question, and hand it and its seed to the leader.
+
+    `seed` is what its verify keys are derived from; the question that is returned commits to it.
+    """
+    series = replace(draft, verify_seed_digest=Digest(hashlib.sha256(seed).digest()))
+    places = range(len(series.aggregators))
+    signatures = tuple(sign_series(series, _signing_key(deployment, place)) for place in places)
+    signed, path = signed_series(series, signatures), _dropped(deployment, series)
+    # The question appears last, and at once: the leader looks for its seed when it sees it.
+    write_private(path.with_suffix(_SEED), seed)
+    write_private(path, encode_signed_series(signed))
+    return signed
+
+
+def _dropped(deployment: Deployment, series: Series) -> Path:
+    """Return where the leader finds a question."""
+    return deployment.config_of(0).parent / "tasks" / f"{series.series_id.hex()[:16]}{_QUESTION}"
+
+
+def _signing_key(deployment: Deployment, position: int) -> Ed25519PrivateKey:
+    return load_signing_key(deployment.config_of(position).parent / "keys" / "signing.key")
 
 
 class Parties:
@@ -168,30 +193,11 @@ class Parties:
         await child.process.wait()
         return f"{child.name} ended with code {child.process.returncode}: {last_line(child.log)}"
 
-    # Tasks.
+    # Questions.
 
-    def submit(self, draft: Task) -> Task:
-        """Give a task a new verify key, let every operator sign it and hand it to the leader; return it."""
-        verify_key = secrets.token_bytes(32)
-        task = replace(draft, verify_key_digest=Digest(hashlib.sha256(verify_key).digest()))
-        signatures = tuple(sign_task(task, self._signing_key(at)) for at in range(len(task.aggregators)))
-        directory, name = self._task_directory, task.task_id.hex()[:16]
-        # The task appears last, and at once: the leader looks for its key when it sees it.
-        write_private(directory / f"{name}.verify-key", verify_key)
-        write_private(directory / f"{name}.task", encode_signed_task(signed_task(task, signatures)))
-        return task
-
-    def submit_series(self, draft: Series) -> SignedSeries:
-        """Give a series a new seed of its verify keys, let every operator sign it and hand it to the leader."""
-        seed = secrets.token_bytes(VERIFY_KEY_BYTES)
-        series = replace(draft, verify_seed_digest=Digest(hashlib.sha256(seed).digest()))
-        signatures = tuple(sign_series(series, self._signing_key(at)) for at in range(len(series.aggregators)))
-        directory, name = self._task_directory, series.series_id.hex()[:16]
-        # As with a task: the seed first.
-        write_private(directory / f"{name}.seed", seed)
-        signed = signed_series(series, signatures)
-        write_private(directory / f"{name}.question", encode_signed_series(signed))
-        return signed
+    def submit(self, draft: Series) -> SignedSeries:
+        """Give a question a new seed of its verify keys, let every operator sign it and hand it to the leader."""
+        return submit_question(self.deployment, draft, secrets.token_bytes(VERIFY_KEY_BYTES))
 
     def order(self, series: Series, number: int, action: OrderAction, from_window: int) -> None:
         """Give an order about a series as the operator of its leader."""
@@ -202,15 +208,8 @@ class Parties:
             aggregator_id=series.aggregators[0].aggregator_id,
             from_window=from_window,
         )
-        path = self._task_directory / f"{series.series_id.hex()[:16]}.{number:04}.order"
-        write_private(path, encode_signed_order(sign_order(order, self._signing_key(0))))
-
-    @property
-    def _task_directory(self) -> Path:
-        return self.deployment.config_of(0).parent / "tasks"
-
-    def _signing_key(self, position: int) -> Ed25519PrivateKey:
-        return load_signing_key(self.deployment.config_of(position).parent / "keys" / "signing.key")
+        path = _dropped(self.deployment, series).with_suffix(f".{number:04}.order")
+        write_private(path, encode_signed_order(sign_order(order, _signing_key(self.deployment, 0))))
 
     async def release(self, task: Task, position: int) -> ReleaseAnswer | None:
         """Return what an aggregator says about a task's release; None when it does not answer."""

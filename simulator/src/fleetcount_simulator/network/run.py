@@ -1,56 +1,74 @@
-"""One question asked of real devices through real aggregators: started, followed, released, and accounted for.
+"""One question asked of real devices through real aggregators, in one window or many: followed and accounted for.
 
 The one runner behind the demo, the network engine, the benchmarks and the tests: they differ in arguments only. Starts
 the processes and measures their times; it must not do the work of a device or an aggregator.
 """
 
 import contextlib
+import math
 import resource
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 import numpy as np
+from fleetcount_aggregator.verification.compile_ahead import STEPS, compile_ahead
+from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState
-from fleetcount_protocol.release import ReleaseRecord, decode_record, verify_record_signatures
+from fleetcount_protocol.messages import ReleaseAnswer
+from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Participants, Schedule
+from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.task.domain import Signal
 from fleetcount_protocol.task.task import Task, UploadStyle
 
 from fleetcount_simulator.errors import ProcessError
-from fleetcount_simulator.faults import SPREAD
+from fleetcount_simulator.faults import SPREAD, TALLIES
 from fleetcount_simulator.model import Faults
 from fleetcount_simulator.network.brokers import EMBEDDED
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.counted import Account, account_of
 from fleetcount_simulator.network.device_faults import FleetFaults
 from fleetcount_simulator.network.fleet_report import FleetReport
-from fleetcount_simulator.network.fleet_spec import OWN, FleetSpec, SeriesPart, write_private
+from fleetcount_simulator.network.fleet_spec import OWN, FleetSpec, write_private
 from fleetcount_simulator.network.happenings import Listener, Signed
 from fleetcount_simulator.network.machine_speed import measure_speed
 from fleetcount_simulator.network.outages import outages_of
 from fleetcount_simulator.network.parties import START_S, Parties
+from fleetcount_simulator.network.plan import FleetPlan, plan_once, widest_step
 from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.network.watch import ProgressCallback, Watch
 from fleetcount_simulator.network.windows import (
-    ANNOUNCE_S,
     IN_TURNS,
+    RELEASE_S,
     Enrolment,
     Windows,
     load_before,
     windows_for,
+    with_records,
 )
 
-__all__ = ["EXPIRY_S", "Ask", "Asked", "Enrolled", "ProgressCallback", "ask", "checked_record", "start_and_enrol"]
+__all__ = ["Ask", "Asked", "ProgressCallback", "SeriesAsked", "ask", "ask_series", "check_chain"]
 
-WatchT = TypeVar("WatchT", bound=Watch)
 _LONGEST_CALL_S: Final = 20.0
-EXPIRY_S: Final = 86_400
+_EXPIRY_S: Final = 86_400
+_EVERY_S: Final = 60
+"""Of a question of one window: as soon as it is there the aggregators make the window's task."""
+_OFFER_S: Final = 3.0
+_MOST_PATIENCE: Final = 4.0
+"""From signing a question to the offer of all aggregators on an idle machine, and how many times that on a busy one."""
+_JOIN_S: Final = 0.015
+_RESERVE_S: Final = 0.0005
+"""For one device to check and join a question, and for each of its windows in the ledger: three times what it costs."""
+_RECORD_S: Final = 8
+"""Between two steps of a walk: the record of the first has to be there before the second opens."""
+_PAUSED: Final = "paused"
 _LOCAL: Final = Fraction(20)
 """The loss of a randomized response under exact limits: how large it is depends on the question."""
 _FILES: Final = 16_384
@@ -73,24 +91,24 @@ def _as_they_are(windows: Windows, start_s: float) -> Windows:
 class Ask:
     """What one run asks, and of whom.
 
-    `transports` names the transport of each fleet process; device i belongs to process i modulo their number and reads
-    `readings[i]`. `connections` is "own", a connection a device, or "shared", one a process. `limits` are what the
-    owners allow, fields of `OwnerPolicy`; None: exactly what is asked. `coin_seed` None leaves the coins to the
-    operating system. With `series` the devices wait for a series of this name. `shape` makes room for faults in the
-    windows; it is told in how many seconds aggregators start. `expected` is told how many seconds asking and checking
-    will take, all windows together, before the first one opens. `listener` is told what happens to a single task.
+    `transports` names the transport of each fleet process; device i belongs to process i modulo their number.
+    `connections` is "own", a connection a device, or "shared", one a process. In a question of one window device i
+    reads `readings[i]` and meets what `device_faults` has for it (None: nothing); many windows have a plan. `limits`
+    are what the owners allow, fields of `OwnerPolicy`; None: exactly what is asked. `coin_seed` None leaves the coins
+    to the operating system. `shape` makes room for faults in the windows; it is told in how many seconds aggregators
+    start. `expected` is told how many seconds asking and checking will take, all windows together, before the first one
+    opens. `listener` is told what happens in the first window.
     """
 
     name: str
     question: NetworkQuestion
     transports: tuple[str, ...]
     connections: str
-    readings: Sequence[Signal] = field(repr=False)
+    readings: Sequence[Signal] = field(default=(), repr=False)
     limits: Mapping[str, Fraction] | None = None
-    device_faults: FleetFaults
+    device_faults: FleetFaults | None = None
     faults: Faults = Faults()  # noqa: RUF009 - Faults is frozen
     coin_seed: int | None = field(default=None, repr=False)
-    series: SeriesPart | None = field(default=None, repr=False)
     shape: Callable[[Windows, float], Windows] = _as_they_are
     progress: ProgressCallback
     expected: Callable[[int, int], None] | None = None
@@ -99,12 +117,13 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Asked:
-    """What came of it: the checked record (None: aborted, or no release in time), the account, the times.
+    """What came of a window: the checked record (None: aborted, or no release in time), the account, the times.
 
-    `answer` is how the task ended, None when no aggregator said so in time; `reasons` are what devices said that were
-    not counted, the commonest first. `stages` are seconds: "ready" until all devices had their sessions, "round_one"
-    and "round_two" from a window's opening to its last receipt, "release" from the last close to the record, "asked"
-    from signing to the record. `broker` is the MQTT broker that ran: "mosquitto", "embedded" (amqtt), or "" for none.
+    `answer` is how it ended, None when no aggregator said so in time; `reasons` are what devices said that were not
+    counted in any window, the commonest first. `stages` are seconds: "ready" until all devices had their sessions,
+    "asked" from the opening of the window to the record, and in a question of one window "round_one" and "round_two"
+    from the opening of a round to its last receipt, "release" from the last close to the record. `broker` is the MQTT
+    broker that ran: "mosquitto", "embedded" (amqtt), or "" for none.
     """
 
     task: Task
@@ -117,73 +136,116 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Enrolled(Generic[WatchT]):
-    """Devices that are ready to be asked: who follows them, the windows they need, and the seconds until then."""
+class SeriesAsked:
+    """What came of a question, window by window.
 
-    watch: WatchT
-    windows: Windows
-    ready_s: float
+    A paused window has neither record nor answer, and all its devices are "absent"; a step that its walk does not come
+    to is not there.
+    """
+
+    signed: SignedSeries
+    windows: tuple[Asked, ...]
+
+    @property
+    def missing(self) -> int:
+        """How many answers of devices that nothing befell were not counted: this machine was too slow for them."""
+        return sum(one.account.missing for one in self.windows)
 
 
 async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
-    """Ask once; the aggregators have been started, the devices' processes start and end here.
+    """Ask in one window; as `ask_series`."""
+    befalls = asked.device_faults or FleetFaults.none(len(asked.readings))
+    plan = plan_once(asked.question.domain, asked.readings, befalls)
+    return (await ask_series(parties, asked, plan, directory)).windows[0]
 
-    The devices enrol before the task is signed, and its windows are as long as that took lets expect. All files of this
-    run lie below `directory`, which is private.
+
+async def ask_series(parties: Parties, asked: Ask, plan: FleetPlan, directory: Path) -> SeriesAsked:
+    """Ask what a plan says; the aggregators have been started, the devices' processes start and end here.
+
+    The devices enrol before the question is signed, and its windows are as long as that took lets expect. The records
+    are checked one by one and along their chain. All files of this run lie below `directory`, which is private.
 
     Raises:
-        ProcessError: a process did not start, or ended before its time.
+        ProcessError: a process did not start or ended before its time, receipts that do not explain what was counted,
+            or records that do not follow each other.
         SignatureError: a record whose signatures do not verify.
     """
-    rounds = 2 if asked.question.two_rounds else 1
-    enrolled = await start_and_enrol(parties, asked, directory, Watch, ANNOUNCE_S)
-    watch, windows, signed_at = enrolled.watch, enrolled.windows, time.time()
-    task = parties.submit(_task(parties, asked, windows))
+    if plan.walk is not None:
+        # The record of a step is due before the next one opens, that of the first too: nobody may still compile.
+        await compile_ahead(say=lambda _, step, of: asked.progress("compiling", step - 1, of))
+        asked.progress("compiling", len(STEPS), len(STEPS))
+    watch, windows, ready_s = await _start_and_enrol(parties, asked, plan, directory)
+    signed = parties.submit(_series(parties, asked, plan, windows))
+    series, once = signed.series, plan.series.windows == 1
+    first = window_task(series, 0)
     if asked.listener is not None:
-        asked.listener(Signed(task=task))
-    answer = await watch.run(task, outages_of(asked.faults, _last_window(task)), windows.release_s)
-    record = checked_record(answer, task, parties) if answer is not None else None
-    reports = await watch.reports(released=record is not None)
-    return Asked(
-        task=task,
-        record=record,
-        answer=answer,
-        account=_account(asked, task, reports, rounds),
-        reasons=watch.reasons,
-        stages={"ready": enrolled.ready_s, **watch.stages(task), "asked": watch.ended_at - signed_at},
-        broker=parties.broker,
-    )
+        asked.listener(Signed(task=first))
+    outages = outages_of(asked.faults, _last_round_s(windows)) if once else ()
+    ends = await watch.attend(series, plan, outages, windows.release_s)
+    check_chain({index: end.record for index, end in ends.items() if end.record is not None}, plan.pauses)
+    reports = await watch.reports(series, ends)
+
+    def window(index: int) -> Asked:
+        end = ends.get(index)
+        task = window_task(series, index) if end is None else end.task
+        asked_s = 0.0 if end is None else end.at - series.schedule.opens(index)
+        return Asked(
+            task=task,
+            record=None if end is None else end.record,
+            answer=None if end is None else end.answer,
+            account=_account(asked, plan, index, task, reports[index]),
+            reasons=watch.reasons,
+            stages={"ready": ready_s, "asked": asked_s, **(watch.stages(end) if once and end is not None else {})},
+            broker=parties.broker,
+        )
+
+    came_to = range(series.schedule.windows) if plan.walk is None else sorted(ends)
+    return SeriesAsked(signed=signed, windows=tuple(window(index) for index in came_to))
 
 
-async def start_and_enrol(
-    parties: Parties, asked: Ask, directory: Path, follow: "type[WatchT]", announce_s: float
-) -> "Enrolled[WatchT]":
+async def _start_and_enrol(
+    parties: Parties, asked: Ask, plan: FleetPlan, directory: Path
+) -> tuple[Watch, Windows, float]:
     """Start the devices' processes, wait for the aggregators and let all devices open their sessions.
 
-    `announce_s` is as in `windows_for`.
-
-    Raises:
-        ProcessError: a process did not start, or ended before its time.
+    Return who follows them, the windows they need, and the seconds until then.
     """
     started, load = time.perf_counter(), load_before()
     _raise_file_limit()
-    rounds = 2 if asked.question.two_rounds else 1
-    draft = _task(parties, asked, Windows(round_one_s=1, round_two_s=rounds - 1, release_s=1))
-    limits = _exactly(draft, asked.series) if asked.limits is None else asked.limits
+    rounds, times, devices = 2 if asked.question.two_rounds else 1, *plan.truths.shape
+    # The windows of all steps of a walk are as long as the one that may ask most needs.
+    widest = asked.question if plan.walk is None else widest_step(asked.question, plan.walk)
+    draft = _series(
+        parties,
+        replace(asked, question=widest),
+        replace(plan, walk=None),
+        Windows(round_one_s=1, round_two_s=rounds - 1, release_s=1),
+    )
+    limits = _exactly(draft.design, times) if asked.limits is None else asked.limits
     fleets = {
-        await _start_fleet(parties, asked, limits, place, directory): _report_file(directory, place)
+        await _start_fleet(parties, asked, plan, limits, place, directory): _report_file(directory, place)
         for place in range(len(asked.transports))
     }
-    count, speed = len(parties.deployment.plans), measure_speed(draft)
+    count, speed = len(parties.deployment.plans), measure_speed(window_task(draft, 0))
     start_s = await _ready(parties, list(fleets), asked.progress)
-    watch = follow(parties, fleets, len(asked.readings), rounds, asked.progress, asked.listener)
-    devices = _by_way(asked, parties.broker, count)
-    enrolment = Enrolment(devices=devices, seconds=await watch.enrol(), load=load)
-    windows = asked.shape(windows_for(enrolment, rounds, count, speed, announce_s), start_s)
+    watch = Watch(parties, fleets, devices, rounds, asked.progress, asked.listener)
+    enrolment = Enrolment(
+        devices=_by_way(asked, devices, parties.broker, count), seconds=await watch.enrol(), load=load
+    )
+    windows = asked.shape(windows_for(enrolment, rounds, count, speed), start_s)
+    if plan.walk is not None:
+        windows = with_records(windows, devices)
+    windows = windows.opened_after(_lead_s(plan, load) + (0 if times == 1 else windows.round_one_s))
     if asked.expected is not None:
-        times = 1 if asked.series is None else len(asked.series.readings)
-        asked.expected(times * windows.asking_s, times * windows.checking_s)
-    return Enrolled(watch=watch, windows=windows, ready_s=time.perf_counter() - started)
+        asked.expected(windows.lead_s + times * (windows.asking_s - windows.lead_s), times * windows.checking_s)
+    return watch, windows, time.perf_counter() - started
+
+
+def _lead_s(plan: FleetPlan, load: float) -> float:
+    """Return the seconds from signing a question until all devices take part in it."""
+    windows, devices = plan.truths.shape
+    joining_s: float = (_JOIN_S + _RESERVE_S * windows) * devices
+    return _OFFER_S * min(max(1.0, load), _MOST_PATIENCE) + joining_s
 
 
 async def _ready(parties: Parties, fleets: Sequence[Child], progress: ProgressCallback) -> float:
@@ -199,38 +261,40 @@ async def _ready(parties: Parties, fleets: Sequence[Child], progress: ProgressCa
     return start_s
 
 
-def _account(asked: Ask, task: Task, reports: Sequence[FleetReport], rounds: int) -> Account:
-    truths = np.array([task.domain.value_of(reading) for reading in asked.readings], dtype=np.int64)
-    unharmed = asked.device_faults.unharmed & (not asked.faults.outage)
-    return account_of(reports, truths, unharmed, task.values, rounds)
+def _account(asked: Ask, plan: FleetPlan, index: int, task: Task, reports: Sequence[FleetReport]) -> Account:
+    values, rounds = task.values, 2 if asked.question.two_rounds else 1
+    if any(first <= index <= last for first, last in plan.pauses):
+        tallies = dict.fromkeys(TALLIES, 0) | {"absent": plan.truths.shape[1]}
+        return Account(counted=np.zeros(values + 1, dtype=np.int64), missing=0, tallies=tallies)
+    unharmed = plan.unharmed[index] & (not asked.faults.outage)
+    return account_of(reports, plan.truths_of(index, task.domain), unharmed, values, rounds)
 
 
-def _last_window(task: Task) -> float:
-    return (task.round_two_closes - task.round_one_closes) or (task.round_one_closes - task.round_one_opens)
+def _last_round_s(windows: Windows) -> float:
+    return windows.round_two_s or windows.round_one_s
 
 
 def _report_file(directory: Path, place: int) -> Path:
     return directory / f"fleet-{place}.npz"
 
 
-def _exactly(task: Task, series: SeriesPart | None) -> dict[str, Fraction]:
-    """Return what an owner allows who allows this task, once or in every window of a series, and not more."""
-    epsilon = task.design.ledger_loss.epsilon
+def _exactly(design: Design, windows: int) -> dict[str, Fraction]:
+    """Return what an owner allows who allows this question in so many windows, and not more."""
+    epsilon = design.ledger_loss.epsilon
     if epsilon is None:
         raise ProcessError("a release without noise is allowed by nobody who does not say so")
-    times = 1 if series is None else len(series.readings)
     return {
         "largest_epsilon": Fraction(epsilon),
         "largest_local_epsilon": _LOCAL,
-        "total_epsilon": times * Fraction(epsilon),
+        "total_epsilon": windows * Fraction(epsilon),
     }
 
 
-def _by_way(asked: Ask, broker: str, aggregators: int) -> dict[tuple[str, str], int]:
+def _by_way(asked: Ask, number: int, broker: str, aggregators: int) -> dict[tuple[str, str], int]:
     """Return how many devices there are by kind of connections and by what carries them, as `windows.COST_S` has it."""
     devices: Counter[tuple[str, str]] = Counter()
     for place, transport in enumerate(asked.transports):
-        count, way = len(asked.readings[place :: len(asked.transports)]), broker if transport == "mqtt" else transport
+        count, way = len(range(place, number, len(asked.transports))), broker if transport == "mqtt" else transport
         crowded = asked.connections == OWN and count > _at_once(way, aggregators)
         devices[IN_TURNS if crowded else asked.connections, way] += count
     return devices
@@ -253,32 +317,40 @@ def _at_once(way: str, aggregators: int) -> int:
     return max(1, min(_AT_ONCE, (files - _OTHER_FILES) // (aggregators if way == "grpc" else 1)))
 
 
-def _task(parties: Parties, asked: Ask, windows: Windows) -> Task:
-    opens = int(time.time()) + windows.lead_s
-    closes = opens + windows.round_one_s
-    question = asked.question
-    return Task(
+def _series(parties: Parties, asked: Ask, plan: FleetPlan, windows: Windows) -> Series:
+    """Return the question, its windows as near to each other as their releases let them be."""
+    question, rounds_s = asked.question, windows.round_one_s + windows.round_two_s
+    gap_s = max(1 if plan.walk is None else _RECORD_S, windows.release_s - RELEASE_S)
+    return Series(
         name=asked.name,
         deployment=parties.deployment.name,
         signal=question.signal,
         domain=question.domain,
         mode=question.mode,
         mechanism=question.mechanism,
-        aggregators=parties.deployment.aggregators,
-        round_one_opens=opens,
-        round_one_closes=closes,
-        round_two_closes=closes + windows.round_two_s,
-        expiry=closes + windows.round_two_s + EXPIRY_S,
-        time_precision_s=1,
-        min_batch_size=question.min_batch_size,
+        schedule=Schedule(
+            first=math.ceil(time.time()) + windows.lead_s,
+            every_s=max(_EVERY_S, rounds_s) if plan.series.windows == 1 else rounds_s + gap_s,
+            windows=plan.series.windows,
+            round_one_s=windows.round_one_s,
+            round_two_s=windows.round_two_s,
+            expiry_s=_EXPIRY_S,
+        ),
+        coin=plan.series.coin,
+        participants=Participants.HIDDEN,
+        delta=plan.series.delta,
         release=question.release,
         upload_style=UploadStyle.TWO_INSTALMENTS,
-        verify_key_digest=Digest(bytes(32)),
+        time_precision_s=1,
+        min_batch_size=question.min_batch_size,
+        aggregators=tuple(replace(one, hpke_keys=()) for one in parties.deployment.aggregators),
+        verify_seed_digest=Digest(bytes(32)),
+        drill_down=plan.walk,
     )
 
 
 async def _start_fleet(
-    parties: Parties, asked: Ask, limits: Mapping[str, Fraction], place: int, directory: Path
+    parties: Parties, asked: Ask, plan: FleetPlan, limits: Mapping[str, Fraction], place: int, directory: Path
 ) -> Child:
     chosen = slice(place, None, len(asked.transports))
     transport = asked.transports[place]
@@ -289,7 +361,7 @@ async def _start_fleet(
         connections=asked.connections,
         at_once=_at_once(parties.broker if transport == "mqtt" else transport, len(parties.deployment.plans)),
         deployment=parties.deployment.name,
-        task_name=asked.name,
+        question_name=asked.name,
         signal=asked.question.signal,
         aggregators=parties.deployment.aggregators,
         broker=parties.deployment.mqtt_broker,
@@ -301,11 +373,8 @@ async def _start_fleet(
         spread=str(SPREAD if asked.faults.clock_skew_s or asked.faults.outage else _BURST),
         reorder=asked.faults.reorder,
         coin_seed=asked.coin_seed,
-        numbers=list(range(len(asked.readings))[chosen]),
-        readings=asked.readings[chosen],
-        device_faults=asked.device_faults.flags[chosen].tolist(),
-        skews=asked.device_faults.skews[chosen].tolist(),
-        series=None if asked.series is None else asked.series.of(chosen),
+        numbers=list(range(plan.truths.shape[1])[chosen]),
+        part=plan.part.of(chosen),
         telling=asked.listener is not None,
     )
     path = directory / f"{name}.json"
@@ -313,11 +382,20 @@ async def _start_fleet(
     return await parties.children.start(name, [sys.executable, "-m", "fleetcount_simulator.network.fleet", str(path)])
 
 
-def checked_record(answer: ReleaseAnswer, task: Task, parties: Parties) -> ReleaseRecord | None:
-    if answer.state is not TaskState.RELEASED:
-        return None
-    record = decode_record(answer.record)
-    verify_record_signatures(record, answer.signatures, parties.deployment.trusted)
-    if record.task_id != task.task_id:
-        raise ProcessError(f"the record answers task {record.task_id}, not {task.task_id}")
-    return record
+def check_chain(records: Mapping[int, ReleaseRecord], pauses: Sequence[tuple[int, int]]) -> None:
+    """Refuse records, by window, of which one does not name the one before it, or a pause as what is between them.
+
+    Raises:
+        ProcessError: names the window.
+    """
+    paused = {window for first, last in pauses for window in range(first, last + 1)}
+    before: int | None = None
+    for index, record in sorted(records.items()):
+        link = record.chain
+        previous = None if before is None else records[before].digest
+        if link is None or (link.previous_index, link.previous) != (before, previous):
+            raise ProcessError(f"the record of window {index} does not follow that of window {before}")
+        named = {one.index for one in link.missing if one.reason == _PAUSED}
+        if named != paused & set(range(0 if before is None else before + 1, index)):
+            raise ProcessError(f"the record of window {index} says that {sorted(named)} were paused before it")
+        before = index

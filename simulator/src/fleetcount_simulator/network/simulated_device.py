@@ -15,8 +15,9 @@ from typing import Any, Final
 from fleetcount_client.backoff import Retry
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.device import Device
+from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy
-from fleetcount_client.signals import SignalSource, constant
+from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.transport import Transport
 from fleetcount_client.trust import TrustStore
@@ -24,15 +25,17 @@ from fleetcount_client.walks import WalkRecords
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.messages import SeriesOffer
 from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Aggregator, SignedTask
+from fleetcount_protocol.task.task import Aggregator
 
 from fleetcount_simulator.network.connections import Connections
-from fleetcount_simulator.network.device_faults import DeviceFault
-from fleetcount_simulator.network.faulty_transport import FaultyTransport, SkewedTimer, Tally, Trace
+from fleetcount_simulator.network.faulty_transport import SkewedTimer, WindowTransport
 from fleetcount_simulator.network.fleet_spec import FleetSpec
 
-__all__ = ["DeviceMaker", "SimulatedDevice", "coins_of", "delays_of", "enrol", "simulated_devices"]
+__all__ = ["DeviceMaker", "SimulatedDevice", "coins_of", "delays_of", "enrol"]
 
 _RETRY: Final = Retry(base_s=0.2, cap_s=2.0)
 _NOTHING: Final = Fraction(1, 10**9)
@@ -40,36 +43,47 @@ _NOTHING: Final = Fraction(1, 10**9)
 
 @dataclass(slots=True)
 class SimulatedDevice:
-    """One device, its number in the population, the faults it meets, and how its answer ended so far."""
+    """One device: its place in the process, its way to the aggregators, its clock, and how it said its answers ended.
 
+    `refused` is why it does not take part, "" if it does; `reasons` are why it says that answers were not delivered.
+    """
+
+    place: int
     number: int
-    faults: DeviceFault
     device: Device
-    transport: FaultyTransport
-    trace: Trace
+    transport: WindowTransport
     timer: SkewedTimer
-    outcome: str = "unfinished"
-    reason: str = field(default="", repr=False)
+    answering: asyncio.Task[tuple[Outcome, ...]] | None = None
+    refused: str = field(default="", repr=False)
+    reasons: list[str] = field(default_factory=list[str], repr=False)
 
-    async def answer(self, signed: SignedTask, deadline: float) -> None:
-        """Answer a task; be switched off where its faults or the deadline (Unix seconds) say so."""
-        answering = asyncio.create_task(self.device.answer_task(signed), name=f"device {self.number}")
-        waiting: set[asyncio.Task[Any]] = {answering}
-        if DeviceFault.DROPPED in self.faults:
-            waiting.add(asyncio.create_task(self.trace.left.wait(), name="off"))
-        try:
-            await asyncio.wait(waiting, timeout=max(0.0, deadline - time.time()), return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                self.outcome, self.reason = answering.result().kind.value, answering.result().reason
-            elif self.trace.left.is_set():
-                self.outcome = "dropped"
-            else:
-                self.reason = "no answer before the windows closed: this machine is too busy"
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-            await self.device.close()
+    def take_part(self, offer: SeriesOffer) -> None:
+        """Begin to answer a question: with the next step of the loop its policy judges it, and its ledger reserves."""
+        self.answering = asyncio.create_task(self.device.answer_series(offer), name=f"device {self.number}")
+
+    async def finish(self, series_id: SeriesId, until: float, *, leaves: bool) -> None:
+        """Wait for its answers until it leaves, or is switched off, at a moment (Unix seconds)."""
+        if self.answering is None:
+            raise RuntimeError("a device that takes no part has nothing to finish")
+        await asyncio.wait({self.answering}, timeout=max(0.0, until - time.time()))
+        if leaves and not self.answering.done():
+            self.device.series.leave(series_id)
+        self.answering.cancel()
+        (ended,) = await asyncio.gather(self.answering, return_exceptions=True)
+        await self.device.close()
+        if isinstance(ended, UsageError):  # So late that the last window is over.
+            self.refused = str(ended)
+        elif isinstance(ended, asyncio.CancelledError):
+            if not leaves:
+                self.reasons.append("no answer before the windows closed: this machine is too busy")
+        elif isinstance(ended, BaseException):
+            raise RuntimeError("a device stopped answering") from ended
+        else:
+            self._note(ended)
+
+    def _note(self, outcomes: Sequence[Outcome]) -> None:
+        self.refused = next((one.reason for one in outcomes if one.kind is OutcomeKind.REFUSED), "")
+        self.reasons += [one.reason for one in outcomes if one.reason and one.kind is not OutcomeKind.MISSED]
 
 
 async def enrol(device: Device, aggregators: Sequence[Aggregator], deadline: float, *, stay: bool) -> bool:
@@ -94,18 +108,13 @@ class DeviceMaker:
         self._trust = TrustStore(spec.deployment, [_trusted(one) for one in spec.aggregators])
         self._walk_records = WalkRecords(self._trust)
         self._policies = {refusing: _policy(spec, refusing=refusing) for refusing in (False, True)}
-        news_s = spec.series.news_s if spec.series else DeliverySettings().poll_interval_s
         self._settings = DeliverySettings(
-            spread=Fraction(spec.spread), call_timeout_s=spec.call_timeout_s, retry=_RETRY, poll_interval_s=news_s
+            spread=Fraction(spec.spread), call_timeout_s=spec.call_timeout_s, retry=_RETRY
         )
 
     def identity(self) -> DeviceIdentity:
         """Return the identity of one more device."""
         return DeviceIdentity.generate(self._authority)
-
-    def policy(self, *, refusing: bool = False) -> OwnerPolicy:
-        """Return what owners allow; `refusing`, that of one whose ledger is full."""
-        return self._policies[refusing]
 
     def device(
         self,
@@ -115,15 +124,15 @@ class DeviceMaker:
         signal: SignalSource,
         *,
         timer: SkewedTimer,
-        policy: OwnerPolicy,
-        conditions: Callable[[], bool] = lambda: True,
+        refusing: bool,
+        conditions: Callable[[], bool],
     ) -> Device:
-        """Return the device at a place of the process; it joins a series at its owner's word."""
+        """Return the device at a place of the process; with `refusing` the ledger of its owner is full."""
         number = self.spec.numbers[place]
         return Device(
             identity=identity,
             trust=self._trust,
-            policy=policy,
+            policy=self._policies[refusing],
             spool=self._file.device(str(number)),
             transport=transport,
             signals={self.spec.signal: signal},
@@ -134,30 +143,6 @@ class DeviceMaker:
             idle_close_s=self._idle_close_s,
             walk_records=self._walk_records,
         )
-
-
-def simulated_devices(maker: DeviceMaker, connections: Connections, tally: Tally) -> list[SimulatedDevice]:
-    """Return the devices of a process that answer one task."""
-    spec = maker.spec
-
-    def one(place: int) -> SimulatedDevice:
-        number, faults = spec.numbers[place], DeviceFault(spec.device_faults[place])
-        trace, timer, identity = Trace(), SkewedTimer(), maker.identity()
-        chance = delays_of(spec.coin_seed, number)
-        transport = FaultyTransport(connections.of(identity), faults, trace, tally, reorder=spec.reorder, chance=chance)
-        device = maker.device(
-            place,
-            identity,
-            transport,
-            constant(spec.readings[place]),
-            timer=timer,
-            policy=maker.policy(refusing=DeviceFault.REFUSED in faults),
-        )
-        return SimulatedDevice(
-            number=number, faults=faults, device=device, transport=transport, trace=trace, timer=timer
-        )
-
-    return [one(place) for place in range(len(spec.numbers))]
 
 
 def _trusted(one: Aggregator) -> TrustedAggregator:

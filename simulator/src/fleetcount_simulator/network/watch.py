@@ -1,38 +1,68 @@
-"""Follows one run of a fleet: what its processes say, aggregators that end unasked, outages, the release, the reports.
+"""Follows one run of a fleet: what its processes say, aggregators that end unasked, outages, releases, the reports.
 
-It must not start a process or decide about a task.
+It must not start a process or decide which windows are paused.
 """
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
+from fleetcount_protocol.release import ReleaseRecord, decode_record, verify_record_signatures
+from fleetcount_protocol.release.walk import WalkEnd, next_step
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.orders import OrderAction
+from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Task
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.counted import explains
-from fleetcount_simulator.network.fleet_report import FleetReport
+from fleetcount_simulator.network.fleet_report import FleetReport, window_file
 from fleetcount_simulator.network.happenings import Held, Listener, Refused
 from fleetcount_simulator.network.outages import Outage, carry_out
 from fleetcount_simulator.network.parties import Parties
+from fleetcount_simulator.network.plan import FleetPlan
 
-__all__ = ["ProgressCallback", "Watch"]
+__all__ = ["Ends", "ProgressCallback", "Watch", "WindowEnd", "task_after"]
 
 ProgressCallback = Callable[[str, int, int], None]
 """Called with the name of a stage, how much of it is done, and of how much."""
 
 _POLL_S: Final = 0.05
 _DIGEST_TRIES: Final = 100
+_NEWS: Final = 3
+"""So many times devices hear news between an order and the first window that it changes."""
+_ENDED: Final = frozenset({TaskState.RELEASED, TaskState.ABORTED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WindowEnd:
+    """How a window ended: its task, what was said of it (None: nothing in time), its checked record, and when.
+
+    `at` is when that was known, Unix seconds.
+    """
+
+    task: Task
+    answer: ReleaseAnswer | None
+    record: ReleaseRecord | None
+    at: float
+
+
+Ends = Mapping[int, WindowEnd]
+"""By window, without those that were paused or that a walk did not come to."""
 
 
 class Watch:
-    """Follows one run: the devices' progress, the outages, aggregators that end unasked, the release."""
+    """Follows one run: the devices' progress, the outages and pauses, aggregators that end unasked, the releases."""
+
+    _series: Series | None = None
 
     def __init__(
         self,
@@ -52,8 +82,6 @@ class Watch:
         self._listener = listener
         self._lines: dict[str, dict[str, Any]] = {}
         self.reasons: Counter[str] = Counter()
-        self.ended_at = 0.0
-        """When the end of the task was known, Unix seconds."""
 
     async def enrol(self) -> float:
         """Let all devices open their sessions; return the seconds it took the process that took longest.
@@ -67,22 +95,30 @@ class Watch:
         lines = await self._guarded(work, range(len(self._parties.deployment.plans)))
         return max(float(line["seconds"]) for line in lines)
 
-    async def run(self, task: Task, outages: Sequence[Outage], release_s: float) -> ReleaseAnswer | None:
-        """Return the answer with the task's end, None when no end came in time.
+    async def attend(self, series: Series, plan: FleetPlan, outages: Sequence[Outage], release_s: float) -> Ends:
+        """Let the devices answer the question of a plan; return the end of every window outside its pauses.
+
+        `outages` are those of a question of one window.
 
         Raises:
             ProcessError: a process ended before its time.
+            SignatureError: a record whose signatures do not verify.
         """
         struck = {outage.position for outage in outages}
-        steady = [position for position in range(len(task.aggregators)) if position not in struck]
-        self._task = task
-        down_s = sum(outage.down_s or 0.0 for outage in outages)
-        work = [self._release(task, release_s + down_s), *(self._until(one, "done") for one in self._fleets)]
-        answer: ReleaseAnswer | None
-        answer, *lines = await self._guarded(work, steady, carry_out(self._parties, outages, task))
+        steady = [position for position in range(len(series.aggregators)) if position not in struck]
+        beside = [self._give_orders(series, plan)]
+        if outages:
+            beside.append(carry_out(self._parties, outages, window_task(series, 0)))
+        self._series = series
+        paused = {window for first, last in plan.pauses for window in range(first, last + 1)}
+        windows = [index for index in range(series.schedule.windows) if index not in paused]
+        patience_s = release_s + sum(outage.down_s or 0.0 for outage in outages)
+        work = [self._ends(series, windows, patience_s), *(self._until(one, "done") for one in self._fleets)]
+        ends: Ends
+        ends, *lines = await self._guarded(work, steady, *beside)
         for line in lines:
             self.reasons.update(line["reasons"])
-        return answer
+        return ends
 
     async def _guarded(
         self, work: Sequence[Coroutine[Any, Any, Any]], steady: Iterable[int], *beside: Coroutine[Any, Any, None]
@@ -123,6 +159,10 @@ class Watch:
     def _show(self) -> None:
         """Tell how far the devices are in the stage they have come to."""
         devices, parties = self._devices, len(self._parties.deployment.plans)
+        if self._series is not None and self._series.schedule.windows > 1:
+            most, last = devices * self._series.schedule.windows, "round_two" if self._rounds == 2 else "round_one"
+            self._progress("answers", min(self._sum(last) // parties, most), most)
+            return
         first = "round one" if self._rounds == 2 else "answers"
         for stage, key, each in (("connecting", "enrolled", 1), (first, "round_one", parties)):
             self._progress(stage, min(self._sum(key) // each, devices), devices)
@@ -142,12 +182,12 @@ class Watch:
     def _sum(self, key: str) -> int:
         return sum(int(line.get(key, 0)) for line in self._lines.values())
 
-    def stages(self, task: Task) -> dict[str, float]:
-        """Return the seconds from the opening of each window to the last receipt in it, and from the last to the end.
+    def stages(self, end: WindowEnd) -> dict[str, float]:
+        """Return the seconds from the opening of each round of the only window to its last receipt, and to the record.
 
-        0 where a window had no receipt.
+        0 where a round had no receipt.
         """
-        latest: dict[str, float] = {}
+        task, latest = end.task, dict[str, float]()
         for line in self._lines.values():
             for number, moment in line.get("latest", {}).items():
                 latest[number] = max(latest.get(number, 0.0), float(moment))
@@ -155,37 +195,78 @@ class Watch:
         return {
             "round_one": max(0.0, first - task.round_one_opens),
             "round_two": max(0.0, latest.get("2", 0.0) - task.round_one_closes),
-            "release": self.ended_at - task.round_two_closes,
+            "release": end.at - task.round_two_closes,
         }
 
-    async def _release(self, task: Task, patience_s: float) -> ReleaseAnswer | None:
-        """Ask every aggregator in turn until one knows how the task ended."""
-        await asyncio.sleep(max(0.0, task.round_two_closes - time.time()))
-        deadline = time.monotonic() + patience_s
-        self._progress("release", 0, 1)
-        while time.monotonic() < deadline:
+    async def _give_orders(self, series: Series, plan: FleetPlan) -> None:
+        """Pause and resume the question for every outage, early enough for all devices to hear of both at once."""
+        schedule = series.schedule
+        for place, (first, last) in enumerate(plan.pauses):
+            await asyncio.sleep(schedule.opens(first) - schedule.every_s - _NEWS * plan.part.news_s - time.time())
+            self._parties.order(series, 2 * place + 1, OrderAction.PAUSE, first)
+            if last + 1 < schedule.windows:
+                self._parties.order(series, 2 * place + 2, OrderAction.RESUME, last + 1)
+
+    async def _ends(self, series: Series, windows: Sequence[int], release_s: float) -> Ends:
+        ends: dict[int, WindowEnd] = {}
+        walk, stage = series.drill_down, "release" if series.schedule.windows == 1 else "windows"
+        for index in windows:
+            task = task_after(series, index, ends.get(index - 1))
+            if task is None:
+                continue
+            # A record that comes later than the next step opens ends a walk: it is not waited for.
+            due_s = series.schedule.every_s if walk is not None and walk.step_of(index + 1) else release_s
+            answer = await self._end(
+                task, min(release_s, due_s), partial(self._progress, stage, len(ends), len(windows))
+            )
+            record = None if answer is None else _checked_record(answer, task, self._parties)
+            ends[index] = WindowEnd(task=task, answer=answer, record=record, at=time.time())
+            if answer is not None:
+                self._progress(stage, len(ends), len(windows))
+        return ends
+
+    async def _end(self, task: Task, release_s: float, begun: Callable[[], None]) -> ReleaseAnswer | None:
+        """Ask every aggregator in turn until one knows how a window ended; `begun` is called when it has closed."""
+        closes = max(task.round_one_closes, task.round_two_closes)
+        await asyncio.sleep(closes - time.time())
+        begun()
+        while time.time() < closes + release_s:
             for position in range(len(task.aggregators)):
                 answer = await self._parties.release(task, position)
-                if answer is not None and answer.state in (TaskState.RELEASED, TaskState.ABORTED):
-                    self._progress("release", 1, 1)
-                    self.ended_at = time.time()
+                if answer is not None and answer.state in _ENDED:
                     return answer
             await asyncio.sleep(_POLL_S)
-        self.ended_at = time.time()
         return None
 
-    async def reports(self, *, released: bool) -> list[FleetReport]:
-        """Return the account of every fleet process and let it end; uncertain messages are asked about once more."""
-        reports = [FleetReport.read(file) for file in self._fleets.values()]
-        if released:
-            digest = await self._digest(self._task)
-            if not explains(self._task.task_id, reports, digest):
-                await asyncio.gather(*(self._probe(fleet) for fleet in self._fleets))
-                reports = [FleetReport.read(file) for file in self._fleets.values()]
-            if not explains(self._task.task_id, reports, digest):
-                raise ProcessError("the receipts of the devices do not explain the set the aggregators agreed on")
+    async def reports(self, series: Series, ends: Ends) -> list[list[FleetReport]]:
+        """Return by window what became of the devices of every process, and let the processes end.
+
+        Where the receipts do not explain what the aggregators agreed on, uncertain messages are asked about once more.
+
+        Raises:
+            ProcessError: a released window that the receipts do not explain: an answer was lost or counted twice.
+        """
+        reports = self._read(series)
+        released = {index: end.task for index, end in ends.items() if end.record is not None}
+        digests = {index: await self._digest(task) for index, task in released.items()}
+
+        def unexplained() -> list[int]:
+            found = digests.items()
+            return [at for at, digest in found if not explains(released[at].task_id, reports[at], digest)]
+
+        if unexplained():
+            await asyncio.gather(*(self._probe(fleet) for fleet in self._fleets))
+            reports = self._read(series)
+        wrong = unexplained()
+        if wrong:
+            raise ProcessError(f"the receipts of the devices do not explain what was agreed on in windows {wrong}")
         await self._end_fleets()
         return reports
+
+    def _read(self, series: Series) -> list[list[FleetReport]]:
+        files: list[Path] = list(self._fleets.values())
+        windows = range(series.schedule.windows)
+        return [[FleetReport.read(window_file(file, index)) for file in files] for index in windows]
 
     async def _end_fleets(self) -> None:
         for fleet in self._fleets:
@@ -207,3 +288,24 @@ class Watch:
             if line.get("event") == "probed":
                 return
         await fleet.succeed()
+
+
+def task_after(series: Series, index: int, before: WindowEnd | None) -> Task | None:
+    """Return the task of a window, None for a step that its walk does not come to."""
+    walk = series.drill_down
+    if walk is None or not walk.step_of(index):
+        return window_task(series, index)
+    if before is None or before.record is None:
+        return None
+    survivors = next_step(series, before.record)
+    return None if isinstance(survivors, WalkEnd) else window_task(series, index, survivors)
+
+
+def _checked_record(answer: ReleaseAnswer, task: Task, parties: Parties) -> ReleaseRecord | None:
+    if answer.state is not TaskState.RELEASED:
+        return None
+    record = decode_record(answer.record)
+    verify_record_signatures(record, answer.signatures, parties.deployment.trusted)
+    if record.task_id != task.task_id:
+        raise ProcessError(f"the record answers task {record.task_id}, not {task.task_id}")
+    return record

@@ -37,8 +37,6 @@ of connections and what carries them, without the arithmetic of shares and proof
 MARGIN: Final = 1.5
 SHARED_MARGIN: Final = 1.2
 """Where all devices share connections: what has to wait goes together, and the longer it waits the less each costs."""
-ANNOUNCE_S: Final = 1.5
-"""Until devices hear of a task: the leader looks for new ones every second, then hands it to the helpers."""
 SLACK_S: Final = 0.7
 """For what does not grow with the fleet: a hiccup of the machine."""
 OUTAGE_S: Final = 30
@@ -58,8 +56,8 @@ _LONGEST_S: Final = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Whole seconds: until round one opens (0: it is open when the task is signed), of each round (round two 0 when
-    there is none), and how long a release may take afterwards."""
+    """Whole seconds: until round one of the first window opens, of each round (round two 0 when there is none), and how
+    long a release may take afterwards."""
 
     lead_s: int = 0
     round_one_s: int
@@ -70,6 +68,10 @@ class Windows:
     def asking_s(self) -> int:
         """Seconds from signing to the close of the last window."""
         return self.lead_s + self.round_one_s + self.round_two_s
+
+    def opened_after(self, seconds: float) -> "Windows":
+        """Return the windows opened so much later."""
+        return replace(self, lead_s=self.lead_s + math.ceil(seconds))
 
     @property
     def checking_s(self) -> int:
@@ -102,13 +104,8 @@ def load_before() -> float:
     return os.getloadavg()[0] / cores
 
 
-def windows_for(
-    enrolment: Enrolment, rounds: int, aggregators: int, speed: Speed, announce_s: float = ANNOUNCE_S
-) -> Windows:
-    """Return the windows in which all devices get in, at the speed at which they enrolled.
-
-    `announce_s` is until devices hear of the task; those of a series know its windows beforehand.
-    """
+def windows_for(enrolment: Enrolment, rounds: int, aggregators: int, speed: Speed) -> Windows:
+    """Return the windows in which all devices get in, at the speed at which they enrolled; they know of them before."""
     total = sum(enrolment.devices.values())
     one, two, shares = enrolment.work_s(1), enrolment.work_s(2), total * speed.share_s
     # What does not grow with the fleet is waiting for a turn: on a crowded machine each turn comes later.
@@ -117,7 +114,7 @@ def windows_for(
     if rounds == 1:
         one, two, shares = one + shares, 0.0, 0.0
     return Windows(
-        round_one_s=_whole(one / enrolment.cores * margin + (announce_s + SLACK_S) * patience),
+        round_one_s=_whole(one / enrolment.cores * margin + SLACK_S * patience),
         round_two_s=_whole((two + shares) / enrolment.cores * margin + SLACK_S * patience) if rounds == 2 else 0,
         release_s=RELEASE_S + math.ceil(total * aggregators * speed.verify_s),
     )

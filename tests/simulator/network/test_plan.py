@@ -12,9 +12,9 @@ from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.model import Case, Epochs, Faults, Mechanism
 from fleetcount_simulator.network.device_faults import DeviceFault
 from fleetcount_simulator.network.engine import engine
+from fleetcount_simulator.network.plan import faultless_plan, plan_of
 from fleetcount_simulator.network.question import question_of, reading_of
-from fleetcount_simulator.network.series_question import faultless_plan, plan_of
-from fleetcount_simulator.network.series_run import check_chain
+from fleetcount_simulator.network.run import check_chain
 from fleetcount_simulator.series import Coin, Series, schedule_of
 
 from tests.simulator.network_cases import People, case_of

@@ -1,4 +1,4 @@
-"""From a study's case with a series to what real devices do in it: window by window readings and faults, their stays.
+"""What the devices of one run do, window by window: their readings, their faults and their stays.
 
 Pure: starts nothing. What real aggregators and devices cannot be asked is refused here, before anything is started.
 """
@@ -22,12 +22,12 @@ from fleetcount_simulator.engines.opened_sums import run_seed
 from fleetcount_simulator.engines.participation import earliest_joining
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case
-from fleetcount_simulator.network.device_faults import draw_device_faults
-from fleetcount_simulator.network.fleet_spec import SeriesPart
+from fleetcount_simulator.network.device_faults import FleetFaults, draw_device_faults
+from fleetcount_simulator.network.fleet_spec import FleetPart
 from fleetcount_simulator.network.question import NetworkQuestion, reading_of
 from fleetcount_simulator.series import Coin, Series, schedule_of, stays
 
-__all__ = ["SeriesPlan", "faultless_plan", "plan_of", "series_of", "widest_step"]
+__all__ = ["FleetPlan", "faultless_plan", "plan_of", "plan_once", "series_of", "widest_step"]
 
 MOST_ANSWERS: Final = 1_000_000
 """Windows times devices: each answer takes milliseconds and its traces stay in memory to the end."""
@@ -35,24 +35,25 @@ _TIMED_FAULTS: Final = ("late", "clock_skew_s", "outage", "naive")
 """Faults of time and of aggregators: in a series what they do to one window would reach into the next."""
 _NEWS_S: Final = 5.0
 _NEWS_EACH_S: Final = 0.025
-"""To check an offer costs a device about 4 ms: the more devices, the less often, below a fifth of a core in all."""
+"""To take an order costs a device about 4 ms: the more devices, the longer until the last one knows of it."""
 _NO_NEWS_S: Final = 3_600.0
-"""Where nobody gives orders; asking would take connections from devices that wait for their turn."""
+"""Where nobody gives orders."""
 _DELTA: Final = Fraction(1, 10**9)
+_ONCE: Final = Series(schedule=schedule_of(1, 1, 0), coin=Coin.WINDOW, epsilon=None, delta=_DELTA)
 _NOISED: Final = (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SeriesPlan:
-    """What the fleet of one run does in a series. Arrays are (windows, devices).
+class FleetPlan:
+    """What the fleet of one run does in the windows of its question. Arrays are (windows, devices).
 
     `truths` are values 0..V, `unharmed` says whom neither a fault nor its stay keeps from being counted, `pauses` are
-    (first, last) window of each outage, ascending and apart. With `walk` the series drills down; `truths` are then
+    (first, last) window of each outage, ascending and apart. With `walk` the question drills down; `truths` are then
     those of the domain of first steps.
     """
 
     series: Series
-    part: SeriesPart = field(repr=False)
+    part: FleetPart = field(repr=False)
     truths: NDArray[np.int64] = field(repr=False)
     unharmed: NDArray[np.bool_] = field(repr=False)
     pauses: Sequence[tuple[int, int]]
@@ -121,56 +122,63 @@ def series_of(case: Case, question: NetworkQuestion) -> Series:
     return series
 
 
-def plan_of(case: Case, question: NetworkQuestion, run: int, seed: np.random.SeedSequence) -> SeriesPlan:
-    """Return what the fleet of a numbered run does; `seed` as in `Engine.run`, of any window.
+def plan_of(case: Case, question: NetworkQuestion, run: int, seed: np.random.SeedSequence, epoch: int = 0) -> FleetPlan:
+    """Return what the fleet of a numbered run does; `seed` as in `Engine.run`, of any window of a series.
 
-    The faults of window t are those that the run meets at epoch t.
+    The faults of window t of a series are those that the run meets at epoch t; a case without one is asked at `epoch`.
     """
-    series, devices = series_of(case, question), case.population.devices
-    rounds = 2 if question.two_rounds else 1
+    devices, rounds = case.population.devices, 2 if question.two_rounds else 1
+    if case.epochs.series is None:
+        series, seeds = _ONCE, {epoch: seed}
+    else:
+        series, before = series_of(case, question), seed.spawn_key[:-1]
+        seeds = {at: np.random.SeedSequence(seed.entropy, spawn_key=(*before, at)) for at in range(series.windows)}
+    drawn = [draw_device_faults(case, at, rounds, run_seed(one, run).spawn(2)[1]) for at, one in seeds.items()]
+    truths = np.stack([case.population.truths(at, 0, devices) for at in seeds]).astype(np.int64)
     readings = [reading_of(question.domain, value) for value in range(question.domain.values + 1)]
-    truths = np.empty((series.windows, devices), dtype=np.int64)
-    unharmed = np.empty((series.windows, devices), dtype=np.bool_)
-    faults: list[list[int]] = []
     came, gone = stays(series, 0, devices)
-    for window in range(series.windows):
-        own = run_seed(np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key[:-1], window)), run)
-        drawn = draw_device_faults(case, window, rounds, own.spawn(2)[1])
-        truths[window] = case.population.truths(window, 0, devices)
-        unharmed[window] = drawn.unharmed
-        # Who has not joined or has left is away because of that alone: real leaving keeps it from answering.
-        away = (window < came) | (window >= gone)
-        faults.append(np.where(away, 0, drawn.flags).tolist())
-    part = SeriesPart(
+    # Who has not joined or has left is away because of that alone: real leaving keeps it from answering.
+    away = [(window < came) | (window >= gone) for window in range(series.windows)]
+    part = FleetPart(
         readings=[[readings[value] for value in row] for row in truths.tolist()],
-        faults=faults,
+        faults=[np.where(off, 0, one.flags).tolist() for off, one in zip(away, drawn, strict=True)],
         came=came.tolist(),
         gone=gone.tolist(),
-        news_s=max(_NEWS_S, devices * _NEWS_EACH_S),
+        skews=drawn[0].skews.tolist(),
+        news_s=max(_NEWS_S, devices * _NEWS_EACH_S) if series.outages else _NO_NEWS_S,
     )
-    return SeriesPlan(series=series, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(series))
+    unharmed = np.stack([one.unharmed for one in drawn])
+    return FleetPlan(series=series, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(series))
+
+
+def plan_once(domain: ValueDomain, readings: Sequence[Signal], faults: FleetFaults) -> FleetPlan:
+    """Return the plan of devices that are asked in one window, in which these faults befall them."""
+    plan = faultless_plan(domain, [readings])
+    part = replace(plan.part, faults=[faults.flags.tolist()], skews=faults.skews.tolist())
+    return replace(plan, part=part, unharmed=faults.unharmed[np.newaxis])
 
 
 def faultless_plan(
     domain: ValueDomain, readings: Sequence[Sequence[Signal]], walk: DrillDown | None = None
-) -> SeriesPlan:
+) -> FleetPlan:
     """Return the plan of devices that draw a coin a window, stay from the first to the last and meet no fault.
 
     `readings` are by window and device; with `walk` the windows are its steps.
     """
     truths = np.array([[domain.value_of(reading) for reading in row] for row in readings], dtype=np.int64)
     windows, devices = truths.shape
-    part = SeriesPart(
+    part = FleetPart(
         readings=readings,
         faults=[[0] * devices] * windows,
         came=[0] * devices,
         gone=[windows] * devices,
+        skews=[0.0] * devices,
         news_s=_NO_NEWS_S,
     )
-    series = Series(schedule=schedule_of(windows, 1, 0), coin=Coin.WINDOW, epsilon=None, delta=_DELTA)
-    unharmed = np.ones(truths.shape, dtype=np.bool_)
-    pauses = _pauses(series)
-    return SeriesPlan(series=series, part=part, truths=truths, unharmed=unharmed, pauses=pauses, walk=walk)
+    series = replace(_ONCE, schedule=schedule_of(windows, 1, 0))
+    return FleetPlan(
+        series=series, part=part, truths=truths, unharmed=np.ones(truths.shape, dtype=np.bool_), pauses=[], walk=walk
+    )
 
 
 def _pauses(series: Series) -> list[tuple[int, int]]:

@@ -1,0 +1,293 @@
+"""The devices of one fleet process: they enrol, take part in the windows of one question, and leave or stay to its end.
+
+They are the client's own devices; what they meet and what is noted of it stays here. It must not speak to the runner.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from fleetcount_client.device import Device
+from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.spool import SpoolFile
+from fleetcount_client.transport import Transport, Unreachable
+from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
+from fleetcount_protocol.errors import PeerError
+from fleetcount_protocol.messages import Instalment, Receipt, SeriesOffer
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.task import Task
+
+from fleetcount_simulator.network.connections import Connections
+from fleetcount_simulator.network.device_faults import DeviceFault
+from fleetcount_simulator.network.faulty_transport import (
+    FaultyTransport,
+    SkewedTimer,
+    Tally,
+    Trace,
+    WindowTransport,
+    rounds_of,
+)
+from fleetcount_simulator.network.fleet_report import AskedOf, report_of, uncertain, window_file
+from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
+from fleetcount_simulator.network.simulated_device import DeviceMaker, SimulatedDevice, delays_of, enrol
+
+__all__ = ["FleetDevices"]
+
+_POLL_S: Final = 0.2
+_GRACE_S: Final = 2.0
+_AFTER_S: Final = 0.1
+"""From the close of a window to a device's leaving: what it notes of its last receipt."""
+_ENROL_S: Final = 3_600.0
+_ENROLLING: Final = 64
+"""Devices with connections of their own that connect at once: more would wait for each other's handshakes."""
+_PROBES: Final = 100
+_PROBE_S: Final = 0.3
+_MOST_TOLD: Final = 20_000
+"""Devices named in one line, which stays far below the longest that is read."""
+
+
+class FleetDevices:
+    """The devices of one process."""
+
+    def __init__(self, spec: FleetSpec) -> None:
+        self._spec = spec
+        self._part = spec.part
+        # An fsync a device and step would measure the disk, not the fleet: a simulation need not survive a power cut.
+        self._file = SpoolFile(Path(spec.spool_file), durable=False)
+        authority = CertificateAuthority(
+            certificate=load_certificate(Path(spec.authorities) / "devices.crt"),
+            private_key=load_private_key(Path(spec.authorities) / "devices.key"),
+        )
+        self.connections = Connections(spec, authority)
+        self.tally = Tally()
+        self._maker = DeviceMaker(spec, authority, self.connections, self._file)
+        self._tasks: dict[int, Task] = {}
+        self._devices = [self._made(place) for place in range(len(spec.numbers))]
+        self._latest: SeriesOffer | None = None
+        self._asked: list[AskedOf] = []
+        self._told: dict[str, set[int]] = {"first": set(), "every": set()}
+
+    def _made(self, place: int) -> SimulatedDevice:
+        spec, identity, timer = self._spec, self._maker.identity(), SkewedTimer()
+        number, inner = spec.numbers[place], self.connections.of(identity)
+        chance = delays_of(spec.coin_seed, number)
+
+        def of_window(index: int) -> FaultyTransport:
+            faults = self._faults(place, index)
+            return FaultyTransport(inner, faults, Trace(), self.tally, reorder=spec.reorder, chance=chance)
+
+        transport = WindowTransport(inner, of_window, self._tasks)
+        device = self._maker.device(
+            place,
+            identity,
+            transport,
+            lambda: self._part.readings[self._window()][place],
+            timer=timer,
+            # Through many windows the ledger itself has room, or has not.
+            refusing=len(self._part.faults) == 1 and DeviceFault.REFUSED in self._faults(place, 0),
+            conditions=lambda: DeviceFault.ABSENT not in self._faults(place, self._window()),
+        )
+        return SimulatedDevice(place=place, number=number, device=device, transport=transport, timer=timer)
+
+    def _faults(self, place: int, index: int) -> DeviceFault:
+        return DeviceFault(self._part.faults[index][place])
+
+    @property
+    def _offer(self) -> SeriesOffer:
+        """The latest offer of the question: it has all orders so far."""
+        if self._latest is None:
+            raise RuntimeError("no question is on offer yet")
+        return self._latest
+
+    @property
+    def _series(self) -> Series:
+        return self._offer.signed.series
+
+    def _window(self) -> int:
+        """Return the window that opened last."""
+        schedule = self._series.schedule
+        return max(0, min(int(time.time() - schedule.first) // schedule.every_s, schedule.windows - 1))
+
+    async def enrol(self) -> float:
+        """Let every device that is on connect and open its sessions; return the seconds it took all but the first.
+
+        The first one waits for what an aggregator loads with its first session.
+        """
+        windows = range(len(self._part.faults))
+        asked = [
+            one.device
+            for one in self._devices
+            if any(DeviceFault.ABSENT not in self._faults(one.place, index) for index in windows)
+        ]
+        started = time.perf_counter()
+        for group in (asked[:1], asked[1:]):
+            started = time.perf_counter()
+            await self._enrol(group)
+        return time.perf_counter() - started
+
+    async def _enrol(self, devices: list[Device]) -> None:
+        shared = self._spec.connections == SHARED
+        gate, deadline = asyncio.Semaphore(len(devices) if shared else _ENROLLING), time.time() + _ENROL_S
+
+        async def one(device: Device) -> None:
+            async with gate:
+                await enrol(device, self._spec.aggregators, deadline, stay=self.connections.stay)
+                self.tally.enrolled += 1
+
+        async with asyncio.TaskGroup() as group:
+            for device in devices:
+                group.create_task(one(device), name="enrol")
+
+    async def answer(self) -> Counter[str]:
+        """Let every device answer the question from its offer to its end; return why answers were not delivered."""
+        scout = self.connections.scout()
+        try:
+            while self._latest is None:
+                self._latest = await self._offered(scout)
+                await asyncio.sleep(_POLL_S)
+            await scout.close()
+            for one in self._devices:
+                one.timer.error_s = self._part.skews[one.place] * self._series.schedule.round_one_s
+                if self._part.came[one.place] == 0:
+                    one.take_part(self._offer)
+                    await asyncio.sleep(0)  # Taking part reserves every window: the others' messages go first.
+            listening = asyncio.create_task(self._hear_orders(scout), name="orders")
+            async with asyncio.TaskGroup() as group:
+                for one in self._devices:
+                    group.create_task(self._stay(one))
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+        finally:
+            await scout.close()
+        await asyncio.gather(*(one.transport.stop() for one in self._devices))
+        self._asked = self._windows_asked()
+        return Counter(reason for one in self._devices for reason in one.reasons or [one.refused] if reason)
+
+    async def _offered(self, scout: Transport) -> SeriesOffer | None:
+        """Return the offer of the question that holds every aggregator's key list and the most orders, if there is one.
+
+        One connection asks for all devices.
+        """
+        try:
+            offers = await scout.list_series()
+        except (Unreachable, PeerError):
+            return None
+        whole = [
+            offer
+            for offer in offers
+            if offer.signed.series.name == self._spec.question_name
+            and len(offer.key_lists) == len(self._spec.aggregators)
+        ]
+        return max(whole, key=lambda offer: len(offer.orders), default=None)
+
+    async def _hear_orders(self, scout: Transport) -> None:
+        """Tell every device that takes part of new orders about the question, until cancelled."""
+        while True:
+            await asyncio.sleep(self._part.news_s)
+            offer = await self._offered(scout)
+            await scout.close()
+            if offer is None or len(offer.orders) <= len(self._offer.orders):
+                continue
+            self._latest = offer
+            for one in self._devices:
+                if one.answering is not None and not one.answering.done():
+                    one.device.series.take([offer])
+                    await asyncio.sleep(0)
+
+    async def _stay(self, one: SimulatedDevice) -> None:
+        """Let a device take part from the window on at which it comes until it goes, or has long been asked last."""
+        series, came, gone = self._series, self._part.came[one.place], self._part.gone[one.place]
+        if came > 0:
+            await asyncio.sleep(series.schedule.closes(came - 1) - time.time())
+            one.take_part(self._offer)
+        leaves = gone < series.schedule.windows
+        # Who has a slow clock believes for longer that the last window is open.
+        slow_s = max(0.0, -min(self._part.skews, default=0.0)) * series.schedule.round_one_s
+        after_s = _AFTER_S if leaves else _GRACE_S + slow_s
+        await one.finish(series.series_id, series.schedule.closes(gone - 1) + after_s, leaves=leaves)
+
+    def _windows_asked(self) -> list[AskedOf]:
+        """Return what became of these devices in every window.
+
+        A window that none of them answered stands with the task of the first: the form of messages is the same.
+        """
+        file, first = Path(self._spec.report_file), window_task(self._series, 0)
+        return [
+            AskedOf(
+                task=self._tasks.get(index, first),
+                devices=[self._of_window(one, index) for one in self._devices],
+                file=window_file(file, index),
+            )
+            for index in range(self._series.schedule.windows)
+        ]
+
+    def _of_window(self, one: SimulatedDevice, index: int) -> tuple[int, str, Trace]:
+        trace = one.transport.window(index).trace
+        outcome = OutcomeKind.GIVEN_UP.value if trace.pending else OutcomeKind.DELIVERED.value
+        if one.refused:
+            outcome = OutcomeKind.REFUSED.value
+        here = self._part.came[one.place] <= index < self._part.gone[one.place]
+        if not here or DeviceFault.ABSENT in self._faults(one.place, index):
+            outcome = "absent"
+        return one.number, outcome, trace
+
+    def news(self) -> dict[str, Any]:
+        """Return, where wanted, which devices newly hold receipts of window 0, and how often messages were refused."""
+        if not self._spec.telling or self._latest is None:
+            return {}
+        first = window_task(self._series, 0)
+        rounds, parties = rounds_of(first), range(len(first.aggregators))
+        needed = {"first": rounds[:1], "every": rounds}
+        held: dict[str, list[int]] = {}
+        for name, numbers in needed.items():
+            told, places = self._told[name], {(number, position) for number in numbers for position in parties}
+            receipted = {one.number: one.transport.window(0).trace.receipted for one in self._devices}
+            new = [number for number, has in receipted.items() if number not in told and places <= has]
+            held[name] = new[:_MOST_TOLD]
+            told.update(held[name])
+        return {**held, "refused": dict(self.tally.refused)}
+
+    async def probe(self) -> None:
+        """Send every message without an answer again: an aggregator that holds it gives its receipt at any time.
+
+        A refusal now only says that the bytes are not there; the device does not count as late for it.
+        """
+        direct = self.connections.calling()
+        try:
+            await asyncio.gather(
+                *(
+                    _probe(direct, asked.task, trace, position, instalment)
+                    for asked in self._asked
+                    for _, _, trace in asked.devices
+                    if uncertain(trace, asked.task)
+                    for (_, position), instalment in list(trace.pending.items())
+                )
+            )
+        finally:
+            await direct.disconnect()
+
+    def report(self) -> None:
+        """Write the files that say what became of the devices, one a task."""
+        for asked in self._asked:
+            report_of(asked.devices, asked.task).write(asked.file)
+
+    async def close(self) -> None:
+        """Close connections and the state file."""
+        await self.connections.close()
+        self._file.close()
+
+
+async def _probe(transport: Transport, task: Task, trace: Trace, position: int, instalment: Instalment) -> None:
+    """Ask about one message until an aggregator that is starting again answers, for half a minute."""
+    for _ in range(_PROBES):
+        try:
+            (answer,) = await transport.upload(task, position, [instalment])
+        except (Unreachable, PeerError):
+            await asyncio.sleep(_PROBE_S)
+            continue
+        if isinstance(answer, Receipt):
+            trace.note_stored(position, instalment)
+        return
