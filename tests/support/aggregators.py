@@ -29,7 +29,6 @@ from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import Store, StoreError
-from fleetcount_aggregator.tasks.install import install
 from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_aggregator.tasks.series_install import install_series, load_series
 from fleetcount_aggregator.transport.memory_peers import MemoryPeer
@@ -337,8 +336,9 @@ class Network:
         """Return a signed series of one window that asks what `task` does with the same changes, and its seed."""
         task = self.task(**changes)[0].task
         opens, two_rounds = task.round_one_opens, task.round_two_closes
-        rounds = two_rounds - opens
-        step = task.time_precision_s
+        if task.upload_style is UploadStyle.ONE_ENVELOPE:
+            two_rounds = task.round_one_closes
+        rounds, step = two_rounds - opens, task.time_precision_s
         shared = ("name", "deployment", "signal", "domain", "mode", "mechanism", "release", "upload_style")
         return self.series(
             **{name: getattr(task, name) for name in (*shared, "time_precision_s", "min_batch_size")},
@@ -354,7 +354,7 @@ class Network:
         )
 
     async def ask(self, **changes: object) -> Task:
-        """Ask once: let the leader install a series of one window and hand it to everybody; return the window's task."""
+        """Let the leader install a series of one window and hand it to everybody; return the window's task."""
         signed, seed = self.once(**changes)
         await install_series(self.core(0).context, signed, seed)
         for _ in range(2):  # The others decide about the window once they have the series.
@@ -378,6 +378,11 @@ class Network:
         missing = await self.missing(series, position)
         following = self.core(position).context.series[series.series_id].following
         return [missing.get(index, "task") for index in range(following)]
+
+    async def come_to(self, task: Task) -> None:
+        """Move the clock to a minute before a window opens, and let everybody decide about it."""
+        await self.advance_to(task.round_one_opens - 60)
+        await self.look_after_all()
 
     async def advance_to(self, moment: int) -> None:
         """Move the clock forward to a moment."""

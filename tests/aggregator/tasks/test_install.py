@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.tasks.budget import Charge, charge_of, check_budget, debit_row
 from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.status import read_spent, read_status
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_mechanisms.responses import MangatVector
@@ -238,15 +240,44 @@ async def test_a_helper_takes_a_task_from_its_leader_only() -> None:
     assert (state, again) == (State.ANNOUNCED, State.ANNOUNCED)
 
 
-async def test_a_task_a_helper_refuses_is_aborted_at_the_leader() -> None:
-    network = await started()
-    network.core(1).context.limits = Limits(smallest_min_batch_size=1000)
+@pytest.mark.parametrize(("opens", "said"), [(START + 10, "install_failed"), (START + 400, "stopped")])
+async def test_a_question_that_a_helper_refuses_ends_says_who_refused_and_costs_nothing(
+    opens: int, said: str, tmp_path: Path
+) -> None:
+    """Whether its window is decided about before the helper is asked, or after."""
+    limits = Limits(smallest_min_batch_size=2, largest_epsilon=Decimal("0.8"), total_epsilon=Decimal("0.8"))
+    network = Network(3, directory=tmp_path, limits=limits)
+    network.seats[0].store_path = tmp_path / "aggregator.db"
+    await network.start_all()
+    network.core(2).context.limits = replace(limits, smallest_min_batch_size=1000)
+    times = {"round_one_opens": opens, "round_one_closes": opens + 10, "round_two_closes": opens + 20}
 
-    task = await network.ask(values=4)
+    task = await network.ask(values=4, **times)
+    await network.come_to(task)
+    for _ in range(2):
+        network.clock.advance(60)
+        await network.look_after_all()
 
-    answer = await network.core(0).service.release(task.task_id)
-    assert (answer.state, answer.abort_reason) == (State.ABORTED, "install_failed")
-    assert await network.core(0).service.tasks("test") == ()
+    for position in (0, 1):
+        answer = await network.core(position).service.release(task.task_id)
+        assert answer.state is State.ABORTED
+    assert (await network.core(0).service.release(task.task_id)).abort_reason == said
+    assert not network.core(0).service.offered()
+    place = StorePlace(directory=tmp_path)
+    assert [one.refused_by for one in read_status(place).series] == ["gamma"]
+    assert not read_status(place).ledger
+    assert read_spent(place, limits, network.clock.now()) == {}
+    assert not network.core(0).scheduler.pending()
+    network.core(2).context.limits = limits
+    later = {name: moment + 300 for name, moment in times.items()}
+    again = await network.ask(values=4, name="asked again", **later)
+    await network.stop(0)
+    await network.start(0)
+    assert again.series is not None
+    assert again.series.series_id in network.core(2).context.series
+    with pytest.raises(TaskError, match=r"sum to|lose epsilon"):
+        await network.ask(values=4, name="a third", **later)
+    await network.stop_all()
 
 
 async def test_the_leader_lists_a_task_once_every_helper_has_it() -> None:

@@ -15,6 +15,7 @@ import aiomqtt
 import pytest
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.config import MqttTable
+from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.storage.archive import FIRST, Rest
 from fleetcount_aggregator.storage.store import StoreError
@@ -40,7 +41,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.wire.device import (
     INSTALMENT,
     INSTALMENT_REPLY,
@@ -466,16 +467,16 @@ async def test_a_failure_beside_the_messages_ends_the_connection_and_not_the_agg
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     core, broker = await announcing_core(), FakeBroker()
-    honest, calls = core.service.tasks, 0
+    honest, calls = core.service.offered, 0
 
-    async def failing_once(deployment: str) -> tuple[SignedTask, ...]:
+    def failing_once() -> list[InstalledSeries]:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise KeyError("secret-canary")
-        return await honest(deployment)
+        return honest()
 
-    monkeypatch.setattr(core.service, "tasks", failing_once)
+    monkeypatch.setattr(core.service, "offered", failing_once)
 
     async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await broker.kept.wait()

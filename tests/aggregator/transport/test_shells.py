@@ -30,7 +30,17 @@ from fleetcount_protocol.channel.greetings import Greeting, sign_epoch
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
-from fleetcount_protocol.messages import AbortTask, BatchProposal, InstallSeries, Instalment, Receipt, Refusal, SealSet
+from fleetcount_protocol.messages import (
+    AbortTask,
+    BatchProposal,
+    InstallSeries,
+    Instalment,
+    Receipt,
+    Refusal,
+    SealSet,
+    SeriesQuery,
+)
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.key_list import verify_key_list
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.v1 import device_pb2 as pb
@@ -38,11 +48,11 @@ from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device import (
     INSTALMENT_REPLIES,
     INSTALMENTS,
-    TASK_LIST,
     TASK_LIST_QUERY,
 )
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
 from fleetcount_protocol.wire.peer import split_seal_set
+from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
 
 from tests.support.aggregators import Network, TestDevice, answer_all, device_authority
@@ -311,7 +321,7 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
 
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = DeviceServiceStub(channel)
-        listed = TASK_LIST.from_pb(await stub.ListTasks(TASK_LIST_QUERY.to_pb("test")))
+        listed = SERIES_LIST.from_pb(await stub.ListSeries(SERIES_LIST_QUERY.to_pb(SeriesQuery(deployment="test"))))
         call = stub.Upload()
         for _ in range(2):
             await call.write(INSTALMENTS.to_pb([device.first(0)[0]]))
@@ -323,7 +333,7 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
             await stub.GetRelease(pb.GetReleaseRequest(task_id=bytes(32)))
 
-    assert [one.task.task_id for one in listed] == [task.task_id]
+    assert [window_task(one.signed.series, 0) for one in listed.offers] == [task]
     assert (malformed.value.code(), malformed.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "malformed")
     assert (unknown.value.code(), unknown.value.details()) == (grpc.StatusCode.NOT_FOUND, "unknown_task")
     await server.stop(0)

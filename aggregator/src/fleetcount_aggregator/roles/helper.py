@@ -45,7 +45,7 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, once
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.outcomes import adopt
+from fleetcount_aggregator.roles.outcomes import abort_windows, adopt
 from fleetcount_aggregator.roles.sharing import shared_ids, shared_series, shared_task
 from fleetcount_aggregator.tasks.install import install_from_leader
 from fleetcount_aggregator.tasks.key_lists import own_key_list
@@ -106,12 +106,7 @@ class Helper:
 
     async def _ordered(self, series: InstalledSeries) -> SeriesAnswer:
         """Answer after the orders are stored; a window that opened here before its order came ends."""
-        for task in list(self._context.live.values()):
-            window = task.task.series
-            if window is None or window.series_id != series.series_id or not series.skips(window.index):
-                continue
-            if self._context.states[task.task_id] in (State.ANNOUNCED, State.COLLECTING):
-                await abort_here(self._context, task.task_id, AbortReason.PEER_ABORTED)
+        await abort_windows(self._context, series.series_id, AbortReason.PEER_ABORTED, series.skips)
         return SeriesAnswer(series_id=series.series_id, key_list=own_key_list(self._context))
 
     # Agreement.

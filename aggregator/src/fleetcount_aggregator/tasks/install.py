@@ -23,6 +23,7 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import UNFINISHED, Context
 from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.store import TaskRow
@@ -117,20 +118,40 @@ def _is_unfinished(context: Context, task: InstalledTask) -> bool:
 async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> None:
     """Refuse a task or a series that is too much beside what overlaps it, or within a period.
 
-    What counts: every debit, every task that may still be released, and every series; a window counts with its series.
+    What counts: every debit, every task that may still be released, and every series but those that cost nothing; a
+    window counts with its series.
 
     Raises:
         TaskError: with the sum and the limit.
     """
     _check_charges_known(context)
     # Looked at first: thousands of series on other signals must not be taken apart into their windows.
-    series = [one for one in context.series.values() if normal_signal(one.series.signal) == whole.signal]
+    on_signal = [one for one in context.series.values() if normal_signal(one.series.signal) == whole.signal]
+    series = [one for one in on_signal if not await costs_nothing(context, one)]
     tasks = await _charged(context, new, whole, [charge_of_series(one.series) for one in series])
     overlapping = [*(charge for charge, _ in tasks), *(charge_of_series(one.series) for one in series)]
     check_budget(new, overlapping, context.limits)
     others = [*(one for _, one in tasks), *(series_charge(one.series, one.stopped) for one in series)]
     # A year of hours takes a second: reports go on being taken meanwhile.
     await asyncio.to_thread(check_period, whole, others, context.limits)
+
+
+async def costs_nothing(context: Context, series: InstalledSeries) -> bool:
+    """Return whether a series was not debited and never will be: one that a party refused, or whose only window failed.
+
+    Windows of others that failed give nothing back: those that follow count from the unit that they began.
+    """
+    if not series.refused_by and (series.series.schedule.windows > 1 or series.following == 0):
+        return False
+    windows = await context.store.windows(series.series_id)
+    asked = [one.task_id for one in windows if one.task_id is not None and not one.missing]
+    for task_id in asked:
+        # Whether one in quarantine was released may be what is damaged.
+        if task_id in context.quarantined or await context.state_of(task_id) is not State.ABORTED:
+            return False
+        if await context.store.debit(task_id) is not None:
+            return False
+    return True
 
 
 def _check_charges_known(context: Context) -> None:
