@@ -31,7 +31,7 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
-    InstallTask,
+    InstallSeries,
     NoisedShare,
     OpenQuery,
     RecordProposal,
@@ -443,7 +443,7 @@ async def test_only_the_leader_drives(caller: AggregatorId) -> None:
         helper.seal_set(caller, seal_of(task, [])),
         helper.commit(caller, CommitQuery(task_id=task.task_id, set_digest=digest)),
         helper.abort(caller, AbortTask(task_id=task.task_id, reason="because")),
-        helper.install_task(caller, InstallTask(signed_task=network.task()[0], verify_key=bytes(range(32)))),
+        helper.install_series(caller, InstallSeries(signed=network.series()[0], seed=network.series()[1], orders=())),
     ]
 
     assert [await refusal(call) for call in calls] == [PeerProblem.NOT_LEADER] * len(calls)

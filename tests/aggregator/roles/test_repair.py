@@ -14,7 +14,7 @@ from fleetcount_aggregator.roles.repair import Repair, Settled
 from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_protocol.errors import RejectReason, TaskError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import Refusal, ReleaseAnswer
@@ -102,12 +102,12 @@ async def test_what_a_damaged_task_was_charged_counts_on(tmp_path: Path) -> None
     core = await network.start(0)
     core.context.limits = replace(core.context.limits, largest_epsilon=core.context.limits.largest_epsilon / 4)
 
-    signed, key = network.task(values=2, name="one more")
+    signed, key = network.once(values=2, name="one more")
     with pytest.raises(TaskError, match="tasks that overlap"):
-        await install(core.context, signed, key)
+        await install_series(core.context, signed, key)
     core.context.quarantined = {one: held._replace(task=None) for one, held in core.context.quarantined.items()}
     with pytest.raises(TaskError, match="what was charged is not known"):
-        await install(core.context, signed, key)
+        await install_series(core.context, signed, key)
     await network.stop_all()
 
 
@@ -218,7 +218,7 @@ async def test_debits_and_marks_are_mended_without_their_tasks(tmp_path: Path, c
     damage(tmp_path / "alpha.db", "UPDATE marks SET ledger_rows = 0")
     core = await network.start(0)
     with pytest.raises(TaskError, match="what was charged is not known"):
-        await install(core.context, *network.task(values=2, name="new", **LATER))
+        await install_series(core.context, *network.once(values=2, name="new", **LATER))
 
     looked = await repair_of(core.context).others(dry_run=True)
     assert {one.table for one in await core.context.store.damaged()} == {"ledger", "marks"}, "as it was"

@@ -48,7 +48,6 @@ from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device import (
     INSTALMENT_REPLIES,
     INSTALMENTS,
-    TASK_LIST_QUERY,
 )
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
 from fleetcount_protocol.wire.peer import split_seal_set
@@ -410,7 +409,7 @@ async def test_a_caller_that_sends_nothing_is_let_go() -> None:
         DeviceListening(AdmissionTable(idle_s=0.05)) as here,
         here.channel(device_authority().issue_device()) as channel,
     ):
-        for method in ("Upload", "ListTasks", "OpenSessions", "GetRelease"):
+        for method in ("Upload", "ListSeries", "OpenSessions", "GetRelease"):
             call = channel.stream_stream(f"{_SERVICE}/{method}")()
             async with asyncio.timeout(30):
                 assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -428,16 +427,16 @@ async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> Non
     ):
         held = [await here.upload(channel) for channel in (first, second)]
         assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_TASK] * 2
-        query = TASK_LIST_QUERY.encode("test")
+        query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test"))
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await second.unary_unary(f"{_SERVICE}/ListTasks")(query)
+            await second.unary_unary(f"{_SERVICE}/ListSeries")(query)
         await here.answer(await here.upload(third))
         await held[0].done_writing()
         assert await held[0].code() is grpc.StatusCode.OK
 
         assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
-        assert await second.unary_unary(f"{_SERVICE}/ListTasks")(query) == b""
+        assert await second.unary_unary(f"{_SERVICE}/ListSeries")(query) == b""
 
 
 async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_others(
@@ -474,7 +473,7 @@ async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_
 
 
 async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> None:
-    reading = {"ListTasks": TASK_LIST_QUERY.encode("test"), "GetRelease": b""}
+    reading = {"ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test")), "GetRelease": b""}
     calls = {**reading, "OpenSessions": b"", "Upload": b""}
     found: dict[Purpose, set[str]] = {}
     async with DeviceListening(AdmissionTable()) as here:
@@ -499,7 +498,7 @@ async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> Non
 async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> None:
     one = device_authority().issue_device()
     twin = Credential(certificate=twin_of(one.certificate), private_key=one.private_key)
-    query = TASK_LIST_QUERY.encode("test")
+    query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test"))
     async with (
         DeviceListening(AdmissionTable(calls_each=1)) as here,
         here.channel(one) as first,
@@ -508,7 +507,7 @@ async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> N
         held = await here.upload(first)
         await here.answer(held)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await second.unary_unary(f"{_SERVICE}/ListTasks")(query)
+            await second.unary_unary(f"{_SERVICE}/ListSeries")(query)
         held.cancel()
 
     assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")

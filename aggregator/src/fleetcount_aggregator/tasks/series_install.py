@@ -26,8 +26,8 @@ from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
 from fleetcount_aggregator.storage.store import SeriesRow, StoreError
 from fleetcount_aggregator.tasks.budget import charge_of_series
+from fleetcount_aggregator.tasks.charges import check_budgets
 from fleetcount_aggregator.tasks.decided import count_decided
-from fleetcount_aggregator.tasks.install import check_budgets
 from fleetcount_aggregator.tasks.key_lists import own_key_list
 from fleetcount_aggregator.tasks.period_budget import series_charge
 from fleetcount_aggregator.tasks.series_notes import take_up_notes

@@ -27,13 +27,11 @@ from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.schema import check_readable, check_standing
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
-from fleetcount_aggregator.tasks.period_budget import PeriodCharge, period_charge, series_charge, spent_from
+from fleetcount_aggregator.tasks.period_budget import PeriodCharge, series_charge, spent_from
 from fleetcount_aggregator.tasks.series_notes import orders_of, refused_by
 
 __all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_spent", "read_standing", "read_status", "read_tasks"]
 
-_MANY: Final = 100_000
-"""More tasks than are ever open."""
 _SET_ASIDE: Final = "(one that this version does not serve)"
 
 
@@ -123,24 +121,16 @@ def read_tasks(
 def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, Decimal]:
     """Return what every signal loses in the fullest period of `[limits] budget_period_s` that is not over.
 
-    As a new task on it would be judged: what was debited, open tasks and series, also what they ask later. What this
-    version cannot read is left out. Seconds of work where many windows are charged.
+    As a new series on it would be judged, also by what is asked later. What this version cannot read is left out.
+    Seconds of work where many windows are charged.
 
     Raises:
         StoreError: as `read_status`.
     """
     since = int(now) - limits.budget_period_s
     with _opened(place) as database:
-        rows = {row.task_id: row for row in archive_rows.read_charged(database, None, since)[1]}
-        rows |= {row.task_id: row for _, row in archive_rows.read_latest(database, _MANY, None, unfinished=True)}
         asked = [_charge_of(database, row) for row in series_rows.read_series(database, ended_after=since)]
-    charges = [charge for charge in asked if charge is not None]
-    for row in rows.values():
-        with suppress(DecodeError):
-            task = decode_signed_task(row.signed).task
-            if task.series is None:
-                charges.append(period_charge(task))
-    return spent_from(int(now), charges, limits)
+    return spent_from(int(now), [charge for charge in asked if charge is not None], limits)
 
 
 def _charge_of(database: SealedDatabase, row: SeriesRow) -> PeriodCharge | None:
