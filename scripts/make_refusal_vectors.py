@@ -2,9 +2,10 @@
 """Writes tests/vectors/refused/*.json: for every rule of every decoder the shortest bytes found that it refuses.
 
 Bytes come from a seeded search (tests/support/fuzz_decoders.py) that begins with the vectors, and for lengths beyond it
-from padding; session requests and report parts are spoilt one field at a time. Run when a layout or a rule is added:
-`fleetcount vectors` replays the files, tests/protocol/replay/test_refusals.py says which rules they lack. Keys in them
-protect nothing.
+from padding; session requests and report parts are spoilt one field at a time. Cases that the files have stay while
+they are refused: the search does not find every one again, and the keys of sessions are new each time. Run when a
+layout or a rule is added: `fleetcount vectors` replays the files, tests/protocol/replay/test_refusals.py says which
+rules they lack. Keys in them protect nothing.
 """
 
 import argparse
@@ -36,13 +37,19 @@ from tests.support.fuzz_decoders import rule_of, search, seeds  # noqa: E402 - p
 from tests.support.fuzz_fields import crossed  # noqa: E402 - path
 
 TARGET = ROOT / "tests" / "vectors" / "refused"
-LAYOUTS = {"task", "task_file", "task_file_stored", "series", "series_file", "record", "record_json"}
+LAYOUTS = {"task", "task_file", "task_file_stored"}
+LAYOUTS |= {"series", "series_file", "series_file_stored", "record", "record_json"}
 PADDED = [1 << power for power in range(10, 25)]
 
 
-def at_decoders(tries: int) -> Iterator[dict[str, Any]]:
-    """Yield one case a decoder and rule."""
+def at_decoders(tries: int, known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the known cases that are refused still, and one more for every decoder and rule that has none of them."""
     for name, decoder in decoders().items():
+        held: set[str] = set()
+        for case in known:
+            if case["decoder"] == name and (said := refusal_of(case)) is not None:
+                held.add(rule_of(said))
+                yield {**case, "refusal": words_of(said)}
         found = search(name, tries, random.Random(name), crossed(name, seeds(name)))  # noqa: S311 repeatable, not secret
         cases = {rule: {"decoder": name, "data": data.hex()} for rule, data in found.items()}
         for times in PADDED:
@@ -51,17 +58,38 @@ def at_decoders(tries: int) -> Iterator[dict[str, Any]]:
                 decoder.decode(bytes_of(case))
             except PeerError as error:
                 cases.setdefault(rule_of(error), case)
-        for case in cases.values():
-            yield {**case, "refusal": words_at(case)}
+        for rule, case in cases.items():
+            if rule not in held:
+                yield {**case, "refusal": words_at(case)}
+
+
+def refusal_of(case: dict[str, Any]) -> PeerError | None:
+    """Return how the code refuses a case, None if it takes it."""
+    try:
+        decoders()[case["decoder"]].decode(bytes_of(case))
+    except PeerError as error:
+        return error
+    return None
 
 
 def words_at(case: dict[str, Any]) -> str:
     """Return what the code says to a case."""
-    try:
-        decoders()[case["decoder"]].decode(bytes_of(case))
-    except PeerError as error:
-        return words_of(error)
-    raise AssertionError(f"{case['decoder']} takes {case['data'][:80]}")
+    said = refusal_of(case)
+    if said is None:
+        raise AssertionError(f"{case['decoder']} takes {case['data'][:80]}")
+    return words_of(said)
+
+
+def written(name: str) -> list[dict[str, Any]]:
+    """Return the cases that a file has: some were added by hand, where the search finds no way to a rule."""
+    path = TARGET / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def joined(name: str, made: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cases of a file that are refused still, as they are, and those made that it lacks by their `why`."""
+    known = {case["why"]: {**case, "refusal": said} for case in written(name) if (said := _said(case))}
+    return list({**{case["why"]: case for case in made}, **known}.values())
 
 
 def session_cases() -> Iterator[dict[str, Any]]:
@@ -163,8 +191,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write tests/vectors/refused/*.json.")
     parser.add_argument("--tries", type=int, default=5_000, help="mutations of a decoder's seeds (5,000)")
     tries = parser.parse_args().tries
-    spoilt = {"sessions": list(session_cases()), "reports": list(report_cases())}
-    every = list(at_decoders(tries))
+    spoilt = {"sessions": joined("sessions", session_cases()), "reports": joined("reports", report_cases())}
+    every = list(at_decoders(tries, written("messages") + written("layouts")))
     files = {
         "messages": [case for case in every if case["decoder"] not in LAYOUTS],
         "layouts": [case for case in every if case["decoder"] in LAYOUTS],

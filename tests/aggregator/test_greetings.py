@@ -14,7 +14,7 @@ from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.tasks.install import check_task_here
+from fleetcount_aggregator.tasks.series_install import check_series_here
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.greetings import Epoch, decode_epoch, decode_greeting, sign_epoch
 from fleetcount_protocol.clock import ManualClock
@@ -367,9 +367,9 @@ async def test_no_task_is_installed_with_a_peer_whose_clock_is_too_far_away(seco
 
     with pytest.raises(TaskError, match=rf"clock of beta is \{seconds:+.1f} s .* allowed: 30 s \(\[limits\]"):
         await network.ask()
-    signed, verify_key = network.task(round_one_closes=START + 3600, round_two_closes=START + 7200)
+    signed, seed = network.once(round_one_closes=START + 3600, round_two_closes=START + 7200)
     with pytest.raises(TaskError, match=rf"clock of alpha is \{-seconds:+.1f} s"):
-        check_task_here(network.core(1).context, signed, verify_key)
+        check_series_here(network.core(1).context, signed, seed)
 
 
 async def test_a_small_difference_is_known_and_changes_nothing() -> None:

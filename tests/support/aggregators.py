@@ -29,7 +29,6 @@ from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import Store, StoreError
-from fleetcount_aggregator.tasks.install import install
 from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_aggregator.tasks.series_install import install_series, load_series
 from fleetcount_aggregator.transport.memory_peers import MemoryPeer
@@ -44,6 +43,7 @@ from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, n
 from fleetcount_protocol.clock import Clock, ManualClock
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin, Participants, Schedule
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signing import sign_series
@@ -332,13 +332,34 @@ class Network:
         """Return the task with everybody's signature."""
         return SignedTask(task=task, signatures=tuple(sign_task(task, seat.signing_key) for seat in self.seats))
 
+    def once(self, **changes: object) -> tuple[SignedSeries, bytes]:
+        """Return a signed series of one window that asks what `task` does with the same changes, and its seed."""
+        task = self.task(**changes)[0].task
+        opens, two_rounds = task.round_one_opens, task.round_two_closes
+        if task.upload_style is UploadStyle.ONE_ENVELOPE:
+            two_rounds = task.round_one_closes
+        rounds, step = two_rounds - opens, task.time_precision_s
+        shared = ("name", "deployment", "signal", "domain", "mode", "mechanism", "release", "upload_style")
+        return self.series(
+            **{name: getattr(task, name) for name in (*shared, "time_precision_s", "min_batch_size")},
+            aggregators=tuple(replace(one, hpke_keys=()) for one in task.aggregators),
+            schedule=Schedule(
+                first=opens,
+                every_s=-(-max(rounds, 60) // step) * step,
+                windows=1,
+                round_one_s=task.round_one_closes - opens,
+                round_two_s=two_rounds - task.round_one_closes,
+                expiry_s=task.expiry - two_rounds,
+            ),
+        )
+
     async def ask(self, **changes: object) -> Task:
-        """Install a task everywhere and return it."""
-        signed, verify_key = self.task(**changes)
-        core = self.core(0)
-        task = await install(core.context, signed, verify_key)
-        await core.scheduler.look_after(task)
-        return signed.task
+        """Let the leader install a series of one window and hand it to everybody; return the window's task."""
+        signed, seed = self.once(**changes)
+        await install_series(self.core(0).context, signed, seed)
+        for _ in range(2):  # The others decide about the window once they have the series.
+            await self.look_after_all()
+        return window_task(signed.series, 0)
 
     async def stand(self, **changes: object) -> Series:
         """Install a series at the leader, let it hand it to everybody, and return it."""
@@ -357,6 +378,11 @@ class Network:
         missing = await self.missing(series, position)
         following = self.core(position).context.series[series.series_id].following
         return [missing.get(index, "task") for index in range(following)]
+
+    async def come_to(self, task: Task) -> None:
+        """Move the clock to a minute before a window opens, and let everybody decide about it."""
+        await self.advance_to(task.round_one_opens - 60)
+        await self.look_after_all()
 
     async def advance_to(self, moment: int) -> None:
         """Move the clock forward to a moment."""

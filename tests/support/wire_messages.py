@@ -15,7 +15,6 @@ from fleetcount_protocol.messages import (
     FinishBatch,
     FinishedRecord,
     InstallSeries,
-    InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
@@ -36,7 +35,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.series.key_list import sign_key_list
 from fleetcount_protocol.series.orders import OrderAction, sign_order
-from fleetcount_protocol.shared import SharedIds
+from fleetcount_protocol.shared import SharedIds, SharedQuery
 from fleetcount_protocol.task.task import Mode
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import peer as peer_codec
@@ -147,7 +146,6 @@ def peer_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
 
 
 def _task_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
-    signed = sign_all(one_round_task(Mode.RESPONSE))
     status = TaskStatus(
         state=TaskState.RELEASING,
         ledger_rows=7,
@@ -155,15 +153,12 @@ def _task_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         rejections=((RejectReason.TOO_LATE, 3), (RejectReason.INVALID_PROOF, 1)),
     )
     return {
-        "install_task": (peer_codec.INSTALL_TASK, InstallTask(signed_task=signed, verify_key=seed_bytes("verify"))),
-        "install_answer": (peer_codec.INSTALL_ANSWER, TaskState.ANNOUNCED),
         "deliver_answer": (peer_codec.DELIVER_ANSWER, TaskState.RELEASED),
         "abort_answer": (peer_codec.ABORT_ANSWER, TaskState.ABORTED),
         "abort_task": (peer_codec.ABORT_TASK, AbortTask(task_id=TASK, reason="peer_unreachable")),
         "status_query": (peer_codec.STATUS_QUERY, TASK),
-        "shared_query": (peer_shared.SHARED_QUERY, TASK),
-        "shared_query_first": (peer_shared.SHARED_QUERY, None),
-        "shared_ids": (peer_shared.SHARED_IDS, SharedIds(task_ids=(TASK,), series_ids=(), following=TASK)),
+        "shared_query": (peer_shared.SHARED_QUERY, SharedQuery()),
+        "shared_ids": (peer_shared.SHARED_IDS, SharedIds(series_ids=(SeriesId(TASK),))),
         "shared_series_query": (peer_shared.SHARED_SERIES_QUERY, SeriesId(TASK)),
         "status": (peer_codec.STATUS, status),
         "status_aborted": (

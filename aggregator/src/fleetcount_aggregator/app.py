@@ -260,7 +260,6 @@ def _limits(config: AggregatorConfig) -> Limits:
         allow_one_sided=limits.allow_one_sided,
         largest_posterior=limits.largest_posterior,
         sessions_per_device=limits.sessions_per_device,
-        open_tasks=limits.open_tasks,
         keep_digests_s=limits.keep_digests_s,
         keep_records_s=limits.keep_records_s,
         give_up_s=limits.give_up_s,

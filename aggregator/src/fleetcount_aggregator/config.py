@@ -15,7 +15,6 @@ from urllib.parse import parse_qsl, urlsplit
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_protocol.endpoint import is_loopback, split_listener
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.limits import MAX_TASKS_PER_LIST
 from fleetcount_protocol.wire.topics import BUCKETS
 from fleetcount_transport.admission.admission import AdmissionTable
 from fleetcount_transport.server_config import (
@@ -271,7 +270,6 @@ class LimitsTable:
     allow_one_sided: bool = setting(Table.boolean, default=False)
     largest_posterior: Fraction | None = setting(Table.number, _POSTERIOR, default=None)
     sessions_per_device: int = setting(Table.integer, 1, 10_000, default=16)
-    open_tasks: int = setting(Table.integer, 1, MAX_TASKS_PER_LIST, default=2000)
     keep_digests_s: int = setting(Table.integer, 0, _TEN_YEARS_S, default=86_400)
     keep_records_s: int | None = setting(Table.integer, 3600, 10 * _TEN_YEARS_S, default=None)
     give_up_s: float = setting(Table.seconds, 1, 30 * 86_400, default=900.0)

@@ -76,8 +76,8 @@ class Limits:
     any other, and with `allow_one_sided` those for a value replaced by none. `total_epsilon` (None: ten times as much)
     at `total_delta` bounds what the tasks and series on one signal lose together in any `budget_period_s` seconds.
     A record that gives a person a posterior above `largest_posterior` is not signed (`release.telling`).
-    `open_tasks` may be under way at a time, windows of series not counted. The digests of a task's reports are kept
-    until `keep_digests_s` after it expires, its record and its debit until `keep_records_s` after that, None for ever.
+    The digests of a task's reports are kept until `keep_digests_s` after it expires, its record and its debit until
+    `keep_records_s` after that, None for ever.
     `give_up_s` is how long after its last window a task may take before its leader gives up; a helper waits twice as
     long for a silent leader. `leeway_s` is how late an instalment may come, if that is not more than a twentieth of its
     window; no task is installed with a peer whose clock is further away than `largest_skew_s`.
@@ -92,7 +92,6 @@ class Limits:
     allow_one_sided: bool = False
     largest_posterior: Fraction | None = None
     sessions_per_device: int = 16
-    open_tasks: int = 2000
     keep_digests_s: int = 86_400
     keep_records_s: int | None = None
     give_up_s: float = 900.0
@@ -174,8 +173,6 @@ class Context:
     """The tasks in work: those that have not ended, or of which the leader still owes the others the record."""
     awake: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
     """Those of `live` that are to be looked at: new, moved, or with something to do (`roles.scheduler`)."""
-    spread: set[TaskId] = field(default_factory=set[TaskId])
-    """Those of `live` that this aggregator leads and that every helper has."""
     resting: dict[TaskId, None] = field(default_factory=dict[TaskId, None])
     """The ended tasks that are still in `tasks`, the first to leave first."""
     ended: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])

@@ -23,8 +23,9 @@ class InstalledSeries:
     """A series this aggregator has checked and stored.
 
     `orders` are those taken; `given` the notes of what each other aggregator has; `refused_by` the one that does not
-    take the series. `following` is the first window that is not decided about; those before it are in the store alone
-    (`tasks.decided`), which may have decided about more where `is_behind`. `lock`: orders and windows, one at a time.
+    take the series; `was_debited` whether a debit of it was seen (`tasks.charges`). `following` is the first window
+    that is not decided about; those before it are in the store alone (`tasks.decided`), which may have decided about
+    more where `is_behind`. `lock`: orders and windows, one at a time.
     """
 
     signed: SignedSeries
@@ -35,6 +36,7 @@ class InstalledSeries:
     following: int = 0
     is_behind: bool = False
     refused_by: str = ""
+    was_debited: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     @property

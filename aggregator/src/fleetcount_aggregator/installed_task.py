@@ -84,11 +84,6 @@ class InstalledTask:
         return {WHOLE: Window(opens=task.round_one_opens, closes=task.round_one_closes)}
 
     @cached_property
-    def listed_bytes(self) -> int:
-        """No less than the bytes the task takes in a list of tasks."""
-        return len(self.task.canonical) + sum(len(one) + 4 for one in self.signed.signatures) + 16
-
-    @cached_property
     def closes(self) -> int:
         """When the last window closes, Unix seconds."""
         return max(window.closes for window in self.windows.values())

@@ -33,7 +33,7 @@ from typing import Final
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import TaskId
 
-from fleetcount_aggregator.context import UNFINISHED, Context
+from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, State, StateConflictError
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.store import BatchRow, LedgerRow, StepRow, TaskChange
@@ -44,7 +44,6 @@ __all__ = ["KEPT", "RULES", "Entry", "Step", "StepRule", "move", "once", "step_n
 class Step(enum.Enum):
     """The durable steps of a task; the value is the name in the store, which existing stores hold: never change one."""
 
-    INSTALLED = "installed"
     BATCHES = "batches"
     PROPOSE = "propose"
     FINISH = "finish"
@@ -79,7 +78,6 @@ _RELEASED: Final = frozenset({State.RELEASED})
 
 RULES: Final[Mapping[Step, StepRule]] = MappingProxyType(
     {
-        Step.INSTALLED: StepRule(allowed=UNFINISHED),
         Step.BATCHES: StepRule(allowed=_AGREEING),
         Step.PROPOSE: StepRule(allowed=_AGREEING, per_batch=True),
         Step.FINISH: StepRule(allowed=_AGREEING, per_batch=True),

@@ -18,7 +18,6 @@ from fleetcount_protocol.messages import (
     FinishBatch,
     FinishedRecord,
     InstallSeries,
-    InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
@@ -32,7 +31,6 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.series.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
-from fleetcount_protocol.task.task import SignedTask
 
 from fleetcount_aggregator.host.states import State, StateConflictError
 
@@ -69,10 +67,6 @@ class Peer(Protocol):
 
     Every method raises PeerRefusalError or PeerUnreachableError.
     """
-
-    async def install_task(self, request: InstallTask) -> State:
-        """Hand over a task signed by all; return its state there."""
-        ...
 
     async def install_series(self, request: InstallSeries) -> SeriesAnswer:
         """Hand over a series signed by all; the answer holds the peer's key list of now."""
@@ -118,12 +112,8 @@ class Peer(Protocol):
         """Return where the task stands there."""
         ...
 
-    async def shared(self, after: TaskId | None) -> SharedIds:
-        """Return which tasks, by id above one, and which series there are there that the caller takes part in."""
-        ...
-
-    async def shared_task(self, task_id: TaskId) -> SignedTask:
-        """Return one of those tasks as all have signed it."""
+    async def shared(self) -> SharedIds:
+        """Return which series there are there that the caller takes part in."""
         ...
 
     async def shared_series(self, series_id: SeriesId) -> InstallSeries:

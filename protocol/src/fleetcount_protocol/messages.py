@@ -16,7 +16,6 @@ from fleetcount_protocol.limits import MAX_KEY_NUMBER, MAX_ORDERS_PER_SERIES
 from fleetcount_protocol.series.key_list import SignedKeyList
 from fleetcount_protocol.series.orders import SignedOrder
 from fleetcount_protocol.series.series import SignedSeries
-from fleetcount_protocol.task.task import SignedTask
 
 __all__ = [
     "AbortTask",
@@ -28,7 +27,6 @@ __all__ = [
     "FinishBatch",
     "FinishedRecord",
     "InstallSeries",
-    "InstallTask",
     "Instalment",
     "InstalmentReply",
     "NoisedShare",
@@ -280,14 +278,6 @@ def _check_orders(signed: SignedSeries, orders: tuple[SignedOrder, ...]) -> None
 
 
 # Between aggregators. The leader drives; every request may be repeated and is answered with the same bytes.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstallTask:
-    """Leader to helper: a task signed by all, and its verification key (32 bytes)."""
-
-    signed_task: SignedTask
-    verify_key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

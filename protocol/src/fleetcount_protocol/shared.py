@@ -3,36 +3,30 @@
 Holds and checks; what of it is unknown where is the aggregators' business.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.ids import SeriesId
 
-__all__ = ["SharedIds"]
+__all__ = ["SharedIds", "SharedQuery"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedQuery:
+    """Asks for all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedIds:
-    """A part of the tasks (no windows) and, in the first part, all series that two aggregators take part in.
-
-    `following`: what to ask for after, None if this was the last part.
+    """The series that two aggregators take part in.
 
     Raises:
-        DecodeError: ids that do not ascend, or a task above `following`.
+        DecodeError: ids that do not ascend.
     """
 
-    task_ids: tuple[TaskId, ...]
     series_ids: tuple[SeriesId, ...]
-    following: TaskId | None
 
     def __post_init__(self) -> None:
-        if not (_ascend(self.task_ids) and _ascend(self.series_ids)):
+        if not all(one < other for one, other in pairwise(self.series_ids)):
             raise DecodeError("shared ids must ascend")
-        if self.following is not None and self.task_ids and self.following < self.task_ids[-1]:
-            raise DecodeError("a shared task is above what is asked for next")
-
-
-def _ascend(ids: Sequence[bytes]) -> bool:
-    return all(one < other for one, other in pairwise(ids))

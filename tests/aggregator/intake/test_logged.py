@@ -33,7 +33,7 @@ async def test_logs_of_a_question_from_its_beginning_to_its_end_name_no_device()
 
     assert all(isinstance(one, Refusal) for one in refused)
     assert all(isinstance(one, Receipt) for one in repeated)
-    assert {line["event"] for line in lines} >= {"task_installed", "task_released"}
+    assert {line["event"] for line in lines} >= {"series_installed", "task_released"}
     assert {line["task"] for line in lines if "task" in line} == {str(task.task_id)}
     text = repr(lines)
     found = [

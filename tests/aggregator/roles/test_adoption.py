@@ -14,13 +14,16 @@ from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
 from fleetcount_aggregator.storage.row_seal import RowSeal
-from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_aggregator.tasks.series_orders import take_own_order
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import InstallTask
+from fleetcount_protocol.messages import InstallSeries
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
+from fleetcount_protocol.series.series import SignedSeries
+from fleetcount_protocol.series.signing import sign_series
+from fleetcount_protocol.shared import SharedIds, SharedQuery
 from fleetcount_protocol.task.task import Task
 
 from tests.support.aggregators import START, Network, answer_all
@@ -139,14 +142,14 @@ async def test_nothing_new_is_taken_before_every_peer_has_shown_what_it_knows(
     town.back_up()
     context = await town.lose_and_restore()
     await network.stop(2)
-    signed, key = network.task(values=2)
+    signed, seed = network.once(values=2)
     alpha, helper = AggregatorId("alpha"), network.core(1).helper
-    request = InstallTask(signed_task=signed, verify_key=key)
+    request = InstallSeries(signed=signed, seed=seed, orders=())
     looked: list[PeerProblem] = []
 
     async def sleep(_: float) -> None:
         with pytest.raises(PeerRefusalError) as refused:
-            await helper.install_task(alpha, request)
+            await helper.install_series(alpha, request)
         looked.append(refused.value.problem)
         await network.start(2)
 
@@ -154,11 +157,11 @@ async def test_nothing_new_is_taken_before_every_peer_has_shown_what_it_knows(
     await settle_restored(context, ReleaseSteps(context))
 
     assert looked == [PeerProblem.BUSY], "gamma was away once"
-    assert await helper.install_task(alpha, request) is State.ANNOUNCED
+    assert (await helper.install_series(alpha, request)).series_id == signed.series.series_id
     await network.stop_all()
 
 
-async def test_an_aggregator_shows_a_task_to_those_who_are_named_in_it_and_junk_is_not_taken_up(
+async def test_an_aggregator_shows_a_series_to_those_who_are_named_in_it_and_junk_is_not_taken_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     town = Town(tmp_path, 0, count=3)
@@ -166,34 +169,32 @@ async def test_an_aggregator_shows_a_task_to_those_who_are_named_in_it_and_junk_
     await network.start_all()
     town.back_up()
     pair = tuple(seat.aggregator for seat in network.seats[1:])
-    signed, key = network.task(values=2)
-    theirs = replace(signed.task, aggregators=pair)
-    good = replace(network.sign(theirs), signatures=network.sign(theirs).signatures[1:])
-    await install(network.core(1).context, good, key)
+    named, seed = network.once(values=2)
+    theirs = replace(named.series, aggregators=tuple(replace(one, hpke_keys=()) for one in pair))
+    signatures = tuple(sign_series(theirs, seat.signing_key) for seat in network.seats[1:])
+    await install_series(network.core(1).context, SignedSeries(series=theirs, signatures=signatures), seed)
     helper = network.core(1).helper
-    assert (await helper.shared(town.name, None)).task_ids == ()
-    assert (await helper.shared(AggregatorId("gamma"), None)).task_ids == (theirs.task_id,)
+    assert (await helper.shared(town.name, SharedQuery())).series_ids == ()
+    assert (await helper.shared(AggregatorId("gamma"), SharedQuery())).series_ids == (theirs.series_id,)
     with pytest.raises(PeerRefusalError, match="unknown_task"):
-        await helper.shared_task(town.name, theirs.task_id)
-    forged = replace(signed, signatures=(bytes(64), *signed.signatures[1:]))
+        await helper.shared_series(town.name, theirs.series_id)
+    forged = replace(named, signatures=(bytes(64), *named.signatures[1:]))
     context = await town.lose_and_restore()
 
     async def shown(*_: object) -> object:
-        return forged
-
-    listed = await helper.shared(town.name, None)
-    monkeypatch.setattr(type(helper), "shared_task", shown)
+        return InstallSeries(signed=forged, seed=seed, orders=())
 
     async def lists(*_: object) -> object:
-        return replace(listed, task_ids=(signed.task.task_id,))
+        return SharedIds(series_ids=(named.series.series_id,))
 
+    monkeypatch.setattr(type(helper), "shared_series", shown)
     monkeypatch.setattr(type(helper), "shared", lists)
     monkeypatch.setattr(
         "fleetcount_aggregator.roles.repair.asyncio", SimpleNamespace(sleep=None)
     )  # It waits for nobody.
     await settle_restored(context, ReleaseSteps(context))
 
-    assert await context.store.task(signed.task.task_id) is None, "its operator never signed it"
+    assert named.series.series_id not in context.series, "its operator never signed it"
     assert await context.store.ledger_rows() == 0
     await network.stop_all()
 
@@ -246,7 +247,7 @@ async def test_a_leader_that_was_put_back_refuses_nothing_for_good_while_it_asks
 
     assert context.adopting
     with pytest.raises(TaskError, match="put back"):
-        await install(context, *network.task(values=2))
+        await install_series(context, *network.once(values=2))
     await settle_restored(context, ReleaseSteps(context))
-    await install(context, *network.task(values=2))
+    await install_series(context, *network.once(values=2))
     await network.stop_all()

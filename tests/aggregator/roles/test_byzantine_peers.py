@@ -15,7 +15,7 @@ from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.release.noise import SystemNoise
-from fleetcount_aggregator.release.record import record_bytes
+from fleetcount_aggregator.release.record import WindowTerms, record_bytes
 from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict, StoreError
@@ -31,7 +31,7 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
-    InstallTask,
+    InstallSeries,
     NoisedShare,
     OpenQuery,
     RecordProposal,
@@ -40,7 +40,7 @@ from fleetcount_protocol.messages import (
     SetDiffers,
     TaskStatus,
 )
-from fleetcount_protocol.release import commit_to, decode_record
+from fleetcount_protocol.release import ChainLink, commit_to, decode_record
 from fleetcount_protocol.release.set_digest import leaf_digests, set_root
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.field import FIELD64
@@ -443,7 +443,7 @@ async def test_only_the_leader_drives(caller: AggregatorId) -> None:
         helper.seal_set(caller, seal_of(task, [])),
         helper.commit(caller, CommitQuery(task_id=task.task_id, set_digest=digest)),
         helper.abort(caller, AbortTask(task_id=task.task_id, reason="because")),
-        helper.install_task(caller, InstallTask(signed_task=network.task()[0], verify_key=bytes(range(32)))),
+        helper.install_series(caller, InstallSeries(signed=network.series()[0], seed=network.series()[1], orders=())),
     ]
 
     assert [await refusal(call) for call in calls] == [PeerProblem.NOT_LEADER] * len(calls)
@@ -501,9 +501,13 @@ async def steered(network: Network, task: Task, target: list[int]) -> tuple[Open
     return query, leader, await helper.open_share(ALPHA, query)
 
 
-def proposal(task: Task, shares: tuple[NoisedShare, ...], numbers: list[int]) -> RecordProposal:
+def proposal(network: Network, task: Task, shares: tuple[NoisedShare, ...], numbers: list[int]) -> RecordProposal:
     """Return a record that really follows from the numbers."""
-    record = record_bytes(task.canonical, numbers, task.round_two_closes)
+    assert task.series is not None
+    series = network.core(1).context.series[task.series.series_id].series
+    first = ChainLink(previous=None, previous_index=None, missing=())
+    terms = WindowTerms(chain=first, shape=series.shape, delta=series.delta)
+    record = record_bytes(task.canonical, numbers, task.round_two_closes, terms)
     return RecordProposal(task_id=task.task_id, shares=shares, record=record)
 
 
@@ -514,8 +518,8 @@ async def test_a_share_that_was_not_committed_to_is_not_signed() -> None:
     adapted = replace(leader, vector=FIELD64.encode_vector(FIELD64.add_vectors([vector, [1, 0, 0, 0]], 4)))
     helper = network.core(1).helper
 
-    problem = await refusal(helper.sign_record(ALPHA, proposal(task, (adapted, own), [2, 0, 1, 1])))
-    honest = await helper.sign_record(ALPHA, proposal(task, (leader, own), [1, 0, 1, 1]))
+    problem = await refusal(helper.sign_record(ALPHA, proposal(network, task, (adapted, own), [2, 0, 1, 1])))
+    honest = await helper.sign_record(ALPHA, proposal(network, task, (leader, own), [1, 0, 1, 1]))
 
     assert problem is PeerProblem.DISAGREES
     assert honest.aggregator_id == BETA
@@ -526,7 +530,7 @@ async def test_numbers_beyond_reports_and_noise_are_not_signed(number: int, sign
     """Four reports; two noises of epsilon 1 stay within 64 each, all but surely."""
     network, task = await stopped_at("leader.after_helpers_sealed")
     _, leader, own = await steered(network, task, [number, 0, 0, 0])
-    call = network.core(1).helper.sign_record(ALPHA, proposal(task, (leader, own), [number, 0, 0, 0]))
+    call = network.core(1).helper.sign_record(ALPHA, proposal(network, task, (leader, own), [number, 0, 0, 0]))
 
     if signed:
         assert (await call).aggregator_id == BETA

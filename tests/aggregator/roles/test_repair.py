@@ -14,10 +14,10 @@ from fleetcount_aggregator.roles.repair import Repair, Settled
 from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_protocol.errors import RejectReason, TaskError
 from fleetcount_protocol.ids import AggregatorId, TaskId
-from fleetcount_protocol.messages import InstallTask, Refusal, ReleaseAnswer
+from fleetcount_protocol.messages import Refusal, ReleaseAnswer
 from fleetcount_protocol.task.task import Task
 
 from tests.support.aggregators import START, Network, TestDevice, answer_all
@@ -66,7 +66,8 @@ async def undelivered(directory: Path) -> tuple[Network, Task]:
 
 async def test_a_damaged_task_is_in_quarantine_and_the_others_go_on(tmp_path: Path) -> None:
     network, task = await answered(tmp_path)
-    other = await network.ask(values=2, name="another", signal="Vehicle.Speed", **LATER)
+    times = LATER | {"round_one_opens": START + 70}
+    other = await network.ask(values=2, name="another", signal="Vehicle.Speed", **times)
     late = TestDevice(network, task, 9)
     await late.open_sessions()
     await network.stop(1)
@@ -85,10 +86,6 @@ async def test_a_damaged_task_is_in_quarantine_and_the_others_go_on(tmp_path: Pa
         await core.helper.status(task.task_id, AggregatorId("alpha"))
     with pytest.raises(DamagedError):
         await once(core.context, task.task_id, Step.SIGN, b"", Entry())
-    known = network.core(0).context.tasks[task.task_id]
-    request = InstallTask(signed_task=known.signed, verify_key=known.verify_key)
-    with pytest.raises(DamagedError):
-        await core.helper.install_task(AggregatorId("alpha"), request)
     assert b'fleetcount_damaged_total{table="tasks"} 1.0' in core.context.metrics.render()
     core.context.quarantine(Damage(table="log", what="its rows are whole", task_id=other.task_id))
     with pytest.raises(DamagedError):
@@ -105,12 +102,12 @@ async def test_what_a_damaged_task_was_charged_counts_on(tmp_path: Path) -> None
     core = await network.start(0)
     core.context.limits = replace(core.context.limits, largest_epsilon=core.context.limits.largest_epsilon / 4)
 
-    signed, key = network.task(values=2, name="one more")
+    signed, key = network.once(values=2, name="one more")
     with pytest.raises(TaskError, match="tasks that overlap"):
-        await install(core.context, signed, key)
+        await install_series(core.context, signed, key)
     core.context.quarantined = {one: held._replace(task=None) for one, held in core.context.quarantined.items()}
     with pytest.raises(TaskError, match="what was charged is not known"):
-        await install(core.context, signed, key)
+        await install_series(core.context, signed, key)
     await network.stop_all()
 
 
@@ -221,7 +218,7 @@ async def test_debits_and_marks_are_mended_without_their_tasks(tmp_path: Path, c
     damage(tmp_path / "alpha.db", "UPDATE marks SET ledger_rows = 0")
     core = await network.start(0)
     with pytest.raises(TaskError, match="what was charged is not known"):
-        await install(core.context, *network.task(values=2, name="new", **LATER))
+        await install_series(core.context, *network.once(values=2, name="new", **LATER))
 
     looked = await repair_of(core.context).others(dry_run=True)
     assert {one.table for one in await core.context.store.damaged()} == {"ledger", "marks"}, "as it was"

@@ -195,23 +195,6 @@ async def test_what_is_forgotten_is_gone_but_was_debited_for_ever(store: Store) 
     assert (await store.ledger_rows(), await store.ledger()) == (3, [])
 
 
-async def test_the_tasks_debited_on_a_signal_are_found_by_its_normal_form_and_time(store: Store) -> None:
-    await install(store, range(6))
-    for number, (signal, closes) in enumerate(
-        [("Vehicle.Speed", 20), ("vehicle.SPEED", 30), ("Vehicle.Other", 30), ("Vehicle.Speed", 10)]
-    ):
-        await debit(store, number, signal, closes)
-    await store.install_series(SERIES)
-    await store.decide_windows([WindowRow(series_id=SERIES.series_id, index=0, task_id=task_id(4))])
-    await debit(store, 4)
-
-    for known in ([], [task_id(0)]):
-        ids, rows = await store.charged_on("vehicle.speed", 15, known)
-
-        assert ids == [task_id(0), task_id(1)]
-        assert [row.task_id for row in rows] == [one for one in ids if one not in known]
-
-
 async def test_windows_stay_while_their_series_runs_and_it_goes_with_the_last_of_them(store: Store) -> None:
     await store.install_series(SERIES)
     for number in (1, 2):

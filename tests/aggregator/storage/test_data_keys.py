@@ -307,7 +307,7 @@ async def test_an_open_task_of_a_store_from_before_data_keys_goes_on_to_its_rele
 
     answers = [await network.core(position).service.release(task.task_id) for position in range(2)]
     assert {answer.state for answer in answers} == {State.RELEASED}
-    assert len(network.core(1).context.series) == 1
+    assert len(network.core(1).context.series) == 2
     await network.stop_all()
 
 

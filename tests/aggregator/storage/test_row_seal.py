@@ -66,6 +66,7 @@ async def crashed(files: Path) -> Crashed:
         "expiry": now + 90_000,
     }
     drawn = await network.ask(values=2, name="another question", signal="Vehicle.Speed", **later)
+    await network.come_to(drawn)
     await network.stop(0)
     await network.start(0, "leader.after_commitments")
     half = TestDevice(network, drawn, 20)

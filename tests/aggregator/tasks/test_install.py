@@ -1,6 +1,5 @@
 """Which tasks an aggregator takes on, from whom, and what the budget allows."""
 
-import hashlib
 import itertools
 from dataclasses import replace
 from decimal import Decimal
@@ -10,25 +9,25 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.tasks.budget import Charge, charge_of, check_budget, debit_row
 from fleetcount_aggregator.tasks.directory import TaskDirectory
-from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.series_install import install_series
+from fleetcount_aggregator.tasks.status import read_spent, read_status
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_protocol.errors import SignatureError, TaskError
-from fleetcount_protocol.ids import AggregatorId, Digest
-from fleetcount_protocol.messages import InstallTask
+from fleetcount_protocol.series.series import SignedSeries
+from fleetcount_protocol.series.signed_file import encode_signed_series
+from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.signing import sign_task
-from fleetcount_protocol.task.task import HpkeKey, Mode, Release, ReleaseKind, SignedTask
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 
 from tests.support.aggregators import START, Network, answer_all
 from tests.support.protocol_samples import one_round_task
 
-KEY = bytes(range(32))
+SEED = bytes(range(1, 33))
 
 
 async def started(**limits: object) -> Network:
@@ -37,15 +36,15 @@ async def started(**limits: object) -> Network:
     return network
 
 
-async def refused(network: Network, signed: SignedTask, match: str, key: bytes = KEY) -> None:
+async def refused(network: Network, signed: SignedSeries, match: str, seed: bytes = SEED) -> None:
     with pytest.raises((TaskError, SignatureError), match=match):
-        await install(network.core(0).context, signed, key)
-    assert not await network.core(0).context.store.tasks_in_work()
+        await install_series(network.core(0).context, signed, seed)
+    assert not await network.core(0).context.store.series()
 
 
 async def test_a_task_needs_everybody_s_valid_signature() -> None:
     network = await started()
-    signed, _ = network.task()
+    signed, _ = network.once()
 
     await refused(network, replace(signed, signatures=(signed.signatures[0], b"")), "missing")
     await refused(network, replace(signed, signatures=(signed.signatures[0], bytes(64))), "does not verify")
@@ -54,19 +53,19 @@ async def test_a_task_needs_everybody_s_valid_signature() -> None:
 
 async def test_a_task_with_another_s_signing_key_is_refused() -> None:
     network, stranger = await started(), Network(2)
-    task = network.task()[0].task
-    impostor = replace(task.aggregators[1], signing_public_key=stranger.seats[1].aggregator.signing_public_key)
-    forged = replace(task, aggregators=(task.aggregators[0], impostor))
+    series = network.once()[0].series
+    impostor = replace(series.aggregators[1], signing_public_key=stranger.seats[1].aggregator.signing_public_key)
+    forged = replace(series, aggregators=(series.aggregators[0], impostor))
     keys = (network.seats[0].signing_key, stranger.seats[1].signing_key)
 
-    signed = SignedTask(task=forged, signatures=tuple(sign_task(forged, key) for key in keys))
+    signed = SignedSeries(series=forged, signatures=tuple(sign_series(forged, key) for key in keys))
 
     await refused(network, signed, "another signing key")
 
 
 async def test_a_task_under_an_untrusted_aggregator_is_refused() -> None:
     network, three = await started(), Network(3)
-    await refused(network, three.task()[0], "trusted")
+    await refused(network, three.once()[0], "trusted")
 
 
 @pytest.mark.parametrize(
@@ -82,30 +81,19 @@ async def test_a_task_under_an_untrusted_aggregator_is_refused() -> None:
             {"release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(9), level=Fraction(19, 20))},
             "at most 4",
         ),
-        ({"verify_key_digest": Digest(bytes(32))}, "verify key"),
     ],
 )
 async def test_a_task_beyond_the_operator_s_limits_is_refused(changes: dict[str, object], match: str) -> None:
     network = await started(smallest_min_batch_size=10)
-    signed, _ = network.task(**{"min_batch_size": 10, **changes})
+    signed, _ = network.once(**{"min_batch_size": 10, **changes})
 
     await refused(network, signed, match)
-
-
-async def test_a_task_whose_sealing_key_is_not_ours_is_refused() -> None:
-    network = await started()
-    task = network.task()[0].task
-    other = replace(
-        task.aggregators[0],
-        hpke_keys=(HpkeKey(key_id=1, public_key=Network(2).seats[0].aggregator.hpke_keys[0].public_key),),
-    )
-
-    await refused(network, network.sign(replace(task, aggregators=(other, task.aggregators[1]))), "sealing key 1")
+    await refused(network, network.once(min_batch_size=10)[0], "seed of verify keys", bytes(32))
 
 
 async def test_a_task_whose_round_one_is_over_is_refused() -> None:
     network = await started()
-    signed, _ = network.task()
+    signed, _ = network.once()
     network.clock.advance(20)
 
     await refused(network, signed, "past")
@@ -116,9 +104,9 @@ async def test_a_renamed_repeat_is_a_repeat() -> None:
     await network.ask(values=4)
 
     with pytest.raises(TaskError, match="sum to"):
-        await install(network.core(0).context, network.task(values=4, name="another name")[0], KEY)
+        await network.ask(values=4, name="another name")
     with pytest.raises(TaskError, match="sum to"):
-        await install(network.core(0).context, network.task(values=4, signal="VEHICLE.currentlocation")[0], KEY)
+        await network.ask(values=4, signal="VEHICLE.currentlocation")
 
 
 async def test_other_signals_and_other_windows_are_no_repeat() -> None:
@@ -133,7 +121,7 @@ async def test_other_signals_and_other_windows_are_no_repeat() -> None:
         round_two_closes=START + 50,
     )
 
-    assert len(network.core(0).context.tasks) == 3
+    assert len(network.core(0).context.series) == 3
 
 
 async def test_an_aborted_task_gives_its_room_back_and_a_released_one_does_not() -> None:
@@ -147,7 +135,9 @@ async def test_an_aborted_task_gives_its_room_back_and_a_released_one_does_not()
     await answer_all(network, released, [(0, 1), (0, 2)])
     await network.run_to_the_end(released)
 
-    overlapping = network.task(
+    await network.stop(0)
+    await network.start(0)
+    overlapping = network.once(
         values=4,
         name="third",
         round_one_opens=START + 290,
@@ -156,7 +146,7 @@ async def test_an_aborted_task_gives_its_room_back_and_a_released_one_does_not()
         expiry=START + 86_400,
     )[0]
     with pytest.raises(TaskError, match="sum to"):
-        await install(network.core(0).context, overlapping, KEY)
+        await install_series(network.core(0).context, overlapping, SEED)
 
 
 def charge(opens: int, closes: int, epsilon: str, relation: Relation = Relation.ANY_VALUE) -> Charge:
@@ -223,98 +213,97 @@ def test_windows_that_touch_do_not_overlap(opens: int, fits: bool) -> None:
             check_budget(two, [one], limits)
 
 
-async def test_a_helper_takes_a_task_from_its_leader_only() -> None:
-    network = await started()
-    signed, key = network.task()
-    request = InstallTask(signed_task=signed, verify_key=key)
-    helper = network.core(1).helper
+@pytest.mark.parametrize(("opens", "said"), [(START + 10, "install_failed"), (START + 400, "stopped")])
+async def test_a_question_that_a_helper_refuses_ends_says_who_refused_and_costs_nothing(
+    opens: int, said: str, tmp_path: Path
+) -> None:
+    """Whether its window is decided about before the helper is asked, or after."""
+    limits = Limits(smallest_min_batch_size=2, largest_epsilon=Decimal("0.8"), total_epsilon=Decimal("0.8"))
+    network = Network(3, directory=tmp_path, limits=limits)
+    network.seats[0].store_path = tmp_path / "aggregator.db"
+    await network.start_all()
+    network.core(2).context.limits = replace(limits, smallest_min_batch_size=1000)
+    times = {"round_one_opens": opens, "round_one_closes": opens + 10, "round_two_closes": opens + 20}
 
-    with pytest.raises(PeerRefusalError) as refusal:
-        await helper.install_task(AggregatorId("beta"), request)
-    state = await helper.install_task(AggregatorId("alpha"), request)
-    again = await helper.install_task(AggregatorId("alpha"), request)
+    task = await network.ask(values=4, **times)
+    await network.come_to(task)
+    for _ in range(2):
+        network.clock.advance(60)
+        await network.look_after_all()
 
-    assert refusal.value.problem is PeerProblem.NOT_LEADER
-    assert (state, again) == (State.ANNOUNCED, State.ANNOUNCED)
-
-
-async def test_a_task_a_helper_refuses_is_aborted_at_the_leader() -> None:
-    network = await started()
-    network.core(1).context.limits = Limits(smallest_min_batch_size=1000)
-
-    task = await network.ask(values=4)
-
-    answer = await network.core(0).service.release(task.task_id)
-    assert (answer.state, answer.abort_reason) == (State.ABORTED, "install_failed")
-    assert await network.core(0).service.tasks("test") == ()
-
-
-async def test_the_leader_lists_a_task_once_every_helper_has_it() -> None:
-    network = await started()
-    await network.stop(1)
-    network.supervised = False
-    signed, key = network.task()
-    await install(network.core(0).context, signed, key)
-    before = await network.core(0).service.tasks("test")
-    await network.start(1)
-    await network.look_after_all()
-
-    assert before == ()
-    assert [one.task.task_id for one in await network.core(0).service.tasks("test")] == [signed.task.task_id]
-    assert await network.core(0).service.tasks("elsewhere") == ()
+    for position in (0, 1):
+        answer = await network.core(position).service.release(task.task_id)
+        assert answer.state is State.ABORTED
+    assert (await network.core(0).service.release(task.task_id)).abort_reason == said
+    assert not network.core(0).service.offered()
+    place = StorePlace(directory=tmp_path)
+    assert [one.refused_by for one in read_status(place).series] == ["gamma"]
+    assert not read_status(place).ledger
+    assert read_spent(place, limits, network.clock.now()) == {}
+    assert not network.core(0).scheduler.pending()
+    network.core(2).context.limits = limits
+    later = {name: moment + 300 for name, moment in times.items()}
+    again = await network.ask(values=4, name="asked again", **later)
+    await network.stop(0)
+    await network.start(0)
+    assert again.series is not None
+    assert again.series.series_id in network.core(2).context.series
+    with pytest.raises(TaskError, match=r"sum to|lose epsilon"):
+        await network.ask(values=4, name="a third", **later)
+    await network.stop_all()
 
 
 # The directory.
 
 
-def drop(directory: Path, name: str, data: bytes, key: bytes | None = KEY, mode: int = 0o600) -> None:
-    if key is not None:
-        (directory / f"{name}.verify-key").write_bytes(key)
-        (directory / f"{name}.verify-key").chmod(mode)
-    (directory / f"{name}.task").write_bytes(data)
+def drop(directory: Path, name: str, data: bytes, seed: bytes | None = SEED, mode: int = 0o600) -> None:
+    if seed is not None:
+        (directory / f"{name}.verify-seed").write_bytes(seed)
+        (directory / f"{name}.verify-seed").chmod(mode)
+    (directory / f"{name}.series").write_bytes(data)
 
 
 async def test_a_dropped_task_is_taken_up_once(tmp_path: Path) -> None:
     network = await started()
-    signed, _ = network.task()
-    drop(tmp_path, "q", encode_signed_task(signed))
+    signed, _ = network.once()
+    drop(tmp_path, "q", encode_signed_series(signed))
     directory = TaskDirectory(network.core(0).context, tmp_path)
 
     for _ in range(3):
         await directory.poll()
 
-    assert list(network.core(0).context.tasks) == [signed.task.task_id]
+    assert list(network.core(0).context.series) == [signed.series.series_id]
     assert not (tmp_path / "q.refused").exists()
 
 
 @pytest.mark.parametrize(
-    ("data", "key", "mode", "said"),
+    ("data", "seed", "mode", "said"),
     [
-        (b"", KEY, 0o600, "ends"),
-        (b"junk" * 100, KEY, 0o600, "does not begin"),
-        (b"x" * 2_000_000, KEY, 0o600, "more than"),
-        (None, KEY, 0o644, "mode 0644"),
-        (None, KEY + b"x", 0o600, "33 bytes"),
-        (None, bytes(32), 0o600, "verify key"),
+        (b"", SEED, 0o600, "ends"),
+        (b"junk" * 100, SEED, 0o600, "does not begin"),
+        (b"x" * 2_000_000, SEED, 0o600, "more than"),
+        (None, SEED, 0o644, "mode 0644"),
+        (None, SEED + b"x", 0o600, "33 bytes"),
+        (None, bytes(32), 0o600, "seed of verify keys"),
     ],
 )
 async def test_a_task_that_cannot_be_used_is_refused_beside_its_file(
-    tmp_path: Path, data: bytes | None, key: bytes, mode: int, said: str
+    tmp_path: Path, data: bytes | None, seed: bytes, mode: int, said: str
 ) -> None:
     network = await started()
-    drop(tmp_path, "q", encode_signed_task(network.task()[0]) if data is None else data, key, mode)
+    drop(tmp_path, "q", encode_signed_series(network.once()[0]) if data is None else data, seed, mode)
 
     await TaskDirectory(network.core(0).context, tmp_path).poll()
 
     assert said in (tmp_path / "q.refused").read_text()
-    assert not network.core(0).context.tasks
+    assert not network.core(0).context.series
 
 
 async def test_a_task_waits_for_its_verify_key_and_is_refused_in_the_end(tmp_path: Path) -> None:
     network = await started()
-    data = encode_signed_task(network.task()[0])
-    drop(tmp_path, "late", data, key=None)
-    drop(tmp_path, "never", encode_signed_task(network.task(values=5)[0]), key=None)
+    data = encode_signed_series(network.once()[0])
+    drop(tmp_path, "late", data, seed=None)
+    drop(tmp_path, "never", encode_signed_series(network.once(values=5)[0]), seed=None)
     directory = TaskDirectory(network.core(0).context, tmp_path)
     for _ in range(5):
         await directory.poll()
@@ -323,21 +312,17 @@ async def test_a_task_waits_for_its_verify_key_and_is_refused_in_the_end(tmp_pat
     for _ in range(10):
         await directory.poll()
 
-    assert [one.task.values for one in network.core(0).context.tasks.values()] == [8]
-    assert "never.verify-key" in (tmp_path / "never.refused").read_text()
+    assert [len(one.series.domain.names) for one in network.core(0).context.series.values()] == [8]
+    assert "never.verify-seed" in (tmp_path / "never.refused").read_text()
 
 
 async def test_a_task_dropped_at_a_helper_is_refused(tmp_path: Path) -> None:
     network = await started()
-    drop(tmp_path, "q", encode_signed_task(network.task()[0]))
+    drop(tmp_path, "q", encode_signed_series(network.once()[0]))
 
     await TaskDirectory(network.core(1).context, tmp_path).poll()
 
     assert "leader is 'alpha'" in (tmp_path / "q.refused").read_text()
-
-
-def test_the_verify_key_of_the_tests_is_the_one_the_tasks_commit_to() -> None:
-    assert Network(2).task()[0].task.verify_key_digest == hashlib.sha256(KEY).digest()
 
 
 async def test_the_verify_key_s_file_goes_when_the_store_has_it_also_after_a_crash_in_between(tmp_path: Path) -> None:
@@ -345,27 +330,27 @@ async def test_the_verify_key_s_file_goes_when_the_store_has_it_also_after_a_cra
     drops.mkdir()
     network = Network(2, directory=tmp_path)
     await network.start_all()
-    signed, key = network.task()
-    drop(drops, "one", encode_signed_task(signed), key)
+    signed, seed = network.once()
+    drop(drops, "one", encode_signed_series(signed), seed)
     await TaskDirectory(network.core(0).context, drops).poll()
     after_install = sorted(path.name for path in drops.iterdir())
-    drop(drops, "one", encode_signed_task(signed), key)
+    drop(drops, "one", encode_signed_series(signed), seed)
     await network.stop(0)
     await network.start(0)
     await TaskDirectory(network.core(0).context, drops).poll()
 
-    assert after_install == ["taken"]
-    assert sorted(path.name for path in drops.rglob("*")) == [f"one.{signed.task.task_id.hex()[:12]}.task", "taken"]
-    assert network.core(0).context.tasks[signed.task.task_id].verify_key == key
+    assert after_install == ["one.series"]
+    assert sorted(path.name for path in drops.rglob("*")) == ["one.series"]
+    assert network.core(0).context.series[signed.series.series_id].seed == seed
     await network.stop_all()
 
 
 async def test_the_verify_key_of_a_task_that_is_refused_stays_for_another_try(tmp_path: Path) -> None:
     network = Network(2, limits=Limits(smallest_min_batch_size=1000))
     await network.start_all()
-    signed, key = network.task()
-    drop(tmp_path, "one", encode_signed_task(signed), key)
+    signed, seed = network.once()
+    drop(tmp_path, "one", encode_signed_series(signed), seed)
 
     await TaskDirectory(network.core(0).context, tmp_path).poll()
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.refused", "one.task", "one.verify-key"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.refused", "one.series", "one.verify-seed"]

@@ -1,28 +1,18 @@
 """What comes one after the other on one signal adds up, whatever it is called and whether it is a series."""
 
-import gc
-import hashlib
-import tracemalloc
-from collections.abc import Container, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from fleetcount_aggregator.context import Context, Limits
-from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage.store import TaskRow
-from fleetcount_aggregator.tasks import install
-from fleetcount_aggregator.tasks.budget import charge_of
+from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.tasks.period_budget import check_period, period_charge, series_charge, spent_from
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.series.fields import Coin, Schedule
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, SignedTask, Task
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
 
 from tests.support.aggregators import START, Network
 from tests.support.protocol_samples import one_round_task, sampling_task
@@ -59,80 +49,6 @@ def test_five_hundred_questions_one_after_the_other_are_refused_with_sum_and_lim
     assert "'vehicle.speed' lose epsilon" in said
     assert said.endswith("allowed: at most 40")
     assert 40 < float(said.split("lose epsilon ")[1].split(maxsplit=1)[0]) <= 48
-
-
-def stored(task: Task, signed: bytes) -> TaskRow:
-    """Return a released task as it is stored."""
-    return TaskRow(
-        task_id=TaskId(hashlib.sha256(signed).digest()),
-        signed=signed,
-        verify_key=b"",
-        state=State.RELEASED,
-        abort_reason="",
-        installed_at=task.round_one_opens,
-    )
-
-
-async def holding(rows: list[TaskRow], monkeypatch: pytest.MonkeyPatch) -> Context:
-    """Return an aggregator whose store says that these tasks were debited."""
-
-    async def charged_on(
-        signal: str, since: int, known: Container[TaskId]
-    ) -> tuple[Sequence[TaskId], Sequence[TaskRow]]:
-        return [row.task_id for row in rows], [row for row in rows if row.task_id not in known]
-
-    network = Network(2)
-    await network.start_all()
-    context = network.core(0).context
-    monkeypatch.setattr(context.store, "charged_on", charged_on)
-    monkeypatch.setattr(install, "_CHARGES", {})
-    return context
-
-
-async def test_what_was_debited_is_read_once_however_many_tasks_a_period_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a thousand remembered each task after the thousandth had all of them decoded again: a second and more.
-
-    They are let go of when no period of a new task holds them any more.
-    """
-    task, new, read = question(0, epsilon="0.01"), question(1, epsilon="0.01"), list[bytes]()
-    rows = [stored(task, b"stands for task %d" % number) for number in range(1100)]
-    context = await holding(rows, monkeypatch)
-
-    def decode(signed: bytes) -> SignedTask:
-        read.append(signed)
-        return SignedTask(task=task, signatures=())
-
-    monkeypatch.setattr(install, "decode_signed_task", decode)
-    for _ in range(2):
-        await install.check_budgets(context, charge_of(new), period_charge(new))
-
-    assert len(read) == len(rows)
-    later = question(10**6, epsilon="0.01")
-    rows.clear()
-    await install.check_budgets(context, charge_of(later), period_charge(later))
-    assert not install._CHARGES
-
-
-async def test_what_is_remembered_of_a_debited_task_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Charges that each had a design of their own, with all that follows from it, took 3 kB a task and more."""
-    tasks = [question(number, epsilon="0.01") for number in range(60)]
-    whole = [SignedTask(task=task, signatures=(bytes(64),) * len(task.aggregators)) for task in tasks]
-    rows = [stored(one.task, encode_signed_task(one)) for one in whole]
-    held = rows[:20]
-    context, new = await holding(held, monkeypatch), question(200, epsilon="0.01")
-    await install.check_budgets(context, charge_of(new), period_charge(new))
-    gc.collect()
-    tracemalloc.start()
-    try:
-        held[:] = [replace(row, signed=bytes(bytearray(row.signed))) for row in rows]
-        await install.check_budgets(context, charge_of(new), period_charge(new))
-        held.clear()
-        gc.collect()
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert taken / 40 < 2_000
 
 
 def test_a_renamed_question_and_another_spelling_of_the_signal_are_the_same() -> None:

@@ -21,7 +21,7 @@ def held(network: Network, directory: Path) -> tuple[int, ...]:
         core = network.core(position)
         context = core.context
         counts += [len(one) for one in (context.tasks, context.states, context.live, context.awake, context.ended)]
-        counts += [len(one) for one in (context.spread, context.purged, context.resting, context.heard)]
+        counts += [len(one) for one in (context.purged, context.resting, context.heard)]
         counts += [len(core.scheduler._delivered), len(context.store.data_keys._keys)]
     return tuple(counts)
 

@@ -45,7 +45,6 @@ async def test_a_window_is_made_shortly_before_it_opens_and_the_same_everywhere(
         assert task.task.canonical == expected.canonical
         assert task.verify_key == window_verify_key(seed, expected.task_id)
         assert list(await network.core(position).context.store.tasks_in_work()) == [expected.task_id]
-    assert await network.core(0).service.tasks("test") == ()
 
 
 async def test_every_window_is_released_in_its_turn() -> None:

@@ -15,6 +15,7 @@ import aiomqtt
 import pytest
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.config import MqttTable
+from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.storage.archive import FIRST, Rest
 from fleetcount_aggregator.storage.store import StoreError
@@ -40,24 +41,23 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.wire.device import (
     INSTALMENT,
     INSTALMENT_REPLY,
     RELEASE_ANSWER,
     SESSION_REPLY,
     SESSION_REQUEST,
-    SIGNED_TASK,
 )
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     receipt_topic,
     release_topic,
     report_topic,
+    series_filter,
     series_topic,
     session_reply_topic,
     session_topic,
-    task_filter,
 )
 from fleetcount_transport.admission.admission import BusyError
 from fleetcount_transport.admission.identity import Identity
@@ -197,8 +197,8 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
     reports = report_topic("test", ALPHA, CAR, task.task_id)
 
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe(task_filter("test"), qos=1)
-        announced = SIGNED_TASK.decode(await next_on(client, "task"))
+        await client.subscribe(series_filter("test"), qos=1)
+        announced = SERIES_OFFER.decode(await next_on(client, "series"))
         await client.subscribe(session_reply_topic("test", ALPHA, owner, request.session_id), qos=1)
         await client.subscribe(receipt_topic("test", ALPHA, CAR, request.session_id), qos=1)
         await client.publish(session_topic("test", ALPHA, owner), SESSION_REQUEST.encode(request), qos=1)
@@ -211,7 +211,7 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
             await client.publish(reports, INSTALMENT.encode(device.first(0)[0]), qos=1)
         answers = [INSTALMENT_REPLY.decode(await next_on(client, "receipt")) for _ in range(40)]
 
-    assert announced.task.task_id == task.task_id
+    assert window_task(announced.signed.series, 0) == task
     assert set(map(type, answers)) == {Receipt}
     assert len(set(answers)) == 1
     assert b"fleetcount_poison_messages_total 3.0" in core.context.metrics.render()
@@ -367,7 +367,7 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
     monkeypatch.setattr(store, "add_instalments", failing_once)
 
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe(task_filter("test"), qos=1)
+        await client.subscribe(series_filter("test"), qos=1)
         await next_on(client, "task")
         await client.subscribe(receipt_topic("test", ALPHA, CAR, device.secrets[0].session_id), qos=1)
         payload = INSTALMENT.encode(device.first(0)[0])
@@ -466,16 +466,16 @@ async def test_a_failure_beside_the_messages_ends_the_connection_and_not_the_agg
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     core, broker = await announcing_core(), FakeBroker()
-    honest, calls = core.service.tasks, 0
+    honest, calls = core.service.offered, 0
 
-    async def failing_once(deployment: str) -> tuple[SignedTask, ...]:
+    def failing_once() -> list[InstalledSeries]:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise KeyError("secret-canary")
-        return await honest(deployment)
+        return honest()
 
-    monkeypatch.setattr(core.service, "tasks", failing_once)
+    monkeypatch.setattr(core.service, "offered", failing_once)
 
     async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await broker.kept.wait()
@@ -601,7 +601,7 @@ async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
         taking(core, broker_port, inflight=30),
         aiomqtt.Client("127.0.0.1", broker_port) as client,
     ):
-        await client.subscribe(task_filter("test"), qos=1)
+        await client.subscribe(series_filter("test"), qos=1)
         await next_on(client, "task")
         await client.subscribe(receipt_topic("test", ALPHA, CAR, device.secrets[0].session_id), qos=1)
         await client.publish(topic, payload, qos=1)
@@ -711,7 +711,7 @@ async def test_an_aggregator_that_holds_the_broker_up_goes_on_serving(
     payload, users = INSTALMENT.encode(large), [UserName(f"d-{number}") for number in range(80)]
 
     async with asyncio.timeout(60), taking(core, broker_port, 5), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe(task_filter("test"), qos=1)
+        await client.subscribe(series_filter("test"), qos=1)
         await next_on(client, "task")
         await client.subscribe("fleetcount/v1/test/+/receipt/+/+", qos=1)
         for user in users:

@@ -213,6 +213,10 @@ async def test_a_task_is_installed_late_at_a_helper_that_was_down() -> None:
     network.crashed.append(1)
 
     task = await network.ask(values=4)
+    await network.start_crashed()
+    network.clock.advance(5)
+    for _ in range(2):
+        await network.look_after_all()
     await answer_all(network, task, COINS)
     await network.run_to_the_end(task)
 

@@ -30,7 +30,17 @@ from fleetcount_protocol.channel.greetings import Greeting, sign_epoch
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
-from fleetcount_protocol.messages import AbortTask, BatchProposal, InstallSeries, Instalment, Receipt, Refusal, SealSet
+from fleetcount_protocol.messages import (
+    AbortTask,
+    BatchProposal,
+    InstallSeries,
+    Instalment,
+    Receipt,
+    Refusal,
+    SealSet,
+    SeriesQuery,
+)
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.key_list import verify_key_list
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.v1 import device_pb2 as pb
@@ -38,11 +48,10 @@ from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device import (
     INSTALMENT_REPLIES,
     INSTALMENTS,
-    TASK_LIST,
-    TASK_LIST_QUERY,
 )
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
 from fleetcount_protocol.wire.peer import split_seal_set
+from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
 
 from tests.support.aggregators import Network, TestDevice, answer_all, device_authority
@@ -311,7 +320,7 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
 
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = DeviceServiceStub(channel)
-        listed = TASK_LIST.from_pb(await stub.ListTasks(TASK_LIST_QUERY.to_pb("test")))
+        listed = SERIES_LIST.from_pb(await stub.ListSeries(SERIES_LIST_QUERY.to_pb(SeriesQuery(deployment="test"))))
         call = stub.Upload()
         for _ in range(2):
             await call.write(INSTALMENTS.to_pb([device.first(0)[0]]))
@@ -323,7 +332,7 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
             await stub.GetRelease(pb.GetReleaseRequest(task_id=bytes(32)))
 
-    assert [one.task.task_id for one in listed] == [task.task_id]
+    assert [window_task(one.signed.series, 0) for one in listed.offers] == [task]
     assert (malformed.value.code(), malformed.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "malformed")
     assert (unknown.value.code(), unknown.value.details()) == (grpc.StatusCode.NOT_FOUND, "unknown_task")
     await server.stop(0)
@@ -400,7 +409,7 @@ async def test_a_caller_that_sends_nothing_is_let_go() -> None:
         DeviceListening(AdmissionTable(idle_s=0.05)) as here,
         here.channel(device_authority().issue_device()) as channel,
     ):
-        for method in ("Upload", "ListTasks", "OpenSessions", "GetRelease"):
+        for method in ("Upload", "ListSeries", "OpenSessions", "GetRelease"):
             call = channel.stream_stream(f"{_SERVICE}/{method}")()
             async with asyncio.timeout(30):
                 assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -418,16 +427,16 @@ async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> Non
     ):
         held = [await here.upload(channel) for channel in (first, second)]
         assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_TASK] * 2
-        query = TASK_LIST_QUERY.encode("test")
+        query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test"))
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await second.unary_unary(f"{_SERVICE}/ListTasks")(query)
+            await second.unary_unary(f"{_SERVICE}/ListSeries")(query)
         await here.answer(await here.upload(third))
         await held[0].done_writing()
         assert await held[0].code() is grpc.StatusCode.OK
 
         assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
-        assert await second.unary_unary(f"{_SERVICE}/ListTasks")(query) == b""
+        assert await second.unary_unary(f"{_SERVICE}/ListSeries")(query) == b""
 
 
 async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_others(
@@ -464,7 +473,7 @@ async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_
 
 
 async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> None:
-    reading = {"ListTasks": TASK_LIST_QUERY.encode("test"), "GetRelease": b""}
+    reading = {"ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test")), "GetRelease": b""}
     calls = {**reading, "OpenSessions": b"", "Upload": b""}
     found: dict[Purpose, set[str]] = {}
     async with DeviceListening(AdmissionTable()) as here:
@@ -489,7 +498,7 @@ async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> Non
 async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> None:
     one = device_authority().issue_device()
     twin = Credential(certificate=twin_of(one.certificate), private_key=one.private_key)
-    query = TASK_LIST_QUERY.encode("test")
+    query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test"))
     async with (
         DeviceListening(AdmissionTable(calls_each=1)) as here,
         here.channel(one) as first,
@@ -498,7 +507,7 @@ async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> N
         held = await here.upload(first)
         await here.answer(held)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await second.unary_unary(f"{_SERVICE}/ListTasks")(query)
+            await second.unary_unary(f"{_SERVICE}/ListSeries")(query)
         held.cancel()
 
     assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")

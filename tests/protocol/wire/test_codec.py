@@ -10,6 +10,7 @@ from fleetcount_protocol.v1 import device_pb2, peer_pb2
 from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Shape, Size, message, shape, single
 
 TASK = TaskId(bytes(range(32)))
+SERIES = SeriesId(bytes(range(32)))
 STATUS_BOUNDS: dict[str, Any] = {"abort_reason": Label(0, 9), "rejections": Count(0, 2), "ledger_rows": Range(0, 99)}
 
 
@@ -36,9 +37,7 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class Ids:
-    task_ids: tuple[TaskId, ...]
     series_ids: tuple[SeriesId, ...]
-    following: TaskId | None
 
 
 def refused(codec: Any, data: Any, words: str) -> None:
@@ -110,15 +109,15 @@ def test_rows_are_tuples_in_the_order_of_their_fields() -> None:
 
 
 def test_ids_are_joined_where_the_field_is_bytes() -> None:
-    bounds: Bounds = {Ids: {"task_ids": Count(1, 2), "series_ids": Count(0, 2)}}
+    bounds: Bounds = {Ids: {"series_ids": Count(1, 2)}}
     codec = message("ids", peer_pb2.ListSharedResponse, Ids, bounds, 1_000)
-    value = Ids(task_ids=(TASK, TASK), series_ids=(), following=None)
+    value = Ids(series_ids=(SERIES, SERIES))
 
-    assert codec.to_pb(value).task_ids == TASK + TASK
+    assert codec.to_pb(value).series_ids == SERIES + SERIES
     assert codec.decode(codec.encode(value)) == value
-    refused(codec, peer_pb2.ListSharedResponse(), "0 task ids, not 1 to 2")
-    refused(codec, peer_pb2.ListSharedResponse(task_ids=TASK * 3), "3 task ids, not 1 to 2")
-    refused(codec, peer_pb2.ListSharedResponse(task_ids=TASK[1:]), "31 bytes, not a multiple of 32")
+    refused(codec, peer_pb2.ListSharedResponse(), "0 series ids, not 1 to 2")
+    refused(codec, peer_pb2.ListSharedResponse(series_ids=SERIES * 3), "3 series ids, not 1 to 2")
+    refused(codec, peer_pb2.ListSharedResponse(series_ids=SERIES[1:]), "31 bytes, not a multiple of 32")
 
 
 def test_parts_are_counted_before_one_is_read() -> None:
@@ -132,7 +131,7 @@ def test_parts_are_counted_before_one_is_read() -> None:
 
 
 def test_two_spellings_of_one_value_do_not_pass_the_comparison() -> None:
-    codec = single("abort", peer_pb2.InstallTaskResponse, str, 100, Label(0, 9))
+    codec = single("abort", peer_pb2.AbortResponse, str, 100, Label(0, 9))
 
     assert codec.decode(b"\x0a\x01a") == "a"
     for other in (b"\x0a\x81\x00a", b"\x0a\x01b\x0a\x01a", b"\x0a\x01a\x10\x01", b"\x0a\x00"):

@@ -12,7 +12,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.tasks import status
-from fleetcount_aggregator.tasks.period_budget import period_charge, spent_from
+from fleetcount_aggregator.tasks.period_budget import series_charge, spent_from
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.messages import Receipt
 from fleetcount_site.console import looking
@@ -201,7 +201,8 @@ async def test_a_task_takes_its_share_of_its_signals_budget_while_it_is_open_and
 ) -> None:
     task = await network.ask()
     process.pages = None
-    charge = period_charge(task)
+    [series] = network.core(0).context.series.values()
+    charge = series_charge(series.series)
     [(signal, spent)] = spent_from(task.round_one_opens, [charge], Limits()).items()
 
     seen = looker.look()

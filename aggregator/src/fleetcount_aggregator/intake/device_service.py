@@ -11,8 +11,6 @@ from fleetcount_protocol.limits import (
     MAX_ORDER_BYTES,
     MAX_SERIES_LIST_BYTES,
     MAX_SERIES_PER_LIST,
-    MAX_TASK_LIST_BYTES,
-    MAX_TASKS_PER_LIST,
 )
 from fleetcount_protocol.messages import (
     Instalment,
@@ -24,16 +22,13 @@ from fleetcount_protocol.messages import (
     SessionReply,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import SignedTask
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
 from fleetcount_transport.admission.identity import Identity
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_series import InstalledSeries
-from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.intake.intake import Intake
-from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.tasks.key_lists import key_lists_of
 from fleetcount_aggregator.tasks.series_notes import is_spread
@@ -57,33 +52,6 @@ class DeviceService:
         self._context = context
         self._intake = intake
         self._steps = steps
-
-    async def tasks(self, deployment: str) -> tuple[SignedTask, ...]:
-        """Return the tasks that still take reports; a leader lists one only when every helper has it.
-
-        Windows of a series are not listed: who has the series derives them.
-        """
-        if deployment != self._context.identity.deployment:
-            return ()
-        listed: list[SignedTask] = []
-        room = MAX_TASK_LIST_BYTES
-        for task in list(self._context.live.values()):
-            if not await self._is_open(task):
-                continue
-            room -= task.listed_bytes
-            if room < 0 or len(listed) == MAX_TASKS_PER_LIST:
-                break
-            listed.append(task.signed)
-        return tuple(listed)
-
-    async def _is_open(self, task: InstalledTask) -> bool:
-        if task.task.series is not None:
-            return False
-        if self._context.states[task.task_id] not in _LISTED or self._context.clock.now() >= task.closes:
-            return False
-        if not task.is_leader or task.task_id in self._context.spread:
-            return True
-        return await taken(self._context, task.task_id, Step.INSTALLED) is not None
 
     def series(self, query: SeriesQuery) -> SeriesList:
         """Return the series that are not over, above the one asked for, as many as one list holds: always one."""

@@ -250,10 +250,15 @@ class ReleaseSteps:
         return read.task.canonical == task.task.canonical
 
     async def outcome(self, task_id: TaskId) -> ReleaseAnswer | None:
-        """Return a task's state, with its signed record once it is released; None for a task that is not here."""
+        """Return a task's state, with its signed record once it is released; None for a task that is not here.
+
+        A window that has no task, since it is missing, is said to be aborted for the reason that it is missing for.
+        """
         row = await self._context.store.task(task_id)
         if row is None:
-            return None
+            window = await self._context.store.window_of(task_id)
+            missing = "" if window is None else window.missing
+            return ReleaseAnswer(state=State.ABORTED, abort_reason=missing) if missing else None
         finished = await released_here(self._context, task_id) if row.state is State.RELEASED else None
         if finished is None:
             return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)

@@ -9,21 +9,19 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from fleetcount_protocol.errors import PeerError, SignatureError, TaskError
+from fleetcount_protocol.errors import PeerError, TaskError
 from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 from fleetcount_protocol.series.derive import check_verify_seed
-from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.signing import verify_signed_task
 from fleetcount_protocol.task.task import SignedTask
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context, Quarantined
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_series import InstalledSeries
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
-from fleetcount_aggregator.storage.mending import lacks, take_up_ended
+from fleetcount_aggregator.storage.mending import take_up_ended
 from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import TaskRow
@@ -67,36 +65,9 @@ class Adoption:
         return all([await self._windows(one, settle) for one in series])
 
     async def _take_from(self, peer: AggregatorId) -> None:
-        after: TaskId | None = None
-        while True:
-            shared = await self._shared(peer, after)
-            for series_id in shared.series_ids:
-                await self._take_series(peer, series_id)
-            for task_id in await self._store.look(partial(lacks, task_ids=shared.task_ids)):
-                await self._take_task(peer, task_id)
-            if shared.following is None:
-                return
-            if after is not None and shared.following <= after:
-                raise PeerRefusalError(PeerProblem.MALFORMED)
-            after = shared.following
-
-    async def _shared(self, peer: AggregatorId, after: TaskId | None) -> SharedIds:
-        return await call_peer(self._context, peer, lambda one: one.shared(after))
-
-    async def _take_task(self, peer: AggregatorId, task_id: TaskId) -> None:
-        signed = await call_peer(self._context, peer, lambda one: one.shared_task(task_id))
-        task, identity = signed.task, self._context.identity
-        try:
-            if (task.task_id, task.deployment, task.series) != (task_id, identity.deployment, None):
-                raise TaskError("it is another task, or of another deployment")
-            task.position_of(identity.aggregator_id)
-            verify_signed_task(signed, identity.trusted)
-        except (TaskError, SignatureError) as error:
-            log.warning("shared_task_refused", task=str(task_id), peer=peer, reason=str(error))
-            return
-        row = self._row(signed)
-        await self._store.mend(partial(take_up_ended, task=row, windows=()))
-        self._set_aside(signed)
+        shared = await call_peer(self._context, peer, lambda one: one.shared())
+        for series_id in shared.series_ids:
+            await self._take_series(peer, series_id)
 
     def _row(self, signed: SignedTask) -> TaskRow:
         """Return a task as it is taken up: without a verify key, so that it can go on nowhere."""

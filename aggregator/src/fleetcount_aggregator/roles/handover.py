@@ -13,9 +13,11 @@ from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, SignedOr
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
+from fleetcount_aggregator.roles.outcomes import abort_windows
 from fleetcount_aggregator.tasks.series_notes import (
     SERIES,
     forget_given,
@@ -92,6 +94,7 @@ class Handover:
         if known and now - self._heard.get(other, 0) < _REFRESH_S:
             return True
         if series.refused_by and not known:
+            await self._end(series)
             return False
         request = InstallSeries(signed=series.signed, seed=series.seed, orders=series.orders)
         try:
@@ -99,7 +102,9 @@ class Handover:
         except PeerRefusalError as refusal:
             if refusal.problem.passing or known:
                 raise
-            await self._give_up(series, other)
+            log.warning("series_install_failed", series=str(series.series_id), peer=other)
+            await note_refusal(self._context, series, other)
+            await self._end(series)
             return False
         self._heard[other] = now
         await self._note(series, other, SERIES, answer)
@@ -120,10 +125,15 @@ class Handover:
             await note_given(self._context, series, other, what)
             self._context.failpoints.hit("series.after_hand_over")
 
-    async def _give_up(self, series: InstalledSeries, other: AggregatorId) -> None:
-        """Stop a series that one of its aggregators does not take: nothing of it could ever be opened."""
-        log.warning("series_install_failed", series=str(series.series_id), peer=other)
-        await note_refusal(self._context, series, other)
+    async def _end(self, series: InstalledSeries) -> None:
+        """Stop a series that one of its aggregators does not take, once: nothing of it could ever be opened.
+
+        Windows that are open here already end; that costs nothing, since nothing of them was debited.
+        """
+        await self._stop(series)
+        await abort_windows(self._context, series.series_id, AbortReason.INSTALL_FAILED)
+
+    async def _stop(self, series: InstalledSeries) -> None:
         own = [one.order for one in series.orders if one.order.aggregator_id == self._context.aggregator_id]
         if series.following >= series.series.schedule.windows or any(one.action is OrderAction.STOP for one in own):
             return

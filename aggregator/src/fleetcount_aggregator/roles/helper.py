@@ -18,7 +18,6 @@ from fleetcount_protocol.messages import (
     FinishBatch,
     FinishedRecord,
     InstallSeries,
-    InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
@@ -32,8 +31,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.release.set_digest import set_root
 from fleetcount_protocol.series.orders import SignedOrder
-from fleetcount_protocol.shared import SharedIds
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.shared import SharedIds, SharedQuery
 
 from fleetcount_aggregator.agreement.helper_batches import HelperBatches
 from fleetcount_aggregator.agreement.report_set import abort_here, close_intake, seal_named, sealed_digest
@@ -45,9 +43,8 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, once
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.outcomes import adopt
-from fleetcount_aggregator.roles.sharing import shared_ids, shared_series, shared_task
-from fleetcount_aggregator.tasks.install import install_from_leader
+from fleetcount_aggregator.roles.outcomes import abort_windows, adopt
+from fleetcount_aggregator.roles.sharing import shared_ids, shared_series
 from fleetcount_aggregator.tasks.key_lists import own_key_list
 from fleetcount_aggregator.tasks.loading import task_here
 from fleetcount_aggregator.tasks.rollback_guard import check_rollback
@@ -90,10 +87,6 @@ class Helper:
             self._context.heard[task_id] = self._context.clock.now()
         return task
 
-    async def install_task(self, caller: AggregatorId, request: InstallTask) -> State:
-        """Check and store a task that the caller leads; return its state here."""
-        return await install_from_leader(self._context, caller, request)
-
     # Series.
 
     async def install_series(self, caller: AggregatorId, request: InstallSeries) -> SeriesAnswer:
@@ -106,12 +99,7 @@ class Helper:
 
     async def _ordered(self, series: InstalledSeries) -> SeriesAnswer:
         """Answer after the orders are stored; a window that opened here before its order came ends."""
-        for task in list(self._context.live.values()):
-            window = task.task.series
-            if window is None or window.series_id != series.series_id or not series.skips(window.index):
-                continue
-            if self._context.states[task.task_id] in (State.ANNOUNCED, State.COLLECTING):
-                await abort_here(self._context, task.task_id, AbortReason.PEER_ABORTED)
+        await abort_windows(self._context, series.series_id, AbortReason.PEER_ABORTED, series.skips)
         return SeriesAnswer(series_id=series.series_id, key_list=own_key_list(self._context))
 
     # Agreement.
@@ -228,13 +216,10 @@ class Helper:
 
     # What an aggregator asks whose store was put back.
 
-    async def shared(self, caller: AggregatorId, after: TaskId | None) -> SharedIds:
+    async def shared(self, caller: AggregatorId, query: SharedQuery) -> SharedIds:
         """Return what there is here that the caller takes part in."""
-        return await shared_ids(self._context, caller, after)
-
-    async def shared_task(self, caller: AggregatorId, task_id: TaskId) -> SignedTask:
-        """Return a task of the caller's as all have signed it."""
-        return await shared_task(self._context, caller, task_id)
+        del query
+        return shared_ids(self._context, caller)
 
     async def shared_series(self, caller: AggregatorId, series_id: SeriesId) -> InstallSeries:
         """Return a series of the caller's with its seed and orders."""

@@ -17,7 +17,6 @@ from fleetcount_protocol.messages import (
     Commitment,
     CommitQuery,
     FinishedRecord,
-    InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
@@ -72,19 +71,6 @@ class Leader:
         self._batches = BatchRounds(context, verification, partial(self._everyone, counted=False))
         self._steps = steps
         self._settling = settling
-
-    async def install(self, task: InstalledTask) -> bool:
-        """Hand the task to every helper; True when all have it, False after a refusal (then the task is aborted)."""
-        try:
-            await self._everyone(
-                task, lambda peer: peer.install_task(_installation(task)), deadline=task.task.round_one_closes
-            )
-        except _Ending as ending:
-            reason = AbortReason.INSTALL_FAILED
-            log.warning("task_install_failed", task=str(task.task_id), because=ending.reason.value)
-            await self._abort_everywhere(task, reason)
-            return False
-        return True
 
     async def drive(self, task: InstalledTask) -> State:
         """Bring a task whose windows have closed to its end; return released or aborted.
@@ -261,7 +247,7 @@ class Leader:
                 if problem is not None and not problem.passing:
                     raise _Ending(_FATAL.get(problem, AbortReason.PEER_REFUSED))
                 if problem is PeerProblem.UNKNOWN_TASK:
-                    await self._hand_over(task, helper)
+                    self._hand_over(task, helper)
                 if self._context.clock.now() >= end:
                     raise _Ending(AbortReason.PEER_UNREACHABLE)
                 await self._context.pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
@@ -269,22 +255,15 @@ class Leader:
         finally:
             self._context.waits.over(task.task_id, WaitFor.PEER, whom=helper)
 
-    async def _hand_over(self, task: InstalledTask, helper: AggregatorId) -> None:
-        """Install the task at a helper that does not know it (it came back empty); whether it takes it shows later.
+    def _hand_over(self, task: InstalledTask, helper: AggregatorId) -> None:
+        """Give the series again to a helper that came back empty; whether it takes it shows later.
 
-        A helper derives a window by itself: it is given the series again. A task that has ended is not handed over.
+        A helper derives its windows by itself. A task that has ended is not handed over.
         """
-        if self._context.states[task.task_id] not in UNFINISHED:
-            return
-        if task.task.series is not None:
+        if self._context.states[task.task_id] in UNFINISHED and task.task.series is not None:
             series_id = task.task.series.series_id
             forget_given(self._context.series[series_id], helper)
             self._context.handovers.put(0, series_id)
-            return
-        try:
-            await call_peer(self._context, helper, lambda peer: peer.install_task(_installation(task)))
-        except (PeerUnreachableError, PeerRefusalError) as error:
-            log.info("task_not_handed_over", task=str(task.task_id), peer=helper, reason=str(error))
 
 
 async def _seal_at(peer: Peer, own: OwnSet) -> SetAgreed:
@@ -296,7 +275,3 @@ async def _seal_at(peer: Peer, own: OwnSet) -> SetAgreed:
     if isinstance(answer, SetDiffers) or answer.set_digest != own.digest:
         raise _Ending(AbortReason.SET_DISAGREEMENT)
     return answer
-
-
-def _installation(task: InstalledTask) -> InstallTask:
-    return InstallTask(signed_task=task.signed, verify_key=task.verify_key)

@@ -4,20 +4,36 @@ It must not take anybody's word for a release, nor decide when to ask (`settling
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
 
-from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.ids import AggregatorId, SeriesId
 from fleetcount_protocol.messages import FinishedRecord, ReleaseAnswer
 from fleetcount_transport.logs import log
 
+from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.states import AbortReason, State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.calling import call_peer
 
-__all__ = ["adopt", "adopt_elsewhere", "ask_outcomes"]
+__all__ = ["abort_windows", "adopt", "adopt_elsewhere", "ask_outcomes"]
+
+_OPEN: Final = (State.ANNOUNCED, State.COLLECTING)
+
+
+async def abort_windows(
+    context: Context, series_id: SeriesId, reason: AbortReason, ends: Callable[[int], object] = lambda _: True
+) -> None:
+    """Abort here the windows of a series that still take reports and of which `ends` says so."""
+    for task in list(context.live.values()):
+        window = task.task.series
+        if window is None or window.series_id != series_id or context.states[task.task_id] not in _OPEN:
+            continue
+        if ends(window.index):
+            await abort_here(context, task.task_id, reason)
 
 
 async def ask_outcomes(context: Context, task: InstalledTask) -> Mapping[AggregatorId, ReleaseAnswer]:

@@ -12,7 +12,7 @@ from fleetcount_aggregator.host.agenda import Agenda
 from fleetcount_aggregator.host.reasons import WaitFor
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.journal import Entry, Step, move, once, taken
+from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.roles.leader import Leader
 from fleetcount_aggregator.roles.settling import Settling
 from fleetcount_aggregator.tasks.loading import let_go
@@ -77,7 +77,6 @@ class Scheduler:
         for known in (self._context.live, self._context.awake):
             del known[task.task_id]
         self._delivered.discard(task.task_id)
-        self._context.spread.discard(task.task_id)
         self._settling.forget(task.task_id)
         self._context.waits.forget(task.task_id)
         self._context.ended[task.task_id] = task
@@ -88,8 +87,6 @@ class Scheduler:
         state = self._context.states[task.task_id]
         if state is State.ABORTED:
             return self._settling.settles_at(task)
-        if task.is_leader and task.task.series is None and task.task_id not in self._context.spread:
-            return 0
         if state is State.ANNOUNCED:
             return task.task.round_one_opens
         if not task.is_leader:
@@ -104,8 +101,6 @@ class Scheduler:
         """
         if self._context.states[task.task_id] is State.ABORTED:
             await self._settling.settle(task)
-            return
-        if task.is_leader and not await self._installed_everywhere(task):
             return
         if self._context.states[task.task_id] is State.ANNOUNCED and self._context.now() >= task.task.round_one_opens:
             await move(self._context, task.task_id, State.COLLECTING)
@@ -134,16 +129,3 @@ class Scheduler:
             and state in UNFINISHED
             for other, state in others
         )
-
-    async def _installed_everywhere(self, task: InstalledTask) -> bool:
-        if task.task.series is not None:
-            return True  # Every aggregator derives the window by itself.
-        released = self._context.states[task.task_id] is State.RELEASED
-        if released or await taken(self._context, task.task_id, Step.INSTALLED) is not None:
-            self._context.spread.add(task.task_id)
-            return True
-        if self._context.states[task.task_id] not in UNFINISHED or not await self._leader.install(task):
-            return False
-        await once(self._context, task.task_id, Step.INSTALLED, b"", Entry())
-        self._context.spread.add(task.task_id)
-        return True

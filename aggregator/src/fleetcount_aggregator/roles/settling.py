@@ -147,20 +147,22 @@ class Settling:
 
     async def _tell(self, task: InstalledTask, round_: _Round) -> bool:
         """Tell the helpers that have not heard of the abort; return whether all have."""
-        row = await self._context.store.task(task.task_id)
+        context = self._context
+        row = await context.store.task(task.task_id)
         request = AbortTask(task_id=task.task_id, reason="" if row is None else row.abort_reason)
         helpers = [one.aggregator_id for one in task.task.aggregators[1:]]
         for helper in helpers:
             if helper in round_.told:
                 continue
             try:
-                state = await call_peer(self._context, helper, lambda peer: peer.abort(request))
+                state = await call_peer(context, helper, lambda peer: peer.abort(request))
             except PeerUnreachableError as error:
                 log.info("abort_not_delivered", task=str(task.task_id), peer=helper, reason=str(error))
                 continue
             except PeerRefusalError as refusal:
                 log.info("abort_not_delivered", task=str(task.task_id), peer=helper, reason=str(refusal))
-                if refusal.problem is not PeerProblem.UNKNOWN_TASK:
+                # It may not have decided about the window yet.
+                if refusal.problem is not PeerProblem.UNKNOWN_TASK or context.now() < task.task.round_one_closes:
                     continue
                 state = State.ABORTED  # There is nothing of it there, and never will be.
             if state is State.RELEASED and await self.adopt_elsewhere(task):

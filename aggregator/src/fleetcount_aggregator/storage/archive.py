@@ -6,7 +6,7 @@ its outcome, its record and its debit stay. At last it may be forgotten. Decides
 """
 
 import enum
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -15,7 +15,7 @@ from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_aggregator.host.states import State
 
 if TYPE_CHECKING:
-    from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
+    from fleetcount_aggregator.storage.store import LedgerRow
 
 __all__ = ["AT_ONCE", "FIRST", "Archive", "Place", "Rest", "RestRow"]
 
@@ -57,13 +57,6 @@ class Archive(Protocol):
         """Return the tasks that are not at rest and not damaged, in order of installation: all a start has to know."""
         ...
 
-    async def tasks_above(self, after: TaskId | None, most: int) -> "tuple[Sequence[TaskRow], TaskId | None]":
-        """Return tasks by id above one, None: from the first, `most` at most, and after which the others follow.
-
-        A damaged one is passed over. After None nothing follows.
-        """
-        ...
-
     async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
         """Remember that nothing is left to do for tasks; doing it again changes nothing.
 
@@ -88,18 +81,6 @@ class Archive(Protocol):
 
         A window stays while its series is in work: the next record's chain names it. A series at rest goes with the
         last of its windows.
-        """
-        ...
-
-    async def charged_on(
-        self, signal: str, since: int, known: Container[TaskId] = ()
-    ) -> "tuple[Sequence[TaskId], Sequence[TaskRow]]":
-        """Return the tasks on a signal that were debited and closed after `since`, in any order; no windows.
-
-        All their ids, and the rows of those that are not `known`: there may be thousands, of which one is new.
-
-        Raises:
-            DamagedError: one of these rows is not as it was written.
         """
         ...
 

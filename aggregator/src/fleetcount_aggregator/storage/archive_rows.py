@@ -3,16 +3,15 @@
 Owns no connection, no thread and no transaction (sql_store).
 """
 
-from collections.abc import Container, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import MAX_LEDGER_ROWS
-from fleetcount_protocol.task.signal import normal_signal
 
 from fleetcount_aggregator.host.states import FINAL_STATES, State
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
-from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, TASKS, DamagedError
+from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, TASKS
 from fleetcount_aggregator.storage.rows import IN_WORK, TASK, check_ended, ledger_row, task_holds, task_row
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
@@ -21,8 +20,6 @@ __all__ = [
     "forget_tasks",
     "purge_task",
     "put_to_rest",
-    "read_above",
-    "read_charged",
     "read_debit",
     "read_in_work",
     "read_latest",
@@ -31,8 +28,6 @@ __all__ = [
     "retire_tasks",
 ]
 
-_SINGLY: Final = 64
-"""So many charged rows that are not known are read one by one; where there are more, all are read at once."""
 _OF_TASK: Final = ("tasks", "steps", "rejections", "ledger")
 """The tables that still have rows of a retired task."""
 _OF_SERIES: Final = ("windows", "series_notes", "series")
@@ -42,13 +37,6 @@ def read_in_work(db: SealedDatabase) -> Sequence[TaskId]:
     """See `Archive.tasks_in_work`."""
     rows = db.execute(f"{TASKS.select} WHERE {IN_WORK} ORDER BY place").fetchall()
     return [TaskId(row[0]) for row in rows if TASKS.holds(db, row)]
-
-
-def read_above(db: SealedDatabase, after: TaskId | None, most: int) -> tuple[Sequence[TaskRow], TaskId | None]:
-    """See `Archive.tasks_above`."""
-    rows = db.execute(f"{TASK} WHERE task_id > ? ORDER BY task_id LIMIT ?", (after or b"", most)).fetchall()
-    following = TaskId(rows[-1][0]) if len(rows) == most else None
-    return [task_row(row) for row in rows if task_holds(db, row)], following
 
 
 def read_latest(
@@ -144,31 +132,6 @@ def _forget_series(db: SealedDatabase, series_id: bytes) -> None:
     if db.execute(left, (series_id,)).fetchone() is None:
         for table in _OF_SERIES:
             db.execute(f"DELETE FROM {table} WHERE series_id = ?", (series_id,))  # noqa: S608 - constants
-
-
-def read_charged(
-    db: SealedDatabase, signal: str | None, since: int, known: Container[TaskId] = ()
-) -> tuple[Sequence[TaskId], Sequence[TaskRow]]:
-    """See `Archive.charged_on`; None for every signal."""
-    named = () if signal is None else (normal_signal(signal),)
-    charged = (
-        f"task_id IN (SELECT task_id FROM ledger WHERE {'normal_signal = ? AND ' if named else ''}closes > ?)"  # noqa: S608 - constants
-        " AND NOT EXISTS (SELECT 1 FROM windows WHERE windows.task_id = tasks.task_id)"
-    )
-    found = db.execute(f"SELECT task_id FROM tasks WHERE {charged}", (*named, since)).fetchall()  # noqa: S608 - constants
-    ids = [TaskId(row[0]) for row in found]
-    unknown = [task_id for task_id in ids if task_id not in known]
-    if len(unknown) > _SINGLY:
-        rows = db.execute(f"{TASK} WHERE {charged}", (*named, since)).fetchall()
-        return ids, _whole(db, [row for row in rows if row[0] not in known])
-    singly = [db.execute(f"{TASK} WHERE task_id = ?", (task_id,)).fetchone() for task_id in unknown]
-    return ids, _whole(db, [row for row in singly if row is not None])
-
-
-def _whole(db: SealedDatabase, rows: Sequence[tuple[Any, ...]]) -> Sequence[TaskRow]:
-    if damaged := [row for row in rows if not task_holds(db, row)]:
-        raise DamagedError(TASKS.damage(damaged[0]))
-    return [task_row(row) for row in rows]
 
 
 def read_debit(db: SealedDatabase, task_id: TaskId) -> LedgerRow | None:

@@ -3,14 +3,13 @@
 Outlives no process.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
-from fleetcount_protocol.task.signal import normal_signal
 
 from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError, check_move
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
@@ -281,11 +280,6 @@ class MemoryStore:
 
     # The archive.
 
-    async def tasks_above(self, after: TaskId | None, most: int) -> tuple[Sequence[TaskRow], TaskId | None]:
-        """See `Archive.tasks_above`."""
-        rows = [self._tasks[one] for one in sorted(self._tasks) if after is None or one > after][:most]
-        return rows, rows[-1].task_id if len(rows) == most else None
-
     async def tasks_in_work(self) -> Sequence[TaskId]:
         """See `Archive.tasks_in_work`."""
         return [task_id for task_id in self._tasks if task_id not in self._rest]
@@ -335,15 +329,6 @@ class MemoryStore:
         self._ends[series_id] = end
         notes = self._notes.get(series_id, {})
         self._notes[series_id] = {name: note for name, note in notes.items() if not name.startswith(dropped)}
-
-    async def charged_on(
-        self, signal: str, since: int, known: Container[TaskId] = ()
-    ) -> tuple[Sequence[TaskId], Sequence[TaskRow]]:
-        """See `Archive.charged_on`."""
-        standing = {task_id for series_id in self._windows for task_id in self._window_tasks(series_id)}
-        debits = [one for one in self._ledger.values() if one.closes > since and one.task_id not in standing]
-        ids = [one.task_id for one in debits if normal_signal(one.signal) == normal_signal(signal)]
-        return ids, [self._tasks[task_id] for task_id in ids if task_id not in known]
 
     async def debit(self, task_id: TaskId) -> LedgerRow | None:
         """See `Archive.debit`."""

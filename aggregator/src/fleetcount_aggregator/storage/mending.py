@@ -38,7 +38,6 @@ __all__ = [
     "Debit",
     "end_task",
     "is_restored",
-    "lacks",
     "mend_others",
     "note_settled",
     "signed_of",
@@ -157,11 +156,6 @@ def _debit(db: SealedDatabase, debit: LedgerRow) -> bool:
 def is_restored(db: SealedDatabase) -> bool:
     """Return whether a store was put back, and tasks of it may have ended elsewhere since."""
     return bool(db.execute("SELECT standing FROM instance").fetchone()[0] == RESTORED)
-
-
-def lacks(db: SealedDatabase, task_ids: Sequence[TaskId]) -> list[TaskId]:
-    """Return those of some tasks that have no row, whole or damaged."""
-    return [one for one in task_ids if not db.execute("SELECT 1 FROM tasks WHERE task_id = ?", (one,)).fetchone()]
 
 
 def take_up_ended(db: SealedDatabase, task: TaskRow | None, windows: Sequence[WindowRow]) -> None:

@@ -3,7 +3,7 @@
 Mixed into the store, whose threads run the statements; owns nothing.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleetcount_protocol.ids import SeriesId, TaskId
@@ -14,7 +14,7 @@ from fleetcount_aggregator.storage.archive import Place, Rest, RestRow
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.rows import read_ledger_rows
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
+from fleetcount_aggregator.storage.store import LedgerRow
 
 __all__ = ["SqlArchive"]
 
@@ -34,13 +34,6 @@ class SqlArchive:
         """See `Archive.tasks_in_work`."""
         rows: Sequence[TaskId] = await self._read(archive_rows.read_in_work)
         return rows
-
-    async def tasks_above(self, after: TaskId | None, most: int) -> tuple[Sequence[TaskRow], TaskId | None]:
-        """See `Archive.tasks_above`."""
-        found: tuple[Sequence[TaskRow], TaskId | None] = await self._read(
-            lambda db: archive_rows.read_above(db, after, most)
-        )
-        return found
 
     async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
         """See `Archive.put_to_rest`."""
@@ -64,15 +57,6 @@ class SqlArchive:
         """See `Archive.forget`."""
         gone: Sequence[TaskId] = await self._lead(lambda db: archive_rows.forget_tasks(db, task_ids))
         return gone
-
-    async def charged_on(
-        self, signal: str, since: int, known: Container[TaskId] = ()
-    ) -> tuple[Sequence[TaskId], Sequence[TaskRow]]:
-        """See `Archive.charged_on`."""
-        found: tuple[Sequence[TaskId], Sequence[TaskRow]] = await self._read(
-            lambda db: archive_rows.read_charged(db, signal, since, known)
-        )
-        return found
 
     async def debit(self, task_id: TaskId) -> LedgerRow | None:
         """See `Archive.debit`."""

@@ -1,7 +1,8 @@
 """The life of this aggregator's sealing keys, by its own clock: announced, active, retired, deleted; no restart.
 
-A retired key opens no new session. It is deleted when no task that has not ended names it: the file is overwritten and
-the key leaves memory, and from then on nothing opens what was sealed to it. Sessions that are open go on without it.
+A retired key opens no new session, and every window that could be sealed to it has closed. It is deleted: the file is
+overwritten and the key leaves memory, and from then on nothing opens what was sealed to it. Sessions that are open go
+on without it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Final
 
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.context import UNFINISHED, Context
+from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.key_rotation import Rotation, add_key, erase_key, write_validities
 
 __all__ = ["SealingKeys"]
@@ -53,21 +54,12 @@ class SealingKeys:
         self._retire(keys.directory, [key_id for key_id, one in wanted.items() if one.not_after <= now])
 
     def _retire(self, directory: Path, over: Sequence[int]) -> None:
-        """Let no new session be sealed to keys that are over, but for tasks that name them; delete what none needs."""
+        """Let no new session be sealed to keys that are over; delete them."""
         keys = self._context.keys
-        before, keys.retired = keys.retired, frozenset(over) - self._named()
+        before, keys.retired = keys.retired, frozenset(over)
         # One look later: a session that was being opened when its key was retired is open by then.
         for key_id in sorted(keys.retired & before):
             erase_key(directory, key_id)
             keys.refresh()
             write_validities(directory, {one: validity for one, _, validity in keys.listed()})
             log.info("sealing_key_deleted", key_id=key_id)
-
-    def _named(self) -> frozenset[int]:
-        """Return the keys that open tasks name; a window names none, and has closed before its key is over."""
-        return frozenset(
-            key.key_id
-            for task in self._context.live.values()
-            if self._context.states[task.task_id] in UNFINISHED
-            for key in task.task.aggregators[task.position].hpke_keys
-        )

@@ -24,6 +24,7 @@ __all__ = [
     "note_refusal",
     "order_name",
     "orders_of",
+    "refused_by",
     "rest_series",
     "take_up_notes",
     "was_given",
@@ -95,11 +96,16 @@ def orders_of(notes: Mapping[str, bytes]) -> tuple[SignedOrder, ...]:
     return _in_order(decode_signed_order(note) for name, note in notes.items() if name.startswith(_ORDER))
 
 
+def refused_by(notes: Mapping[str, bytes]) -> str:
+    """Return which other aggregator does not take the series, by its notes; "" if none is known to refuse it."""
+    return notes.get(_REFUSED, b"").decode()
+
+
 def take_up_notes(context: Context, series: InstalledSeries, notes: Mapping[str, bytes]) -> None:
     """Take the notes of a series into memory, when the process starts."""
     series.orders = orders_of(notes)
     series.given = {name for name in notes if name.startswith(_GIVEN)}
-    series.refused_by = notes.get(_REFUSED, b"").decode()
+    series.refused_by = refused_by(notes)
     for name, note in notes.items():
         if name.startswith(_KEYS):
             keep_key_list(context, series.series, decode_signed_key_list(note))

@@ -12,6 +12,7 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.series.orders import SignedOrder, stopped_at
+from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.series.signed_file import decode_signed_series
 from fleetcount_protocol.task.signed_file import decode_signed_task
 
@@ -26,14 +27,12 @@ from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.schema import check_readable, check_standing
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
-from fleetcount_aggregator.tasks.period_budget import period_charge, series_charge, spent_from
-from fleetcount_aggregator.tasks.series_notes import orders_of
+from fleetcount_aggregator.tasks.period_budget import PeriodCharge, series_charge, spent_from
+from fleetcount_aggregator.tasks.series_notes import orders_of, refused_by
 
 __all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_spent", "read_standing", "read_status", "read_tasks"]
 
-_MANY: Final = 100_000
-"""More tasks than are ever open."""
-_SET_ASIDE: Final = "(a task that this version does not serve)"
+_SET_ASIDE: Final = "(one that this version does not serve)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ class SeriesLine:
     """One series: how many of its windows are released, when the next opens, and which are missing, by reason.
 
     `following` is the first window that is not decided about, None after the last; `opens` its time, Unix seconds;
-    `orders` are those taken, everybody's.
+    `orders` are those taken, everybody's; `refused_by` is who does not take the series, "" if all do.
     """
 
     series_id: SeriesId
@@ -67,6 +66,7 @@ class SeriesLine:
     released: int
     missing: Mapping[str, Sequence[int]]
     orders: Sequence[SignedOrder]
+    refused_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,27 +121,41 @@ def read_tasks(
 def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, Decimal]:
     """Return what every signal loses in the fullest period of `[limits] budget_period_s` that is not over.
 
-    As a new task on it would be judged: what was debited, open tasks and series, also what they ask later. What this
-    version cannot read is left out. Seconds of work where many windows are charged.
+    As a new series on it would be judged, also by what is asked later. What this version cannot read is left out.
+    Seconds of work where many windows are charged.
 
     Raises:
         StoreError: as `read_status`.
     """
     since = int(now) - limits.budget_period_s
     with _opened(place) as database:
-        rows = {row.task_id: row for row in archive_rows.read_charged(database, None, since)[1]}
-        rows |= {row.task_id: row for _, row in archive_rows.read_latest(database, _MANY, None, unfinished=True)}
-        asked = [
-            (row.signed, stopped_at(one.order for one in orders_of(series_rows.read_notes(database, row.series_id))))
-            for row in series_rows.read_series(database, ended_after=since)
-        ]
-    charges = [series_charge(decode_signed_series(signed).series, stopped) for signed, stopped in asked]
-    for row in rows.values():
-        with suppress(DecodeError):
-            task = decode_signed_task(row.signed).task
-            if task.series is None:
-                charges.append(period_charge(task))
-    return spent_from(int(now), charges, limits)
+        asked = [_charge_of(database, row) for row in series_rows.read_series(database, ended_after=since)]
+    return spent_from(int(now), [charge for charge in asked if charge is not None], limits)
+
+
+def _charge_of(database: SealedDatabase, row: SeriesRow) -> PeriodCharge | None:
+    """Return what a series is charged, None if it costs nothing or cannot be read."""
+    try:
+        series = decode_signed_series(row.signed).series
+    except DecodeError:
+        return None
+    notes = series_rows.read_notes(database, row.series_id)
+    windows = (
+        series_rows.read_windows(database, row.series_id, above=-1)
+        if series.schedule.windows == 1 or refused_by(notes)
+        else None
+    )
+    if windows is not None and (windows or refused_by(notes)):
+        asked = [one.task_id for one in windows if one.task_id is not None and not one.missing]
+        if not any(_may_count(database, one) for one in asked):
+            return None
+    return series_charge(series, stopped_at(one.order for one in orders_of(notes)))
+
+
+def _may_count(database: SealedDatabase, task_id: TaskId) -> bool:
+    task = sql.read_task(database, task_id)
+    ended = task is not None and task.state is State.ABORTED
+    return not ended or archive_rows.read_debit(database, task_id) is not None
 
 
 @contextmanager
@@ -172,9 +186,24 @@ def _task_line(database: SealedDatabase, number: int, row: TaskRow) -> TaskLine:
 
 
 def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
-    series = decode_signed_series(row.signed).series
+    with suppress(DecodeError):
+        return _line_of(database, decode_signed_series(row.signed).series, row)
+    return SeriesLine(
+        series_id=row.series_id,
+        name=_SET_ASIDE,
+        windows=0,
+        following=None,
+        opens=None,
+        released=0,
+        missing={},
+        orders=(),
+        refused_by="",
+    )
+
+
+def _line_of(database: SealedDatabase, series: Series, row: SeriesRow) -> SeriesLine:
     missing: dict[str, list[int]] = {}
-    following = released = 0
+    notes, following, released = series_rows.read_notes(database, row.series_id), 0, 0
     for window in series_rows.read_windows(database, row.series_id, above=-1):
         task = None if window.task_id is None or window.missing else sql.read_task(database, window.task_id)
         reason = window.missing if task is None else task.abort_reason
@@ -191,5 +220,6 @@ def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
         opens=None if ended else series.schedule.opens(following),
         released=released,
         missing=missing,
-        orders=orders_of(series_rows.read_notes(database, row.series_id)),
+        orders=orders_of(notes),
+        refused_by=refused_by(notes),
     )

@@ -20,7 +20,6 @@ from fleetcount_protocol.messages import (
     FinishBatch,
     FinishedRecord,
     InstallSeries,
-    InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
@@ -33,10 +32,9 @@ from fleetcount_protocol.messages import (
     TaskStatus,
 )
 from fleetcount_protocol.series.orders import SignedOrder
-from fleetcount_protocol.shared import SharedIds
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.shared import SharedIds, SharedQuery
 from fleetcount_protocol.wire.call_metadata import GREETING_HEADER
-from fleetcount_protocol.wire.device import RELEASE_ANSWER, SIGNED_TASK
+from fleetcount_protocol.wire.device import RELEASE_ANSWER
 from fleetcount_protocol.wire.peer import (
     ABORT_ANSWER,
     ABORT_TASK,
@@ -48,8 +46,6 @@ from fleetcount_protocol.wire.peer import (
     DELIVER_ANSWER,
     FINISH_BATCH,
     FINISHED_RECORD,
-    INSTALL_ANSWER,
-    INSTALL_TASK,
     NOISED_SHARE,
     OPEN_QUERY,
     RECORD_PROPOSAL,
@@ -183,11 +179,6 @@ class GrpcPeer:
         call: Callable[..., Any] = self._channel.unary_unary(f"/{PEER_SERVICE}/{method}")
         return await self._call(call, encoder.encode(request), decoder.decode)
 
-    async def install_task(self, request: InstallTask) -> State:
-        """See `Peer.install_task`."""
-        state: State = await self._unary("InstallTask", INSTALL_TASK, request, INSTALL_ANSWER)
-        return state
-
     async def install_series(self, request: InstallSeries) -> SeriesAnswer:
         """See `Peer.install_series`."""
         answer: SeriesAnswer = await self._unary("InstallSeries", INSTALL_SERIES, request, INSTALL_SERIES_ANSWER)
@@ -244,15 +235,10 @@ class GrpcPeer:
         status: TaskStatus = await self._unary("GetStatus", STATUS_QUERY, task_id, STATUS)
         return status
 
-    async def shared(self, after: TaskId | None) -> SharedIds:
+    async def shared(self) -> SharedIds:
         """See `Peer.shared`."""
-        shared: SharedIds = await self._unary("ListShared", SHARED_QUERY, after, SHARED_IDS)
+        shared: SharedIds = await self._unary("ListShared", SHARED_QUERY, SharedQuery(), SHARED_IDS)
         return shared
-
-    async def shared_task(self, task_id: TaskId) -> SignedTask:
-        """See `Peer.shared_task`."""
-        signed: SignedTask = await self._unary("GetSharedTask", STATUS_QUERY, task_id, SIGNED_TASK)
-        return signed
 
     async def shared_series(self, series_id: SeriesId) -> InstallSeries:
         """See `Peer.shared_series`."""

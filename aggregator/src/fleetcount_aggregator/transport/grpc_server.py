@@ -27,9 +27,6 @@ from fleetcount_protocol.wire.device import (
     RELEASE_QUERY,
     SESSION_REPLIES,
     SESSION_REQUESTS,
-    SIGNED_TASK,
-    TASK_LIST,
-    TASK_LIST_QUERY,
 )
 from fleetcount_protocol.wire.device_columns import read_instalments, write_replies
 from fleetcount_protocol.wire.peer import (
@@ -43,8 +40,6 @@ from fleetcount_protocol.wire.peer import (
     DELIVER_ANSWER,
     FINISH_BATCH,
     FINISHED_RECORD,
-    INSTALL_ANSWER,
-    INSTALL_TASK,
     NOISED_SHARE,
     OPEN_QUERY,
     RECORD_PROPOSAL,
@@ -160,7 +155,6 @@ class DeviceShell:
         """Return the service's methods, by the names of device.proto."""
         reading, reporting = certified(_READING, self._denies), certified(_REPORTING, self._denies)
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "ListTasks": self.door.unary(self._list_tasks, reading),
             "ListSeries": self.door.unary(self._list_series, reading),
             "OpenSessions": self.door.unary(self._open_sessions, reporting, first_alone=True),
             "Upload": self.door.stream(self._upload, reporting),
@@ -171,15 +165,6 @@ class DeviceShell:
     def health(self) -> grpc.GenericRpcHandler:
         """Return the health service of this listener."""
         return health_handlers(self.door, certified(_READING, self._denies), _DEVICE_SERVICE, self._is_serving)
-
-    async def _list_tasks(self, request: bytes, call: Call) -> bytes:
-        """Every task that takes reports."""
-
-        async def work() -> bytes:
-            deployment = TASK_LIST_QUERY.decode(request)
-            return TASK_LIST.encode(await self._service.tasks(deployment))
-
-        return await answer_call(call, self._metrics, work)
 
     async def _list_series(self, request: bytes, call: Call) -> bytes:
         """Every series that is not over."""
@@ -247,7 +232,6 @@ class PeerShell:
         """Return the service's methods, by the names of peer.proto."""
         helper = self._helper
         methods = {
-            "InstallTask": self._method(INSTALL_TASK, helper.install_task, INSTALL_ANSWER),
             "InstallSeries": self._method(INSTALL_SERIES, helper.install_series, INSTALL_SERIES_ANSWER),
             "DeliverOrder": self._method(DELIVER_ORDER, helper.deliver_order, DELIVER_ORDER_ANSWER),
             "ProposeBatch": self._method(BATCH_PROPOSAL, helper.propose_batch, BATCH_REPLY),
@@ -260,7 +244,6 @@ class PeerShell:
             "Abort": self._method(ABORT_TASK, helper.abort, ABORT_ANSWER),
             "GetOutcome": self._method(STATUS_QUERY, helper.outcome, RELEASE_ANSWER),
             "ListShared": self._method(SHARED_QUERY, helper.shared, SHARED_IDS),
-            "GetSharedTask": self._method(STATUS_QUERY, helper.shared_task, SIGNED_TASK),
             "GetSharedSeries": self._method(SHARED_SERIES_QUERY, helper.shared_series, INSTALL_SERIES),
             "GetStatus": self._method(STATUS_QUERY, lambda caller, task_id: helper.status(task_id, caller), STATUS),
         }

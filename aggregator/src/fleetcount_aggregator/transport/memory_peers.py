@@ -17,7 +17,6 @@ from fleetcount_protocol.messages import (
     FinishBatch,
     FinishedRecord,
     InstallSeries,
-    InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
@@ -30,8 +29,7 @@ from fleetcount_protocol.messages import (
     TaskStatus,
 )
 from fleetcount_protocol.series.orders import SignedOrder
-from fleetcount_protocol.shared import SharedIds
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.shared import SharedIds, SharedQuery
 
 from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.states import State
@@ -86,10 +84,6 @@ class MemoryPeer:
         finally:
             await own.hear_answer(there.aggregator_id, there.greetings.say(self._caller), asked)
 
-    async def install_task(self, request: InstallTask) -> State:
-        """See `Peer.install_task`."""
-        return await self._send("install_task", lambda helper: helper.install_task(self._caller, request))
-
     async def install_series(self, request: InstallSeries) -> SeriesAnswer:
         """See `Peer.install_series`."""
         return await self._send("install_series", lambda helper: helper.install_series(self._caller, request))
@@ -134,13 +128,9 @@ class MemoryPeer:
         """See `Peer.status`."""
         return await self._send("status", lambda helper: helper.status(task_id, self._caller))
 
-    async def shared(self, after: TaskId | None) -> SharedIds:
+    async def shared(self) -> SharedIds:
         """See `Peer.shared`."""
-        return await self._send("shared", lambda helper: helper.shared(self._caller, after))
-
-    async def shared_task(self, task_id: TaskId) -> SignedTask:
-        """See `Peer.shared_task`."""
-        return await self._send("shared_task", lambda helper: helper.shared_task(self._caller, task_id))
+        return await self._send("shared", lambda helper: helper.shared(self._caller, SharedQuery()))
 
     async def shared_series(self, series_id: SeriesId) -> InstallSeries:
         """See `Peer.shared_series`."""

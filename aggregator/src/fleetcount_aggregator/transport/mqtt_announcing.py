@@ -1,4 +1,4 @@
-"""What an aggregator keeps at the broker: its tasks, releases and offers of series as retained messages.
+"""What an aggregator keeps at the broker: releases and offers of series as retained messages.
 
 A shell: ask, encode, publish. It takes no message of a device (mqtt_intake).
 """
@@ -10,9 +10,9 @@ from typing import Final
 import aiomqtt
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.limits import MAX_UNIX_TIME
-from fleetcount_protocol.wire.device import RELEASE_ANSWER, SIGNED_TASK
+from fleetcount_protocol.wire.device import RELEASE_ANSWER
 from fleetcount_protocol.wire.series import SERIES_OFFER
-from fleetcount_protocol.wire.topics import release_topic, series_topic, task_topic
+from fleetcount_protocol.wire.topics import release_topic, series_topic
 from fleetcount_transport.mqtt_connection import MqttConnection
 
 from fleetcount_aggregator.context import Context
@@ -51,14 +51,12 @@ class Announcing:
             self._context.withdraw = before
 
     async def _announce(self) -> None:
-        announced: set[TaskId] = set()
         ended = [one for one in self._context.live.values() if one.is_leader and self._state(one) in FINAL_STATES]
         published = self._context.outcome_count
         await self._publish([(one.task_id, one.task.expiry) for one in ended])
         older: Place | None = (self._context.now(), b"")
         while True:
             await self._subscribing.follow()
-            await self._publish_tasks(announced)
             published = await self._publish_fresh(published)
             older = None if older is None else await self._publish_older(older)
             await asyncio.sleep(FOLLOW_S)
@@ -87,25 +85,12 @@ class Announcing:
         """Have the broker keep a message, or, empty, keep it no more."""
         await self._client.publish(topic, payload, qos=1, retain=True)
 
-    async def _publish_tasks(self, announced: set[TaskId]) -> None:
-        """Keep every open task this aggregator leads as a retained message, and take closed ones away."""
-        listed = {one.task.task_id: one for one in await self._service.tasks(self._context.identity.deployment)}
-        for task_id, signed in listed.items():
-            if task_id not in announced and self._context.tasks[task_id].is_leader:
-                await self._keep(task_topic(*self._place, task_id), SIGNED_TASK.encode(signed))
-                announced.add(task_id)
-        for task_id in announced - listed.keys():
-            await self._keep(task_topic(*self._place, task_id), b"")
-            announced.discard(task_id)
-
     async def _publish(self, outcomes: Iterable[tuple[TaskId, int]]) -> None:
-        """Keep the outcomes of tasks that have not expired as retained messages, and the tasks themselves no more."""
+        """Keep the outcomes of tasks that have not expired as retained messages."""
         for task_id, expiry in outcomes:
             if self._context.clock.now() < expiry:
                 payload = RELEASE_ANSWER.encode(await self._service.release(task_id))
                 await self._keep(release_topic(*self._place, task_id), payload)
-                # A task announced before a restart of this process is still retained.
-                await self._keep(task_topic(*self._place, task_id), b"")
 
     async def _publish_fresh(self, published: int) -> int:
         """Keep the outcomes of what this aggregator leads and has ended since so many had; return how many have."""
@@ -126,7 +111,6 @@ class Announcing:
         """See `Context.withdraw`."""
         try:
             await self._keep(release_topic(*self._place, task_id), b"")
-            await self._keep(task_topic(*self._place, task_id), b"")
         except aiomqtt.MqttError:
             return False
         return True

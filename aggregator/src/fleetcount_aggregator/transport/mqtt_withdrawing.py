@@ -7,7 +7,7 @@ from typing import Final
 
 import aiomqtt
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.wire.topics import release_topic, task_topic
+from fleetcount_protocol.wire.topics import release_topic
 from fleetcount_transport.key_files import tls_context
 from fleetcount_transport.mqtt_connection import MqttConnection
 from fleetcount_transport.mqtt_packets import Publication
@@ -30,7 +30,7 @@ class Withdrawing:
         self._tls = tls_context(table.ca_file, table.certificate_file, table.key_file)
 
     async def __call__(self, task_id: TaskId) -> bool:
-        """Take outcome and task away; return whether the broker keeps neither."""
+        """Take the outcome away; return whether the broker keeps none."""
         deployment, aggregator_id = self._place
         connection = MqttConnection(
             self._broker,
@@ -44,8 +44,7 @@ class Withdrawing:
         )
         try:
             async with connection as client:
-                for topic in (release_topic(*self._place, task_id), task_topic(*self._place, task_id)):
-                    await client.publish(topic, b"", qos=1, retain=True)
+                await client.publish(release_topic(*self._place, task_id), b"", qos=1, retain=True)
         except aiomqtt.MqttError:
             return False
         return True

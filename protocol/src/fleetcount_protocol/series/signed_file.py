@@ -12,7 +12,13 @@ from fleetcount_protocol.series.codec import SERIES_LABEL
 from fleetcount_protocol.series.series import Series, SignedSeries, decode_series
 from fleetcount_protocol.task.signed_file import encode_signatures, fault_of_signatures, read_signatures
 
-__all__ = ["MAX_SIGNED_SERIES_BYTES", "decode_signed_series", "encode_signed_series", "signed_series"]
+__all__ = [
+    "MAX_SIGNED_SERIES_BYTES",
+    "decode_signed_series",
+    "encode_signed_series",
+    "signed_series",
+    "stored_series_bytes",
+]
 
 SIGNED_SERIES_LABEL: Final = b"FCSSER01"
 MAX_SIGNED_SERIES_BYTES: Final = MAX_SERIES_BYTES + 512
@@ -42,6 +48,17 @@ def decode_signed_series(data: bytes) -> SignedSeries:
     signatures = read_signatures(reader)
     reader.finish()
     return signed_series(series, signatures)
+
+
+def stored_series_bytes(data: bytes) -> bytes:
+    """Return the bytes that a `.series` file holds of its series, whether or not it may be asked.
+
+    Raises:
+        DecodeError: it is no such file.
+    """
+    reader = Reader(data, "signed series", MAX_SIGNED_SERIES_BYTES)
+    reader.expect(SIGNED_SERIES_LABEL)
+    return reader.sized(4, len(SERIES_LABEL), MAX_SERIES_BYTES)
 
 
 def signed_series(series: Series, signatures: tuple[bytes, ...]) -> SignedSeries:

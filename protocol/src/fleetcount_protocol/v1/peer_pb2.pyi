@@ -22,48 +22,6 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class InstallTaskRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SIGNED_TASK_FIELD_NUMBER: _builtins.int
-    VERIFY_KEY_FIELD_NUMBER: _builtins.int
-    verify_key: _builtins.bytes
-    @_builtins.property
-    def signed_task(self) -> _device_pb2.SignedTask: ...
-    def __init__(
-        self,
-        *,
-        signed_task: _device_pb2.SignedTask | None = ...,
-        verify_key: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["signed_task", b"signed_task"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["signed_task", b"signed_task", "verify_key", b"verify_key"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___InstallTaskRequest: _TypeAlias = InstallTaskRequest  # noqa: Y015
-
-@_typing.final
-class InstallTaskResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    STATE_FIELD_NUMBER: _builtins.int
-    state: _builtins.str
-    def __init__(
-        self,
-        *,
-        state: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___InstallTaskResponse: _TypeAlias = InstallTaskResponse  # noqa: Y015
-
-@_typing.final
 class InstallSeriesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -711,17 +669,12 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 class ListSharedRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    AFTER_FIELD_NUMBER: _builtins.int
-    after: _builtins.bytes
-    """the last task id of the list before, empty for the first"""
     def __init__(
         self,
-        *,
-        after: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -731,25 +684,17 @@ Global___ListSharedRequest: _TypeAlias = ListSharedRequest  # noqa: Y015
 class ListSharedResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    TASK_IDS_FIELD_NUMBER: _builtins.int
     SERIES_IDS_FIELD_NUMBER: _builtins.int
-    FOLLOWING_FIELD_NUMBER: _builtins.int
-    task_ids: _builtins.bytes
-    """joined, ascending, above `after`; no windows of series"""
     series_ids: _builtins.bytes
-    """joined, ascending; in the first list only"""
-    following: _builtins.bytes
-    """what to ask for after, empty if there is no more"""
+    """joined, ascending"""
     def __init__(
         self,
         *,
-        task_ids: _builtins.bytes = ...,
         series_ids: _builtins.bytes = ...,
-        following: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["following", b"following", "series_ids", b"series_ids", "task_ids", b"task_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["series_ids", b"series_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

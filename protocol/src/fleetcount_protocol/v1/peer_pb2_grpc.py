@@ -35,11 +35,6 @@ class PeerServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.InstallTask = channel.unary_unary(
-                '/fleetcount_protocol.v1.PeerService/InstallTask',
-                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskRequest.SerializeToString,
-                response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskResponse.FromString,
-                _registered_method=True)
         self.InstallSeries = channel.unary_unary(
                 '/fleetcount_protocol.v1.PeerService/InstallSeries',
                 request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.SerializeToString,
@@ -105,11 +100,6 @@ class PeerServiceStub(object):
                 request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedRequest.SerializeToString,
                 response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedResponse.FromString,
                 _registered_method=True)
-        self.GetSharedTask = channel.unary_unary(
-                '/fleetcount_protocol.v1.PeerService/GetSharedTask',
-                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.SerializeToString,
-                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.SignedTask.FromString,
-                _registered_method=True)
         self.GetSharedSeries = channel.unary_unary(
                 '/fleetcount_protocol.v1.PeerService/GetSharedSeries',
                 request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedSeriesRequest.SerializeToString,
@@ -119,13 +109,6 @@ class PeerServiceStub(object):
 
 class PeerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
-
-    def InstallTask(self, request, context):
-        """Leader to helper: a task signed by all, and its verification key.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def InstallSeries(self, request, context):
         """Leader to helper: a series signed by all, the seed of its verify keys, and the orders about it so far.
@@ -216,15 +199,9 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetSharedTask(self, request, context):
-        """The same: a task of that list as all have signed it, and a series with its seed and orders.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def GetSharedSeries(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The same: a series of that list as all have signed it, with its seed and orders.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -232,11 +209,6 @@ class PeerServiceServicer(object):
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'InstallTask': grpc.unary_unary_rpc_method_handler(
-                    servicer.InstallTask,
-                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskRequest.FromString,
-                    response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskResponse.SerializeToString,
-            ),
             'InstallSeries': grpc.unary_unary_rpc_method_handler(
                     servicer.InstallSeries,
                     request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.FromString,
@@ -302,11 +274,6 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedRequest.FromString,
                     response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedResponse.SerializeToString,
             ),
-            'GetSharedTask': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetSharedTask,
-                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.FromString,
-                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.SignedTask.SerializeToString,
-            ),
             'GetSharedSeries': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSharedSeries,
                     request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedSeriesRequest.FromString,
@@ -322,33 +289,6 @@ def add_PeerServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class PeerService(object):
     """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def InstallTask(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fleetcount_protocol.v1.PeerService/InstallTask',
-            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskRequest.SerializeToString,
-            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def InstallSeries(request,
@@ -691,33 +631,6 @@ class PeerService(object):
             '/fleetcount_protocol.v1.PeerService/ListShared',
             fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedRequest.SerializeToString,
             fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetSharedTask(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fleetcount_protocol.v1.PeerService/GetSharedTask',
-            fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.SerializeToString,
-            fleetcount__protocol_dot_v1_dot_device__pb2.SignedTask.FromString,
             options,
             channel_credentials,
             insecure,

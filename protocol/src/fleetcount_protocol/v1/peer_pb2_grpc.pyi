@@ -34,8 +34,6 @@ class PeerServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PeerServiceAsyncStub: ...
-    InstallTask: _grpc.UnaryUnaryMultiCallable[_peer_pb2.InstallTaskRequest, _peer_pb2.InstallTaskResponse]
-    """Leader to helper: a task signed by all, and its verification key."""
     InstallSeries: _grpc.UnaryUnaryMultiCallable[_peer_pb2.InstallSeriesRequest, _peer_pb2.InstallSeriesResponse]
     """Leader to helper: a series signed by all, the seed of its verify keys, and the orders about it so far."""
     DeliverOrder: _grpc.UnaryUnaryMultiCallable[_peer_pb2.DeliverOrderRequest, _peer_pb2.DeliverOrderResponse]
@@ -61,15 +59,12 @@ class PeerServiceStub:
     """Any aggregator of the task to any other: how the task ended there. A record proves itself by its signatures."""
     ListShared: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ListSharedRequest, _peer_pb2.ListSharedResponse]
     """From an aggregator that was put back from a backup to any other: what both take part in."""
-    GetSharedTask: _grpc.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _device_pb2.SignedTask]
-    """The same: a task of that list as all have signed it, and a series with its seed and orders."""
     GetSharedSeries: _grpc.UnaryUnaryMultiCallable[_peer_pb2.GetSharedSeriesRequest, _peer_pb2.InstallSeriesRequest]
+    """The same: a series of that list as all have signed it, with its seed and orders."""
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
-    InstallTask: _aio.UnaryUnaryMultiCallable[_peer_pb2.InstallTaskRequest, _peer_pb2.InstallTaskResponse]  # type: ignore[assignment]
-    """Leader to helper: a task signed by all, and its verification key."""
     InstallSeries: _aio.UnaryUnaryMultiCallable[_peer_pb2.InstallSeriesRequest, _peer_pb2.InstallSeriesResponse]  # type: ignore[assignment]
     """Leader to helper: a series signed by all, the seed of its verify keys, and the orders about it so far."""
     DeliverOrder: _aio.UnaryUnaryMultiCallable[_peer_pb2.DeliverOrderRequest, _peer_pb2.DeliverOrderResponse]  # type: ignore[assignment]
@@ -95,19 +90,10 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """Any aggregator of the task to any other: how the task ended there. A record proves itself by its signatures."""
     ListShared: _aio.UnaryUnaryMultiCallable[_peer_pb2.ListSharedRequest, _peer_pb2.ListSharedResponse]  # type: ignore[assignment]
     """From an aggregator that was put back from a backup to any other: what both take part in."""
-    GetSharedTask: _aio.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _device_pb2.SignedTask]  # type: ignore[assignment]
-    """The same: a task of that list as all have signed it, and a series with its seed and orders."""
     GetSharedSeries: _aio.UnaryUnaryMultiCallable[_peer_pb2.GetSharedSeriesRequest, _peer_pb2.InstallSeriesRequest]  # type: ignore[assignment]
+    """The same: a series of that list as all have signed it, with its seed and orders."""
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
-    @_abc_1.abstractmethod
-    def InstallTask(
-        self,
-        request: _peer_pb2.InstallTaskRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_peer_pb2.InstallTaskResponse, _abc.Awaitable[_peer_pb2.InstallTaskResponse]]:
-        """Leader to helper: a task signed by all, and its verification key."""
-
     @_abc_1.abstractmethod
     def InstallSeries(
         self,
@@ -212,18 +198,11 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         """From an aggregator that was put back from a backup to any other: what both take part in."""
 
     @_abc_1.abstractmethod
-    def GetSharedTask(
-        self,
-        request: _peer_pb2.GetStatusRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_device_pb2.SignedTask, _abc.Awaitable[_device_pb2.SignedTask]]:
-        """The same: a task of that list as all have signed it, and a series with its seed and orders."""
-
-    @_abc_1.abstractmethod
     def GetSharedSeries(
         self,
         request: _peer_pb2.GetSharedSeriesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_peer_pb2.InstallSeriesRequest, _abc.Awaitable[_peer_pb2.InstallSeriesRequest]]: ...
+    ) -> _typing.Union[_peer_pb2.InstallSeriesRequest, _abc.Awaitable[_peer_pb2.InstallSeriesRequest]]:
+        """The same: a series of that list as all have signed it, with its seed and orders."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -11,14 +11,11 @@ from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import (
     MAX_LEDGER_ROWS,
     MAX_REASON_BYTES,
-    MAX_TASK_BYTES,
     SET_LEAVES,
-    VERIFY_KEY_BYTES,
 )
-from fleetcount_protocol.messages import AbortTask, InstallTask, SetAgreed, SetDiffers, TaskState, TaskStatus
+from fleetcount_protocol.messages import AbortTask, SetAgreed, SetDiffers, TaskState, TaskStatus
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, either, message, shape, single
-from fleetcount_protocol.wire.device import SIGNED_TASK
 from fleetcount_protocol.wire.peer_batches import (
     BATCH_DECISION,
     BATCH_PROPOSAL,
@@ -47,8 +44,6 @@ __all__ = [
     "DELIVER_ANSWER",
     "FINISHED_RECORD",
     "FINISH_BATCH",
-    "INSTALL_ANSWER",
-    "INSTALL_TASK",
     "NOISED_SHARE",
     "OPEN_QUERY",
     "RECORD_PROPOSAL",
@@ -63,7 +58,6 @@ __all__ = [
 
 _SMALL_BYTES: Final = 4_096
 _BOUNDS: Final[Bounds] = {
-    InstallTask: {"signed_task": SIGNED_TASK, "verify_key": Size(VERIFY_KEY_BYTES, VERIFY_KEY_BYTES)},
     AbortTask: {"reason": Label(1, MAX_REASON_BYTES)},
     TaskStatus: {
         "ledger_rows": Range(0, MAX_LEDGER_ROWS),
@@ -75,10 +69,6 @@ _BOUNDS: Final[Bounds] = {
 
 # Tasks and states.
 
-INSTALL_TASK: Final = message(
-    "task installation", pb.InstallTaskRequest, InstallTask, _BOUNDS, MAX_TASK_BYTES + _SMALL_BYTES
-)
-INSTALL_ANSWER: Final = single("state", pb.InstallTaskResponse, TaskState, _SMALL_BYTES)
 DELIVER_ANSWER: Final = single("state", pb.DeliverRecordResponse, TaskState, _SMALL_BYTES)
 ABORT_ANSWER: Final = single("state", pb.AbortResponse, TaskState, _SMALL_BYTES)
 ABORT_TASK: Final = message("abort", pb.AbortRequest, AbortTask, _BOUNDS, _SMALL_BYTES)

@@ -3,29 +3,21 @@
 Decides nothing about it; it only refuses what is not the one encoding of a message.
 """
 
-from typing import Final, cast
+from typing import Final
 
-from fleetcount_protocol.ids import SeriesId, TaskId
-from fleetcount_protocol.limits import MAX_SERIES, MAX_TASKS_PER_LIST
-from fleetcount_protocol.shared import SharedIds
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.limits import MAX_SERIES
+from fleetcount_protocol.shared import SharedIds, SharedQuery
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.wire.codec import Bounds, Count, message, single
 
 __all__ = ["SHARED_IDS", "SHARED_QUERY", "SHARED_SERIES_QUERY"]
 
 _SMALL_BYTES: Final = 1_024
-_BOUNDS: Final[Bounds] = {
-    SharedIds: {"task_ids": Count(0, MAX_TASKS_PER_LIST), "series_ids": Count(0, MAX_SERIES)},
-}
+_BOUNDS: Final[Bounds] = {SharedIds: {"series_ids": Count(0, MAX_SERIES)}}
 
-SHARED_QUERY: Final = single(
-    "shared query", pb.ListSharedRequest, cast("type[TaskId | None]", TaskId | None), _SMALL_BYTES
-)
+SHARED_QUERY: Final = message("shared query", pb.ListSharedRequest, SharedQuery, _BOUNDS, _SMALL_BYTES)
 SHARED_IDS: Final = message(
-    "shared ids",
-    pb.ListSharedResponse,
-    SharedIds,
-    _BOUNDS,
-    (MAX_TASKS_PER_LIST + MAX_SERIES) * TaskId.SIZE + _SMALL_BYTES,
+    "shared ids", pb.ListSharedResponse, SharedIds, _BOUNDS, MAX_SERIES * SeriesId.SIZE + _SMALL_BYTES
 )
 SHARED_SERIES_QUERY: Final = single("shared series query", pb.GetSharedSeriesRequest, SeriesId, _SMALL_BYTES)
