@@ -5,14 +5,12 @@ import itertools
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.tasks.budget import Charge, charge_of, check_budget, debit_row
-from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.tasks.install import install
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import LedgerLoss
@@ -21,7 +19,6 @@ from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import InstallTask
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.signed_file import encode_signed_task
 from fleetcount_protocol.task.signing import sign_task
 from fleetcount_protocol.task.task import HpkeKey, Mode, Release, ReleaseKind, SignedTask
 
@@ -264,108 +261,5 @@ async def test_the_leader_lists_a_task_once_every_helper_has_it() -> None:
     assert await network.core(0).service.tasks("elsewhere") == ()
 
 
-# The directory.
-
-
-def drop(directory: Path, name: str, data: bytes, key: bytes | None = KEY, mode: int = 0o600) -> None:
-    if key is not None:
-        (directory / f"{name}.verify-key").write_bytes(key)
-        (directory / f"{name}.verify-key").chmod(mode)
-    (directory / f"{name}.task").write_bytes(data)
-
-
-async def test_a_dropped_task_is_taken_up_once(tmp_path: Path) -> None:
-    network = await started()
-    signed, _ = network.task()
-    drop(tmp_path, "q", encode_signed_task(signed))
-    directory = TaskDirectory(network.core(0).context, tmp_path)
-
-    for _ in range(3):
-        await directory.poll()
-
-    assert list(network.core(0).context.tasks) == [signed.task.task_id]
-    assert not (tmp_path / "q.refused").exists()
-
-
-@pytest.mark.parametrize(
-    ("data", "key", "mode", "said"),
-    [
-        (b"", KEY, 0o600, "ends"),
-        (b"junk" * 100, KEY, 0o600, "does not begin"),
-        (b"x" * 2_000_000, KEY, 0o600, "more than"),
-        (None, KEY, 0o644, "mode 0644"),
-        (None, KEY + b"x", 0o600, "33 bytes"),
-        (None, bytes(32), 0o600, "verify key"),
-    ],
-)
-async def test_a_task_that_cannot_be_used_is_refused_beside_its_file(
-    tmp_path: Path, data: bytes | None, key: bytes, mode: int, said: str
-) -> None:
-    network = await started()
-    drop(tmp_path, "q", encode_signed_task(network.task()[0]) if data is None else data, key, mode)
-
-    await TaskDirectory(network.core(0).context, tmp_path).poll()
-
-    assert said in (tmp_path / "q.refused").read_text()
-    assert not network.core(0).context.tasks
-
-
-async def test_a_task_waits_for_its_verify_key_and_is_refused_in_the_end(tmp_path: Path) -> None:
-    network = await started()
-    data = encode_signed_task(network.task()[0])
-    drop(tmp_path, "late", data, key=None)
-    drop(tmp_path, "never", encode_signed_task(network.task(values=5)[0]), key=None)
-    directory = TaskDirectory(network.core(0).context, tmp_path)
-    for _ in range(5):
-        await directory.poll()
-    drop(tmp_path, "late", data)
-
-    for _ in range(10):
-        await directory.poll()
-
-    assert [one.task.values for one in network.core(0).context.tasks.values()] == [8]
-    assert "never.verify-key" in (tmp_path / "never.refused").read_text()
-
-
-async def test_a_task_dropped_at_a_helper_is_refused(tmp_path: Path) -> None:
-    network = await started()
-    drop(tmp_path, "q", encode_signed_task(network.task()[0]))
-
-    await TaskDirectory(network.core(1).context, tmp_path).poll()
-
-    assert "leader is 'alpha'" in (tmp_path / "q.refused").read_text()
-
-
 def test_the_verify_key_of_the_tests_is_the_one_the_tasks_commit_to() -> None:
     assert Network(2).task()[0].task.verify_key_digest == hashlib.sha256(KEY).digest()
-
-
-async def test_the_verify_key_s_file_goes_when_the_store_has_it_also_after_a_crash_in_between(tmp_path: Path) -> None:
-    drops = tmp_path / "tasks"
-    drops.mkdir()
-    network = Network(2, directory=tmp_path)
-    await network.start_all()
-    signed, key = network.task()
-    drop(drops, "one", encode_signed_task(signed), key)
-    await TaskDirectory(network.core(0).context, drops).poll()
-    after_install = sorted(path.name for path in drops.iterdir())
-    drop(drops, "one", encode_signed_task(signed), key)
-    await network.stop(0)
-    await network.start(0)
-    await TaskDirectory(network.core(0).context, drops).poll()
-
-    assert after_install == ["taken"]
-    assert sorted(path.name for path in drops.rglob("*")) == [f"one.{signed.task.task_id.hex()[:12]}.task", "taken"]
-    assert network.core(0).context.tasks[signed.task.task_id].verify_key == key
-    await network.stop_all()
-
-
-async def test_the_verify_key_of_a_task_that_is_refused_stays_for_another_try(tmp_path: Path) -> None:
-    network = Network(2, limits=Limits(smallest_min_batch_size=1000))
-    await network.start_all()
-    signed, key = network.task()
-    drop(tmp_path, "one", encode_signed_task(signed), key)
-
-    await TaskDirectory(network.core(0).context, tmp_path).poll()
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.refused", "one.task", "one.verify-key"]

@@ -1,10 +1,9 @@
-"""The directory where an operator drops tasks, questions and orders about questions, each with its secret beside it.
+"""The directory where an operator drops questions, each with its seed beside it, and orders about questions.
 
-NAME.task and NAME.question, signed by all, go to the leader, with NAME.verify-key or NAME.seed; NAME.order to the
-aggregator whose operator signed it. Reads complete files and hands them on; a refused one gets a NAME.refused beside it
-that says why, and a task that is installed goes to `taken/`, so that thousands are not looked at for years. Deletes
-nothing but the verify key or seed of what is installed, which the store holds sealed: whoever finds it later could make
-false proofs.
+NAME.question, signed by all, goes to the leader, with NAME.seed; NAME.order to the aggregator whose operator signed it.
+Reads complete files and hands them on; a refused one gets a NAME.refused beside it that says why, and a question that
+is over goes to `taken/`, so that thousands are not looked at for years. Deletes nothing but the seed of what is
+installed, which the store holds sealed: whoever finds it later could make false proofs.
 """
 
 import os
@@ -15,17 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from fleetcount_protocol.errors import PeerError, TaskError, UsageError
-from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
-from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_TASK_BYTES, VERIFY_KEY_BYTES
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.limits import MAX_ORDER_BYTES, VERIFY_KEY_BYTES
 from fleetcount_protocol.series.orders import decode_signed_order
 from fleetcount_protocol.series.signed_file import MAX_SIGNED_SERIES_BYTES, decode_signed_series
-from fleetcount_protocol.task.signed_file import decode_signed_task
 from fleetcount_transport.key_files import read_secret
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.tasks.install import install
-from fleetcount_aggregator.tasks.loading import task_here
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_aggregator.tasks.series_orders import take_own_order
 
@@ -33,11 +29,10 @@ __all__ = ["TaskDirectory"]
 
 _PATIENCE: Final = 10
 """Looks at a file without the one it needs before it is refused: two files are not dropped at one instant."""
-_MAX_TASK_FILE_BYTES: Final = MAX_TASK_BYTES + 4096
 
 _TAKEN: Final = "taken"
-"""Where files of installed tasks go; nothing reads them there."""
-_KINDS: Final = (".task", ".question", ".order")
+"""Where files of questions that are over go; nothing reads them there."""
+_KINDS: Final = (".question", ".order")
 _Stamp = tuple[int, int]
 
 
@@ -68,7 +63,6 @@ class TaskDirectory:
         if self._context.adopting:
             return
         changed = self._changed()
-        await self._poll("task", changed, self._take_task, beside=".verify-key")
         await self._poll("question", changed, self._take_question, beside=".seed")
         await self._poll("order", changed, self._take_order)
         for series_id, path in list(self._series.items()):
@@ -121,32 +115,20 @@ class TaskDirectory:
                 _write_refusal(path, str(error))
             seen.done = True
 
-    async def _take_task(self, path: Path) -> None:
-        signed, key_file = decode_signed_task(_read(path, _MAX_TASK_FILE_BYTES)), path.with_suffix(".verify-key")
-        if await task_here(self._context, signed.task.task_id) is None:
-            self._check_leader(signed.task.leader.aggregator_id, "task")
-            await install(self._context, signed, _read_key(key_file))
-            path.with_suffix(".refused").unlink(missing_ok=True)
-        _remove_key(key_file)
-        _put_by(path, signed.task.task_id)
-
     async def _take_question(self, path: Path) -> None:
         signed, seed_file = decode_signed_series(_read(path, MAX_SIGNED_SERIES_BYTES)), path.with_suffix(".seed")
         if signed.series.series_id not in self._context.series:
-            self._check_leader(signed.series.aggregators[0].aggregator_id, "question")
-            await install_series(self._context, signed, _read_key(seed_file))
+            leader, own = signed.series.aggregators[0].aggregator_id, self._context.aggregator_id
+            if leader != own:
+                raise TaskError(f"the leader is {leader!r}, this is {own!r}: drop the question there")
+            await install_series(self._context, signed, _read_seed(seed_file))
             path.with_suffix(".refused").unlink(missing_ok=True)
-        _remove_key(seed_file)
+        _remove_seed(seed_file)
         self._series[signed.series.series_id] = path
 
     async def _take_order(self, path: Path) -> None:
         await take_own_order(self._context, decode_signed_order(_read(path, MAX_ORDER_BYTES + 128)))
         path.with_suffix(".refused").unlink(missing_ok=True)
-
-    def _check_leader(self, leader: AggregatorId, what: str) -> None:
-        own = self._context.aggregator_id
-        if leader != own:
-            raise TaskError(f"the leader is {leader!r}, this is {own!r}: drop the {what} there")
 
 
 def _read(path: Path, largest: int) -> bytes:
@@ -162,23 +144,23 @@ def _read(path: Path, largest: int) -> bytes:
     return data
 
 
-def _read_key(path: Path) -> bytes:
-    key = read_secret(path)
-    if len(key) != VERIFY_KEY_BYTES:
-        raise TaskError(f"{path.name} has {len(key)} bytes, not {VERIFY_KEY_BYTES}")
-    return key
+def _read_seed(path: Path) -> bytes:
+    seed = read_secret(path)
+    if len(seed) != VERIFY_KEY_BYTES:
+        raise TaskError(f"{path.name} has {len(seed)} bytes, not {VERIFY_KEY_BYTES}")
+    return seed
 
 
-def _remove_key(path: Path) -> None:
-    """Remove the verify key of a task that is stored; a directory that does not allow it is named in the log."""
+def _remove_seed(path: Path) -> None:
+    """Remove the seed of a question that is stored; a directory that does not allow it is named in the log."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        log.error("verify_key_not_removed", file=path.name, reason=error.strerror)
+        log.error("seed_not_removed", file=path.name, reason=error.strerror)
 
 
-def _put_by(path: Path, name: TaskId | SeriesId) -> None:
-    """Move the file of an installed task, or of a question that is over, out of the way, under its name and id."""
+def _put_by(path: Path, name: SeriesId) -> None:
+    """Move the file of a question that is over out of the way, under its name and id."""
     try:
         taken = path.parent / _TAKEN
         taken.mkdir(exist_ok=True)
