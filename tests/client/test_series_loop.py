@@ -511,6 +511,22 @@ async def test_what_is_asked_once_is_answered_without_the_owners_word(tmp_path: 
     assert [row.state for row in device.series.rows()] == [SeriesState.ENDED]
 
 
+@pytest.mark.parametrize("style", list(UploadStyle))
+async def test_who_has_answered_the_only_window_is_done_when_it_closes(tmp_path: Path, style: UploadStyle) -> None:
+    world = Deployment()
+    schedule = replace(world.series().schedule, windows=1)
+    if style is UploadStyle.ONE_ENVELOPE:
+        schedule = replace(schedule, round_one_s=20, round_two_s=0)
+    series = world.series(schedule=schedule, upload_style=style)
+    device = world.device(tmp_path / "device.db", world.transport())
+
+    [outcome] = await device.answer_series(world.offer(series))
+
+    assert outcome.kind is OutcomeKind.DELIVERED
+    assert world.timer.now() <= schedule.end
+    assert [row.state for row in device.series.rows()] == [SeriesState.ENDED]
+
+
 async def test_exact_sums_asked_once_are_for_an_owner_who_allows_them(tmp_path: Path) -> None:
     world = Deployment()
     series = once(world, release=Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20)))

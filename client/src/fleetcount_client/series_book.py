@@ -70,11 +70,14 @@ class KnownSeries:
                 return index
         return None
 
-    def may_resume(self, now: float) -> bool:
-        """Return whether windows are left that a pause skips: an order may bring them back."""
+    @property
+    def last_chance(self) -> int:
+        """When round one of the last window closes that no stop has ended; 0 if there is none.
+
+        Until then windows may be left that a pause skips: an order may bring them back.
+        """
         stopped = self.stopped[0].start if self.stopped else self.series.schedule.windows
-        last = self.series.schedule.opens(stopped - 1) + self.series.schedule.round_one_s if stopped else 0
-        return last > now
+        return self.series.schedule.opens(stopped - 1) + self.series.schedule.round_one_s if stopped else 0
 
     def skips(self, index: int) -> bool:
         """Return whether an order skips a window."""
@@ -292,7 +295,7 @@ class SeriesBook:
     def finish(self, series_id: SeriesId) -> None:
         """Write a joined series as ended once no window is left, and free what was not sent."""
         series, now = self.joined(series_id), self._clock.now()
-        if series is not None and series.next_window(-1, now) is None and not series.may_resume(now):
+        if series is not None and series.next_window(-1, now) is None and series.last_chance <= now:
             row = replace(self._row(series_id), state=SeriesState.ENDED, changed_at=now, reason="no window is left")
             self._rows.leave(row)
 

@@ -57,12 +57,13 @@ class SeriesLoop:
         while (series := self.book.joined(series_id)) is not None:
             index = series.next_window(last, self.timer.now())
             if index is None:
-                if not series.may_resume(self.timer.now()):
+                if series.last_chance <= self.timer.now():
                     self.book.finish(series_id)
                     return
-                if self.timer.now() + _LOOK_S >= horizon:
+                look = min(self.timer.now() + _LOOK_S, series.last_chance)
+                if look >= horizon:
                     return
-                await self.pause_until(self.timer.now() + _LOOK_S)
+                await self.pause_until(look)
                 continue
             opens = series.series.schedule.opens(index)
             if opens >= horizon:
