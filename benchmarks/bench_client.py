@@ -24,18 +24,21 @@ from fleetcount_client.answering import (
     round_two_parts,
     truth_of,
 )
-from fleetcount_client.ledger import Ledger, budget_of, charge_of, pure_loss
+from fleetcount_client.charges import Charge
+from fleetcount_client.ledger import Ledger, budget_of, pure_loss
 from fleetcount_client.policy import OwnerPolicy
+from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report
 from fleetcount_client.stored import encode_instalment
+from fleetcount_mechanisms.accounting.charges import window_loss
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.chain import TaskKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, SeriesId, SessionId, TaskId
 from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, Task, UploadStyle
 from rows import Row, quick, report, smoke
@@ -143,13 +146,34 @@ def two_seals_ms(task: Task) -> float:
     return least_ms(lambda: [seal_to(key, bytes(32), b"report") for key in keys])
 
 
+def charge_of(task: Task) -> Charge:
+    """Return what is reserved for a window."""
+    return Charge(
+        charge_id=task.task_id,
+        name=task.name,
+        signal=task.signal,
+        asked_at=task.round_one_opens,
+        asked_until=task.round_one_closes,
+        epsilon=task.design.ledger_loss.epsilon,
+        exposure=task.design.exposure,
+        answers=task.design.exposure,
+        promise=_POLICY.promise,
+        loss=window_loss(task.design, budget_of(_POLICY).orders),
+        series_id=bytes(32),
+        sent=False,
+    )
+
+
 def store_one(file: SpoolFile, task: Task, secret: TwoRoundSecret, entries: list[bytes], number: int) -> None:
-    """Charge, store, and take one report through its phases: four durable transactions."""
-    spool = file.device(str(number))
+    """Reserve, store, and take one report through its phases: five durable transactions."""
+    spool, charge = file.device(str(number)), charge_of(task)
+    series_id = SeriesId(bytes(32))
+    row = SeriesRow(series_id=series_id, name="", offer=b"", state=SeriesState.JOINED, changed_at=0.0, reason="")
+    SeriesRows(spool).join(row, [charge], lambda ledger, charges: None)
     report = Report(task_id=TaskId(task.task_id), phase=Phase.ROUND_ONE, reason="", secret=secret.encode())
     rows = [OutboxEntry(round=1, position=position, instalment=data) for position, data in enumerate(entries)]
     begun = Beginning(report=report, entries=rows, sessions=[])
-    spool.begin(charge_of(task, _POLICY), report.task_id, b"signed task", [], lambda _: begun, lambda ledger: None)
+    spool.begin(charge, report.task_id, b"task", [], lambda _: begun, lambda ledger: None)
     between = spool.advance(report, Phase.BETWEEN)
     spool.advance(spool.advance(between, Phase.ROUND_TWO, entries=rows), Phase.DELIVERED)
 
@@ -165,7 +189,7 @@ def time_store(task: Task, secret: TwoRoundSecret) -> None:
             def store(file: SpoolFile = file) -> None:
                 store_one(file, task, secret, entries, next(numbers))
 
-            what = "four durable transactions" if durable else "without fsync"
+            what = "five durable transactions" if durable else "without fsync"
             row(f"device: spool and ledger of one answer, {what}", least_ms(store))
             file.close()
 
@@ -175,7 +199,7 @@ def time_ledger(task: Task) -> None:
     held, step_s = 10_000, _POLICY.budget_period_s // 11_000
     loss = pure_loss(Decimal("0.001"), budget_of(_POLICY).orders)
     times = (OPENS + step_s * number for number in range(held + RUNS))
-    charge = replace(charge_of(task, _POLICY), loss=loss)
+    charge = replace(charge_of(task), loss=loss)
     charges = [replace(charge, charge_id=at.to_bytes(32), asked_at=at, asked_until=at + 100) for at in times]
     ledger, new = Ledger(charges[:held]), iter(charges[held:])
     ledger.judge(_POLICY, charges[-1:])  # Makes the sums.

@@ -1,7 +1,8 @@
-"""What a window of a series over a single task of its shape costs a device, from the offer to the last receipt.
+"""What a window of a series over a question of one such window costs a device, from the offer to the last receipt.
 
-One device on a told clock answers the windows of one series, and as many single tasks one after the other, each on
-offer by itself; aggregators are in this process, and their time is taken off. Least of several passes; decides nothing.
+One device on a told clock answers the windows of one series, and as many questions of one window one after the other,
+each on offer by itself; aggregators are in this process, and their time is taken off. Least of several passes; it
+decides nothing.
 """
 
 import asyncio
@@ -10,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SeriesOffer
 from fleetcount_protocol.series.fields import Schedule
 from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.task.task import Release, ReleaseKind, Task
 from rows import Row, quick, report, smoke
 
 from tests.client.deployment import START, Deployment, open_policy
@@ -35,6 +35,7 @@ MUST, AIM = 1.05, 0.8
 EVERY_S = 300
 CELLS = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=37, rows=27)  # V = 999, L = 1,000.
 SHAPE = {"domain": CELLS, "mechanism": SamplingDie.uniform(Fraction(1, 10), CELLS.values)}
+RELEASE = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20))
 POLICY = open_policy(
     largest_local_epsilon=Fraction(16), total_epsilon=Fraction(700), largest_expected_answers=Fraction(10_000)
 )
@@ -70,32 +71,28 @@ def of_windows(directory: Path) -> float:
     schedule = Schedule(
         first=START + 600, every_s=EVERY_S, windows=WINDOWS, round_one_s=100, round_two_s=100, expiry_s=1000
     )
-    world.offers = [world.offer(world.series(schedule=schedule, **SHAPE))]
-    return _answered_s(world, directory / "series.db", [()])
+    return _answered_s(world, directory / "series.db", [[world.offer(world.series(schedule=schedule, **SHAPE))]])
 
 
-def of_tasks(directory: Path) -> float:
-    """Return the CPU seconds of a device that answers as many single tasks, one after the other."""
+def of_questions(directory: Path) -> float:
+    """Return the CPU seconds of a device that answers as many questions of one window, one after the other."""
     world = Deployment()
-    tasks = []
-    for number in range(WINDOWS):
-        opens = START + 600 + number * EVERY_S
-        times = {"round_one_opens": opens, "round_one_closes": opens + 100, "round_two_closes": opens + 200}
-        release = replace(world.task().release, noise_epsilon=Fraction(1, 2))
-        task = world.task(name=f"task {number}", expiry=opens + 1000, release=release, **times, **SHAPE)
-        tasks.append((world.sign(task),))
-    return _answered_s(world, directory / "tasks.db", tasks)
+    asked = [
+        world.offer(world.once(START + 600 + number * EVERY_S, name=f"question {number}", release=RELEASE, **SHAPE))
+        for number in range(WINDOWS)
+    ]
+    return _answered_s(world, directory / "questions.db", [[one] for one in asked])
 
 
-def _answered_s(world: Deployment, state_file: Path, offers: Sequence[tuple[SignedTask, ...]]) -> float:
-    transport = TimedAggregators((), world.intakes, lambda: tuple(world.offers), world.releases)
+def _answered_s(world: Deployment, state_file: Path, offers: Sequence[list[SeriesOffer]]) -> float:
+    transport = TimedAggregators(world.intakes, lambda: tuple(world.offers), world.releases)
     position = (4321.0, 1234.0)
     device = world.device(state_file, transport, truth=position, policy=POLICY, join=JoinRule.AUTO)
 
     async def answer() -> list[Outcome]:
         ended = []
         for one in offers:
-            transport._tasks = one
+            world.offers = one
             ended.append(await device.answer())
         return list(itertools.chain(*ended))
 
@@ -110,18 +107,18 @@ def _answered_s(world: Deployment, state_file: Path, offers: Sequence[tuple[Sign
 
 def main() -> None:
     """Report the row."""
-    windows, tasks = [], []
+    windows, questions = [], []
     for _ in range(PASSES):
         with tempfile.TemporaryDirectory() as directory:
-            tasks.append(of_tasks(Path(directory)))
+            questions.append(of_questions(Path(directory)))
             windows.append(of_windows(Path(directory)))
-    ours, peer = (1e3 * min(taken) / WINDOWS for taken in (windows, tasks))
+    ours, peer = (1e3 * min(taken) / WINDOWS for taken in (windows, questions))
     report(
         Row(
-            path="device: a window of a series over a single task, from offer to receipt, L = 1,000, k = 2",
+            path="device: a window of a series over a question of one, from offer to receipt, L = 1,000, k = 2",
             ours=ours,
             unit="ms",
-            peer="a single task of the same shape",
+            peer="a question of one such window",
             peer_value=peer,
             ratio=ours / peer,
             must=MUST,

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_client.device import Device
-from fleetcount_client.policy import PolicyRefusal
 from fleetcount_protocol.channel.certificates import CertificateAuthority
-from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.series import Series
 
@@ -30,7 +28,7 @@ def offered(tmp_path: Path) -> tuple[Path, Series]:
     with_lists = {name: world.key_list(name, not_after=2 * FIRST) for name in world.sealing_keys}
     device = Device.from_config(config)
     device.series.take([world.offer(series, lists=with_lists)])  # type: ignore[arg-type]
-    device.spool.note_refusal(TaskId(bytes(32)), "too much", PolicyRefusal(rule="total_epsilon", message="no"), 5.0)
+    device.series.take([world.offer(world.once(FIRST, name="too much", min_batch_size=9), lists=with_lists)])  # type: ignore[arg-type]
     device.spool.rest()
     return config, series
 

@@ -1,4 +1,4 @@
-"""A small deployment in memory for the client's tests: authority, aggregators, signed tasks, devices."""
+"""A small deployment in memory for the client's tests: authority, aggregators, signed series, devices."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,10 +9,12 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fleetcount_client.charges import Charge
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryAggregator, MemoryTransport
 from fleetcount_client.policy import OwnerPolicy
+from fleetcount_client.reservation import charges_of_series
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.timer import ManualTimer
 from fleetcount_client.transport import Transport
@@ -24,6 +26,7 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
 from fleetcount_protocol.messages import ReleaseAnswer, SeriesOffer
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin, Participants, Schedule
 from fleetcount_protocol.series.key_list import KeyList, ListedKey, sign_key_list
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
@@ -31,8 +34,8 @@ from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_protocol.vdaf.two_round import join_instalments
 
 START = 1_800_000_000
@@ -80,28 +83,6 @@ class Deployment:
             clock=self.timer,
         )
 
-    def task(self, **changes: object) -> Task:
-        """Return a task of 3 values, sampling mode, two rounds of 100 s each, with some fields changed."""
-        fields: dict[str, object] = {
-            "name": "which brand",
-            "deployment": "test",
-            "signal": SIGNAL,
-            "domain": Categories(names=("A", "B", "C")),
-            "mode": Mode.SAMPLING,
-            "mechanism": SamplingDie.uniform(Fraction(1, 4), 3),
-            "aggregators": self.described,
-            "round_one_opens": START + 100,
-            "round_one_closes": START + 200,
-            "round_two_closes": START + 300,
-            "expiry": START + 1000,
-            "time_precision_s": 1,
-            "min_batch_size": 10,
-            "release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(3, 2), level=Fraction(19, 20)),
-            "upload_style": UploadStyle.TWO_INSTALMENTS,
-            "verify_key_digest": Digest(hashlib.sha256(bytes(32)).digest()),
-        }
-        return Task(**(fields | changes))  # type: ignore[arg-type]
-
     def series(self, **changes: object) -> Series:
         """Return four windows of 200 s, one every 300 s from START + 600 on, with some fields changed."""
         fields: dict[str, object] = {
@@ -123,6 +104,38 @@ class Deployment:
             "verify_seed_digest": Digest(hashlib.sha256(bytes(32)).digest()),
         }
         return Series(**(fields | changes))  # type: ignore[arg-type]
+
+    def once(self, opens: int = START + 100, **changes: object) -> Series:
+        """Return one window of 200 s, or of `round_one_s` + `round_two_s`, with some fields changed."""
+        round_one_s, round_two_s = int(changes.pop("round_one_s", 100)), int(changes.pop("round_two_s", 100))  # type: ignore[call-overload]
+        two_rounds = changes.get("mode", Mode.SAMPLING) is Mode.SAMPLING
+        two_rounds &= changes.get("upload_style") is not UploadStyle.ONE_ENVELOPE
+        schedule = Schedule(
+            first=opens,
+            every_s=round_one_s + round_two_s,
+            windows=1,
+            round_one_s=round_one_s,
+            round_two_s=round_two_s if two_rounds else 0,
+            expiry_s=700,
+        )
+        release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(3, 2), level=Fraction(19, 20))
+        return self.series(**{"name": "which brand", "schedule": schedule, "release": release} | changes)
+
+    def task(self, **changes: object) -> Task:
+        """Return the task of one window (`once`)."""
+        return window_task(self.once(**changes), 0)
+
+    def ask(self, opens: int = START + 100, **changes: object) -> Task:
+        """Offer one window (`once`) besides what is on offer, and return its task."""
+        series = self.once(opens, **changes)
+        self.offers.append(self.offer(series))
+        return window_task(series, 0)
+
+    def tasks(self) -> dict[bytes, Task]:
+        """Return the tasks of all windows of what is on offer, by id."""
+        asked = [one.signed.series for one in self.offers]
+        tasks = [window_task(series, index) for series in asked for index in range(series.schedule.windows)]
+        return {task.task_id: task for task in tasks}
 
     def offer(self, series: Series, *orders: SeriesOrder, lists: Mapping[str, KeyList] | None = None) -> SeriesOffer:
         """Return the series signed by all, with a key list of each and these orders."""
@@ -156,11 +169,6 @@ class Deployment:
             from_window=window,
         )
 
-    def sign(self, task: Task) -> SignedTask:
-        """Return the task with every aggregator's signature."""
-        keys = [self.signing_keys[one.aggregator_id] for one in task.aggregators]
-        return SignedTask(task=task, signatures=tuple(sign_task(task, key) for key in keys))
-
     def trust(self) -> TrustStore:
         """Return the trust in all aggregators."""
         return TrustStore(
@@ -175,9 +183,9 @@ class Deployment:
             ],
         )
 
-    def transport(self, *tasks: SignedTask) -> MemoryTransport:
-        """Return a transport to all intakes."""
-        return MemoryTransport(tasks, self.intakes, lambda: tuple(self.offers), self.releases)
+    def transport(self, *offers: SeriesOffer) -> MemoryTransport:
+        """Return a transport to all intakes, which offers these series and those of `offers` at the time."""
+        return MemoryTransport(self.intakes, lambda: (*offers, *self.offers), self.releases)
 
     def identity(self) -> DeviceIdentity:
         """Return a new device's identity."""
@@ -252,6 +260,12 @@ class Deployment:
         ]
         message = prio3.combine_verifier_shares(context, [share for _, share in inits])
         return prio3.aggregate([prio3.verify_next(context, state, message) for state, _ in inits])
+
+
+def charge_of(series: Series, policy: OwnerPolicy) -> Charge:
+    """Return what the one window of a series costs."""
+    [charge] = charges_of_series(series, policy, 0, 0)
+    return charge
 
 
 def open_policy(**changes: object) -> OwnerPolicy:

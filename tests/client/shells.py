@@ -1,8 +1,9 @@
 """The aggregators of a test deployment behind a real gRPC server and a real MQTT broker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from fleetcount_client.grpc_transport import TlsFiles
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.messages import SeriesList
-from fleetcount_protocol.task.task import SignedTask, Task
 from fleetcount_protocol.wire.device import (
     INSTALMENT,
     INSTALMENT_REPLIES,
@@ -26,8 +26,6 @@ from fleetcount_protocol.wire.device import (
     SESSION_REPLY,
     SESSION_REQUEST,
     SESSION_REQUESTS,
-    SIGNED_TASK,
-    TASK_LIST,
 )
 from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY, SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
@@ -39,7 +37,6 @@ from fleetcount_protocol.wire.topics import (
     series_topic,
     session_filters,
     session_reply_topic,
-    task_topic,
 )
 from fleetcount_simulator.network.ports import free_ports
 
@@ -65,16 +62,12 @@ def tls_files(authority: CertificateAuthority, identity: DeviceIdentity) -> TlsF
 class GrpcShell:
     """One aggregator of the deployment behind gRPC: decodes, asks the intake, encodes."""
 
-    def __init__(self, world: Deployment, name: str, tasks: Callable[[], dict[bytes, SignedTask]]) -> None:
+    def __init__(self, world: Deployment, name: str) -> None:
         self.world = world
         self.name = name
-        self.tasks = tasks
         self.calls = 0
         self.listed = 1
         """How many series one list has: several lists are asked for."""
-
-    async def list_tasks(self, request: bytes, context: Any) -> bytes:
-        return TASK_LIST.encode(tuple(one for one in self.tasks().values() if one.task.series is None))
 
     async def list_series(self, request: bytes, context: Any) -> bytes:
         query = SERIES_LIST_QUERY.decode(request)
@@ -98,12 +91,11 @@ class GrpcShell:
         intake = self.world.intakes[self.name]  # type: ignore[index]
         async for batch in stream:
             self.calls += 1
-            replies = [intake.take(self.tasks()[one.task_id].task, one) for one in INSTALMENTS.decode(batch)]
+            replies = [intake.take(self.world.tasks()[one.task_id], one) for one in INSTALMENTS.decode(batch)]
             yield INSTALMENT_REPLIES.encode(tuple(replies))
 
     def handlers(self) -> grpc.GenericRpcHandler:
         methods: dict[str, Any] = {
-            "ListTasks": grpc.unary_unary_rpc_method_handler(self.list_tasks),
             "ListSeries": grpc.unary_unary_rpc_method_handler(self.list_series),
             "GetRelease": grpc.unary_unary_rpc_method_handler(self.release),
             "OpenSessions": grpc.unary_unary_rpc_method_handler(self.open_sessions),
@@ -113,24 +105,25 @@ class GrpcShell:
 
 
 @asynccontextmanager
-async def grpc_servers(
-    world: Deployment, tasks: dict[bytes, SignedTask], authority: CertificateAuthority
-) -> AsyncIterator[dict[str, int]]:
-    """Run every aggregator behind mutual TLS; give their ports by name."""
-    servers, ports = [], {}
-    for name in world.intakes:
+async def grpc_servers(world: Deployment, authority: CertificateAuthority) -> AsyncIterator[None]:
+    """Run every aggregator behind mutual TLS; what is offered from then on names their ports."""
+    servers, described = [], []
+    for one in world.described:
+        name = one.aggregator_id
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((GrpcShell(world, name, lambda: tasks).handlers(),))
+        server.add_generic_rpc_handlers((GrpcShell(world, name).handlers(),))
         credentials = grpc.ssl_server_credentials(
             [pem(authority.issue_aggregator(name, ["127.0.0.1"]))],
             root_certificates=world.authority.certificate.public_bytes(Encoding.PEM),
             require_client_auth=True,
         )
-        ports[str(name)] = server.add_secure_port("127.0.0.1:0", credentials)
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+        described.append(replace(one, grpc_endpoint=f"127.0.0.1:{port}"))
         await server.start()
         servers.append(server)
+    world.described = tuple(described)
     try:
-        yield ports
+        yield
     finally:
         for server in servers:
             await server.stop(None)
@@ -157,10 +150,10 @@ async def mqtt_broker(port: int, certificate: Path | None = None, key: Path | No
 
 
 @asynccontextmanager
-async def mqtt_aggregators(world: Deployment, tasks: dict[bytes, SignedTask], port: int) -> AsyncIterator[None]:
+async def mqtt_aggregators(world: Deployment, port: int) -> AsyncIterator[None]:
     """Run every aggregator of the deployment as an MQTT client."""
     ready = asyncio.Event()
-    runner = asyncio.create_task(_serve_mqtt(world, tasks, port, ready))
+    runner = asyncio.create_task(_serve_mqtt(world, port, ready))
     await ready.wait()
     try:
         yield
@@ -170,14 +163,11 @@ async def mqtt_aggregators(world: Deployment, tasks: dict[bytes, SignedTask], po
             await runner
 
 
-async def _serve_mqtt(world: Deployment, tasks: dict[bytes, SignedTask], port: int, ready: asyncio.Event) -> None:
+async def _serve_mqtt(world: Deployment, port: int, ready: asyncio.Event) -> None:
     async with aiomqtt.Client("127.0.0.1", port, identifier="aggregators") as client:
-        for signed in tasks.values():
-            if signed.task.series is None:
-                topic = task_topic("test", signed.task.leader.aggregator_id, signed.task.task_id)
-                await client.publish(topic, SIGNED_TASK.encode(signed), qos=1, retain=True)
-            for one in signed.task.aggregators:
-                for topic in report_filters("test", one.aggregator_id, signed.task.task_id):
+        for task in world.tasks().values():
+            for one in task.aggregators:
+                for topic in report_filters("test", one.aggregator_id, task.task_id):
                     await client.subscribe(topic, qos=1)
         for offer in world.offers:
             for described in world.described:
@@ -191,20 +181,19 @@ async def _serve_mqtt(world: Deployment, tasks: dict[bytes, SignedTask], port: i
                 await client.subscribe(topic, qos=1)
         ready.set()
         async for message in client.messages:
-            topic, payload = _answer(world, tasks, str(message.topic), message.payload)
+            topic, payload = _answer(world, str(message.topic), message.payload)
             await client.publish(topic, payload, qos=1)
 
 
-def _answer(world: Deployment, tasks: dict[bytes, SignedTask], topic: str, payload: bytes) -> tuple[str, bytes]:
+def _answer(world: Deployment, topic: str, payload: bytes) -> tuple[str, bytes]:
     asked = parse_topic(topic)
     assert asked.user is not None
     intake, address = world.intakes[asked.aggregator_id], ("test", asked.aggregator_id, asked.user)
     if asked.kind is TopicKind.SESSION:
         request = SESSION_REQUEST.decode(payload)
         return session_reply_topic(*address, request.session_id), SESSION_REPLY.encode(intake.open_session(request))
-    task: Task = tasks[asked.subject].task
     instalment = INSTALMENT.decode(payload)
-    reply = intake.take(task, instalment)
+    reply = intake.take(world.tasks()[asked.subject], instalment)
     return receipt_topic(*address, instalment.session_id), INSTALMENT_REPLY.encode(reply)
 
 

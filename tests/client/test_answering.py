@@ -24,7 +24,7 @@ from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Bins, Categories
 from fleetcount_protocol.task.task import Mode, Task
 
-from tests.client.deployment import START, Deployment
+from tests.client.deployment import Deployment
 from tests.support.protocol_samples import session_secret
 
 DEVICE = Digest(bytes(32))
@@ -33,7 +33,7 @@ WORLD = Deployment()
 
 
 def one_round(**changes: object) -> Task:
-    return WORLD.task(round_two_closes=START + 200, **changes)
+    return WORLD.task(**changes)
 
 
 def sums(task: Task, parts: tuple[bytes, ...]) -> list[int]:

@@ -9,7 +9,7 @@ from fleetcount_client.contact import LISTS, SILENT_AFTER_S, Contacts
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.timer import ManualTimer
 from fleetcount_client.transport import Unreachable
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.messages import SeriesOffer
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 
@@ -17,14 +17,14 @@ from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 class Cut(MemoryTransport):
     """Nobody answers."""
 
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
         raise Unreachable("broker b:1883: refused: nothing listens there")
 
 
 async def test_a_device_says_whom_it_reached_and_what_it_does_next(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.task(name="speeds")
-    device = world.device(tmp_path / "device.db", world.transport(world.sign(task)))
+    task = world.ask(name="speeds")
+    device = world.device(tmp_path / "device.db", world.transport())
     before = device.status()
     seen = []
 
@@ -45,27 +45,31 @@ async def test_a_device_says_whom_it_reached_and_what_it_does_next(tmp_path: Pat
 
 async def test_silence_has_its_reason(tmp_path: Path) -> None:
     world = Deployment()
-    cut = world.device(tmp_path / "cut.db", Cut([], {}))
+    cut = world.device(tmp_path / "cut.db", Cut({}))
     waiting = world.device(tmp_path / "new.db", world.transport(), policy=open_policy(fresh_ledger_wait_s=10**8))
     refusing = world.device(
-        tmp_path / "refusing.db", world.transport(world.sign(world.task(name="speeds"))), policy=open_policy(signals=())
+        tmp_path / "refusing.db",
+        world.transport(world.offer(world.once(name="speeds"))),
+        policy=open_policy(signals=()),
     )
     with pytest.raises(Unreachable):
         await cut.answer()
     await waiting.answer()
     await refusing.answer()
+    restarted = world.device(tmp_path / "refusing.db", world.transport(), policy=open_policy(signals=()))
 
     assert "nobody answers: broker b:1883: refused" in cut.status().why_silent
     assert cut.status().silent_since is not None
     assert cut.spool.age(START + 10**6, None).created_at == START + 10**6, "to look began the ledger"
     assert "ledger" in waiting.status().why_silent
-    assert "speeds was refused" in refusing.status().why_silent
+    assert "speeds was refused: the task asks for" in refusing.status().why_silent
+    assert restarted.status().why_silent == refusing.status().why_silent
 
 
-async def test_a_waiting_task_is_named_with_its_time(tmp_path: Path) -> None:
+async def test_a_waiting_window_is_named_with_its_time(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.task(name="speeds")
-    device = world.device(tmp_path / "device.db", world.transport(world.sign(task)))
+    task = world.ask(name="speeds")
+    device = world.device(tmp_path / "device.db", world.transport())
     answering = asyncio.create_task(device.answer())
     while not device.status().next_task:
         await asyncio.sleep(0)

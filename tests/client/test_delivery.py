@@ -18,8 +18,9 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.limits import MAX_KEY_NUMBER
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, Task, UploadStyle
 from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
@@ -30,8 +31,8 @@ Answers = tuple[Receipt | Refusal, ...]
 class Meddler(MemoryTransport):
     """A transport that lets a test come between; remembers the bytes of every upload."""
 
-    def __init__(self, world: Deployment, *tasks: SignedTask) -> None:
-        super().__init__(tasks, world.intakes)
+    def __init__(self, world: Deployment) -> None:
+        super().__init__(world.intakes, lambda: world.offers)
         self.world = world
         self.sent: list[tuple[int, int, bytes]] = []
         self.before: Callable[[int, Instalment], None] = lambda position, instalment: None
@@ -42,7 +43,7 @@ class Meddler(MemoryTransport):
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
         self.on_session(aggregator)
-        for _ in range(100):  # An answer takes time, in which other tasks of the device run.
+        for _ in range(100):  # An answer takes time, in which other answers of the device go on.
             await asyncio.sleep(0)
         return await super().open_sessions(aggregator, requests)
 
@@ -59,8 +60,8 @@ class Meddler(MemoryTransport):
 
 def make(tmp_path: Path, **changes: object) -> tuple[Deployment, Task, Meddler, Device]:
     world = Deployment()
-    task = world.task(**changes)
-    transport = Meddler(world, world.sign(task))
+    task = world.ask(**changes)
+    transport = Meddler(world)
     return world, task, transport, world.device(tmp_path / "device.db", transport)
 
 
@@ -130,15 +131,14 @@ async def test_an_answer_whose_session_an_aggregator_has_lost_ends_and_the_sessi
 async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_the_session(tmp_path: Path) -> None:
     """It keeps 64 keys below those of ended tasks, and a task may end while an answer to it is on its way."""
     world = Deployment()
-    long = {"round_one_closes": START + 400, "round_two_closes": START + 600}
-    lacks, other = world.sign(world.task(name="lacks")), world.sign(world.task(name="other", **long))
-    later = world.task(name="later", **{one: at + 600 for one, at in long.items()}, expiry=START + 2000)
-    transport = Meddler(world, lacks, other)
+    lacks, _ = world.ask(name="lacks"), world.ask(name="other", round_one_s=300, round_two_s=200)
+    later = world.once(START + 700, name="later", round_one_s=300, round_two_s=200)
+    transport = Meddler(world)
     device = world.device(tmp_path / "device.db", transport, settings=DeliverySettings(spread=Fraction(1, 10**9)))
 
     def refuse(position: int, answers: Answers) -> Answers:
         (answer,) = answers
-        if (answer.task_id, answer.round, position) != (lacks.task.task_id, 2, 1):
+        if (answer.task_id, answer.round, position) != (lacks.task_id, 2, 1):
             return answers
         named = {"task_id": answer.task_id, "report_id": answer.report_id, "round": answer.round}
         return (Refusal(session_id=answer.session_id, reason=RejectReason.UNKNOWN_SESSION, **named),)  # type: ignore[arg-type]
@@ -146,9 +146,9 @@ async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_
     transport.after = refuse
 
     outcomes = await device.answer()
-    after = await device.answer_task(world.sign(later))
+    outcomes += await device.answer_series(world.offer(later))
 
-    assert {one.name: one.kind for one in (*outcomes, after)} == {
+    assert {one.name: one.kind for one in outcomes} == {
         "lacks": OutcomeKind.REJECTED,
         "other": OutcomeKind.DELIVERED,
         "later": OutcomeKind.DELIVERED,
@@ -159,26 +159,27 @@ async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_
 
 async def test_an_answer_that_begins_after_its_session_was_found_lost_opens_another(tmp_path: Path) -> None:
     world = Deployment()
-    loses, waits = (world.sign(world.task(name=name)) for name in ("loses", "waits"))
-    transport = Meddler(world, loses, waits)
+    loses, waits = (world.once(name=name) for name in ("loses", "waits"))
+    losing, waiting = (window_task(series, 0) for series in (loses, waits))
+    transport = Meddler(world)
     device = world.device(tmp_path / "device.db", transport, settings=DeliverySettings(spread=Fraction(1, 10**9)))
 
     def forget(position: int, instalment: Instalment) -> None:
-        if instalment.task_id == loses.task.task_id:
+        if instalment.task_id == losing.task_id:
             world.intakes[world.described[position].aggregator_id].forget_sessions()
 
     async def read() -> str:
-        while (report := device.spool.report(loses.task.task_id)) is None or not report.phase.final:
+        while (report := device.spool.report(losing.task_id)) is None or not report.phase.final:
             await asyncio.sleep(0)
         return "B"
 
     transport.before = forget
-    lost = asyncio.create_task(device.answer_task(loses))
-    outcome = await device.answer_task(waits, {SIGNAL: read})
+    lost = asyncio.create_task(device.answer_series(world.offer(loses)))
+    [outcome] = await device.answer_series(world.offer(waits), {SIGNAL: read})
 
-    assert (await lost).reason == "unknown_session"
+    assert (await lost)[0].reason == "unknown_session"
     assert outcome.kind is OutcomeKind.DELIVERED, outcome
-    assert len(world.report_ids(waits.task, 2)) == 1
+    assert len(world.report_ids(waiting, 2)) == 1
 
 
 async def test_a_final_refusal_ends_the_report_and_erases_it(tmp_path: Path) -> None:
@@ -265,7 +266,8 @@ async def test_a_round_arrives_inside_its_window_and_at_a_time_of_its_own(tmp_pa
     moments: dict[int, list[float]] = {1: [], 2: []}
     for number in range(30):
         world = Deployment()
-        transport = Meddler(world, world.sign(world.task()))
+        world.ask()
+        transport = Meddler(world)
 
         def note(position: int, instalment: Instalment, world: Deployment = world) -> None:
             moments[instalment.round].append(world.timer.now() - START)
@@ -278,13 +280,14 @@ async def test_a_round_arrives_inside_its_window_and_at_a_time_of_its_own(tmp_pa
         assert max(moments[round_number]) - min(moments[round_number]) > 40
 
 
-async def test_a_device_that_first_hears_of_a_task_too_late_sends_nothing(tmp_path: Path) -> None:
+async def test_a_device_that_first_hears_of_a_question_too_late_sends_nothing(tmp_path: Path) -> None:
     world, _, transport, device = make(tmp_path)
     world.timer.advance(200)
 
-    outcome = await only(device)
+    [outcome] = await device.answer_series(world.offers[0])
 
     assert (outcome.kind, transport.sent, device.spool.charges()) == (OutcomeKind.MISSED, [], ())
+    assert await device.answer() == ()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -303,7 +306,7 @@ async def test_a_report_without_a_receipt_for_round_one_still_sends_round_two_an
         device = world.device(tmp_path / "device.db", transport)
 
     outcome = await only(device)
-    again = await only(device)
+    [again] = await device.answer_series(world.offers[0])
 
     assert outcome.kind is again.kind is OutcomeKind.GIVEN_UP
     assert "round one" in outcome.reason
@@ -332,8 +335,8 @@ async def test_a_crash_at_any_point_resumes_with_the_same_coins_and_bytes(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = Deployment()
-    task = world.task()
-    transport = Meddler(world, world.sign(task))
+    task = world.ask()
+    transport = Meddler(world)
     identity = world.identity()
 
     def device() -> Device:
@@ -360,9 +363,9 @@ async def test_a_crash_at_any_point_resumes_with_the_same_coins_and_bytes(
 async def test_the_truth_is_read_once_and_round_two_reports_the_truth_of_round_one(tmp_path: Path) -> None:
     for number in range(12):
         world = Deployment()
-        task = world.task()
+        task = world.ask()
         readings = iter(["B", "C", "A"])
-        device = world.device(tmp_path / f"{number}.db", world.transport(world.sign(task)))
+        device = world.device(tmp_path / f"{number}.db", world.transport())
 
         await device.answer({SIGNAL: lambda readings=readings: next(readings)})  # type: ignore[misc]
 
@@ -372,20 +375,11 @@ async def test_the_truth_is_read_once_and_round_two_reports_the_truth_of_round_o
         assert next(readings) == "C"
 
 
-async def test_a_task_answered_before_is_reported_and_not_answered_again(tmp_path: Path) -> None:
-    world, task, transport, device = make(tmp_path)
-
-    first, second = await only(device), await only(device)
-
-    assert (first.kind, second.kind) == (OutcomeKind.DELIVERED, OutcomeKind.DELIVERED)
-    assert (len(transport.sent), len(world.report_ids(task, 2))) == (4, 1)
-
-
 async def test_a_wiped_ledger_is_a_waiting_period_and_no_refund(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.task()
+    world.ask()
     policy = open_policy(fresh_ledger_wait_s=3600)
-    device = world.device(tmp_path / "wiped.db", world.transport(world.sign(task)), policy=policy)
+    device = world.device(tmp_path / "wiped.db", world.transport(), policy=policy)
 
     outcome = await only(device)
 
@@ -393,17 +387,18 @@ async def test_a_wiped_ledger_is_a_waiting_period_and_no_refund(tmp_path: Path) 
     assert [refusal.rule for refusal in device.spool.refusals()] == ["fresh_ledger"]
 
 
-async def test_the_budget_holds_over_tasks_and_restarts(tmp_path: Path) -> None:
+async def test_the_budget_holds_over_questions_and_restarts(tmp_path: Path) -> None:
     world = Deployment()
-    tasks = [world.sign(world.task(name=f"question {number}")) for number in range(4)]
+    asked = [world.offer(world.once(name=f"question {number}")) for number in range(4)]
     policy = open_policy(
         trust=Trust.NO_OPERATOR, largest_chance=Fraction(1), largest_expected_answers=3 * Fraction(1, 4)
     )
     kinds = []
 
-    for signed in tasks:
-        device = world.device(tmp_path / "device.db", world.transport(signed), policy=policy)
-        kinds.append((await device.answer_task(signed)).kind)
+    for offer in asked:
+        device = world.device(tmp_path / "device.db", world.transport(), policy=policy)
+        [outcome] = await device.answer_series(offer)
+        kinds.append(outcome.kind)
         world.timer = type(world.timer)(START)
         for intake in world.intakes.values():
             intake._clock = world.timer
@@ -412,10 +407,11 @@ async def test_the_budget_holds_over_tasks_and_restarts(tmp_path: Path) -> None:
     assert len(SpoolFile(tmp_path / "device.db").device().charges()) == 3
 
 
-async def test_tasks_asked_at_once_share_one_session_an_aggregator(tmp_path: Path) -> None:
+async def test_what_is_asked_at_once_shares_one_session_an_aggregator(tmp_path: Path) -> None:
     world = Deployment()
-    tasks = [world.sign(world.task(name=f"question {number}")) for number in range(3)]
-    transport = Meddler(world, *tasks)
+    for number in range(3):
+        world.ask(name=f"question {number}")
+    transport = Meddler(world)
     opened: list[str] = []
     transport.on_session = lambda aggregator: opened.append(aggregator.aggregator_id)
 
@@ -451,24 +447,3 @@ async def test_a_disk_that_fails_before_the_charge_keeps_the_device_silent(tmp_p
     assert outcome.kind is OutcomeKind.FAILED, outcome
     assert "full" in outcome.reason
     assert (transport.sent, device.spool.charges()) == ([], ())
-
-
-@pytest.mark.parametrize("flaw", ["unsigned", "one signature", "stranger", "other deployment"])
-async def test_a_task_that_not_all_trusted_aggregators_signed_is_refused(tmp_path: Path, flaw: str) -> None:
-    world = Deployment()
-    signed = world.sign(world.task(deployment="elsewhere") if flaw == "other deployment" else world.task())
-    if flaw == "unsigned":
-        signed = SignedTask(task=signed.task, signatures=(b"", b""))
-    elif flaw == "one signature":
-        signed = SignedTask(task=signed.task, signatures=(signed.signatures[0], signed.signatures[0]))
-    elif flaw == "stranger":
-        other = Deployment()
-        signed = other.sign(other.task())
-    transport = Meddler(world, signed)
-    device = world.device(tmp_path / "device.db", transport)
-
-    outcome = await only(device)
-
-    assert (outcome.kind, outcome.rule) == (OutcomeKind.REFUSED, "aggregators")
-    assert transport.sent == []
-    assert device.would_refuse(signed) is not None

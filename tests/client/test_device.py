@@ -1,8 +1,7 @@
-"""A device answers a task from the first judgement to the last receipt, over real cryptography in memory."""
+"""A device answers what is asked once, from the first judgement to the last receipt, over real cryptography."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,13 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, Mode, SignedTask, Task, UploadStyle
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.task.task import Aggregator, Mode, Task, UploadStyle
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 
@@ -33,9 +34,8 @@ from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 @pytest.mark.parametrize("aggregators", [2, 3, 5])
 async def test_a_report_of_two_instalments_is_valid_and_follows_the_coins(tmp_path: Path, aggregators: int) -> None:
     world = Deployment(aggregators)
-    task = world.task()
-    signed = world.sign(task)
-    device = world.device(tmp_path / "device.db", world.transport(signed), truth="B")
+    task = world.ask()
+    device = world.device(tmp_path / "device.db", world.transport(), truth="B")
 
     (outcome,) = await device.answer()
 
@@ -54,8 +54,8 @@ async def test_a_report_of_two_instalments_is_valid_and_follows_the_coins(tmp_pa
 
 async def test_one_envelope_carries_both_rounds_in_one_message(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.task(upload_style=UploadStyle.ONE_ENVELOPE)
-    device = world.device(tmp_path / "device.db", world.transport(world.sign(task)))
+    task = world.ask(upload_style=UploadStyle.ONE_ENVELOPE)
+    device = world.device(tmp_path / "device.db", world.transport())
 
     (outcome,) = await device.answer()
 
@@ -73,14 +73,13 @@ async def test_one_envelope_carries_both_rounds_in_one_message(tmp_path: Path) -
         ({"mode": Mode.DIRECT, "mechanism": None}, "B", {1}),
     ],
 )
-async def test_a_one_round_task_is_answered_in_one_valid_message(
+async def test_a_one_round_question_is_answered_in_one_valid_message(
     tmp_path: Path, changes: dict[str, object], truth: object, ones: set[int]
 ) -> None:
     world = Deployment(3)
-    task = world.task(round_two_closes=START + 200, **changes)
+    task = world.ask(**changes)
     policy = open_policy(allow_direct=True, allow_exact_release=True)
-    transport = world.transport(world.sign(task))
-    device = world.device(tmp_path / "device.db", transport, truth=truth, policy=policy)
+    device = world.device(tmp_path / "device.db", world.transport(), truth=truth, policy=policy)
 
     (outcome,) = await device.answer()
 
@@ -94,7 +93,8 @@ async def test_a_one_round_task_is_answered_in_one_valid_message(
 
 def test_a_program_without_an_event_loop_answers_in_one_call(tmp_path: Path) -> None:
     world = Deployment()
-    device = world.device(tmp_path / "device.db", world.transport(world.sign(world.task())))
+    world.ask()
+    device = world.device(tmp_path / "device.db", world.transport())
     read: list[str] = []
 
     def read_brand() -> str:
@@ -108,14 +108,14 @@ def test_a_program_without_an_event_loop_answers_in_one_call(tmp_path: Path) -> 
 
 
 class Counted(MemoryTransport):
-    """Counts its uses and closings; offers a second task from the second question on."""
+    """Counts its uses and closings; offers a second series from the second question on."""
 
     lists = closed = 0
-    later: tuple[SignedTask, ...] = ()
+    later: tuple[SeriesOffer, ...] = ()
 
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
         self.lists += 1
-        return await super().list_tasks() + (self.later if self.lists > 1 else ())
+        return await super().list_series() + (self.later if self.lists > 1 else ())
 
     async def close(self) -> None:
         self.closed += 1
@@ -131,15 +131,15 @@ async def serve_for(world: Deployment, device: Device, seconds: int) -> None:
     assert serving.cancelled()
 
 
-async def test_a_serving_device_takes_up_new_tasks_and_stops_when_cancelled(tmp_path: Path) -> None:
+async def test_a_serving_device_takes_up_what_is_new_and_stops_when_cancelled(tmp_path: Path) -> None:
     world = Deployment()
-    first, second = (world.sign(world.task(name=name)) for name in ("first", "second"))
-    transport = Counted([first], world.intakes)
-    transport.later = (second,)
+    first, second = (world.once(name=name) for name in ("first", "second"))
+    transport = Counted(world.intakes, lambda: (world.offer(first),))
+    transport.later = (world.offer(second),)
     device = world.device(tmp_path / "device.db", transport)
 
     serving = asyncio.create_task(device.serve())
-    while not all(world.report_ids(signed.task, 2) for signed in (first, second)):
+    while not all(world.report_ids(window_task(series, 0), 2) for series in (first, second)):
         await asyncio.sleep(0)
     serving.cancel()
     await asyncio.wait([serving])
@@ -153,9 +153,8 @@ async def test_a_serving_device_takes_up_again_what_its_disk_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = Deployment()
-    signed = world.sign(world.task())
-    transport = Counted([signed], world.intakes)
-    device = world.device(tmp_path / "device.db", transport, settings=DeliverySettings(poll_interval_s=5))
+    task = world.ask()
+    device = world.device(tmp_path / "device.db", world.transport(), settings=DeliverySettings(poll_interval_s=5))
     advance, failures = Spool.advance, [MachineError("disk full")] * 2
 
     def fail_first(self: Spool, report: Report, phase: Phase, **more: Any) -> Report:
@@ -166,24 +165,23 @@ async def test_a_serving_device_takes_up_again_what_its_disk_stopped(
     monkeypatch.setattr(Spool, "advance", fail_first)
     await serve_for(world, device, 400)
 
-    report = device.spool.report(signed.task.task_id)
+    report = device.spool.report(task.task_id)
     assert report is not None
     assert report.phase is Phase.DELIVERED
-    assert len(world.report_ids(signed.task, 2)) == 1
+    assert len(world.report_ids(task, 2)) == 1
 
 
-@pytest.mark.parametrize("fails", ["tidy", "note_refusal", "put"])
+@pytest.mark.parametrize("fails", ["tidy", "begin", "put", "join"])
 async def test_a_serving_device_outlives_a_state_file_that_takes_nothing_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     world = Deployment()
-    signed = world.sign(world.task())
-    unsigned = replace(world.sign(world.task(name="unsigned")), signatures=(bytes(64), bytes(64)))
-    world.offers = [world.offer(world.series())]
-    device = world.device(
-        tmp_path / "device.db", world.transport(unsigned, signed), settings=DeliverySettings(poll_interval_s=5)
-    )
-    owner = SeriesRows if fails == "put" else Spool
+    task, refused = world.ask(), world.ask(name="refused", min_batch_size=9)
+    world.offers.append(world.offer(world.series()))
+    policy = open_policy(smallest_min_batch_size=10)
+    settings = DeliverySettings(poll_interval_s=5)
+    device = world.device(tmp_path / "device.db", world.transport(), settings=settings, policy=policy)
+    owner = SeriesRows if fails in ("put", "join") else Spool
     real, failures = getattr(owner, fails), [MachineError("database is locked")] * 2
 
     def fail_first(*arguments: Any) -> Any:
@@ -195,39 +193,39 @@ async def test_a_serving_device_outlives_a_state_file_that_takes_nothing_for_a_w
     await serve_for(world, device, 400)
 
     assert failures == []
-    assert len(world.report_ids(signed.task, 2)) == 1
-    assert [refusal.name for refusal in device.spool.refusals()] == ["unsigned"]
-    assert len(device.series.rows()) == 1
+    assert len(world.report_ids(task, 2)) == 1
+    assert [refusal.name for refusal in device.spool.refusals()] == [refused.name]
+    assert len(device.series.rows()) == 3
 
 
 @pytest.mark.parametrize(
-    "damaged", ["report SET secret", "parcel SET instalment", "task SET signed", "series SET offer"]
+    "damaged", ["report SET secret", "parcel SET instalment", "task SET canonical", "series SET offer"]
 )
 async def test_what_is_damaged_in_the_state_file_stops_no_other_answer(tmp_path: Path, damaged: str) -> None:
     world = Deployment()
-    first, second = (world.sign(world.task(name=name)) for name in ("first", "second"))
-    series = world.series()
-    world.offers = [world.offer(series)]
+    first = world.ask(name="first")
     identity = world.identity()
-    device = world.device(tmp_path / "device.db", world.transport(first), identity=identity)
+    device = world.device(tmp_path / "device.db", world.transport(), identity=identity)
     answering = asyncio.create_task(device.answer())
-    while device.spool.report(first.task.task_id) is None:
+    while device.spool.report(first.task_id) is None:
         await asyncio.sleep(0)
     answering.cancel()
     await asyncio.wait([answering])
     with device.spool.file.transaction() as connection:
         connection.execute(f"UPDATE {damaged}=x'00'")
     world.offers = []
+    second = world.ask(name="second")
 
-    again = world.device(tmp_path / "device.db", world.transport(second), identity=identity)
+    again = world.device(tmp_path / "device.db", world.transport(), identity=identity)
     await serve_for(world, again, 400)
 
-    assert len(world.report_ids(second.task, 2)) == 1
+    assert len(world.report_ids(second, 2)) == 1
 
 
 async def test_a_device_that_only_waits_holds_no_connection_and_no_file(tmp_path: Path) -> None:
     world = Deployment()
-    transport = Counted([world.sign(world.task())], world.intakes)
+    world.ask()
+    transport = Counted(world.intakes, lambda: world.offers)
     device = world.device(tmp_path / "device.db", transport)
 
     answering = asyncio.create_task(device.answer())
@@ -238,12 +236,13 @@ async def test_a_device_that_only_waits_holds_no_connection_and_no_file(tmp_path
 
     # SQLite removes the write-ahead log when the last connection closes.
     assert waiting == (1, ["device.db"])
-    assert transport.closed == 2
+    assert transport.closed > 2
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["device.db"]
 
 
-async def test_a_task_that_waits_does_not_close_the_connection_of_one_that_sends(tmp_path: Path) -> None:
+async def test_a_window_that_waits_does_not_close_the_connection_of_one_that_sends(tmp_path: Path) -> None:
     world = Deployment()
-    waits, sends = world.task(name="waits"), world.task(name="sends")
+    waits, _ = world.ask(name="waits"), world.ask(name="sends")
     kept_open: list[bool] = []
 
     class Slow(Counted):
@@ -264,7 +263,7 @@ async def test_a_task_that_waits_does_not_close_the_connection_of_one_that_sends
                 kept_open.append(closed == self.closed)
             return await super().upload(task, position, instalments)
 
-    transport = Slow([world.sign(waits), world.sign(sends)], world.intakes)
+    transport = Slow(world.intakes, lambda: world.offers)
     at_once = DeliverySettings(spread=Fraction(1, 10**9))
     device = world.device(tmp_path / "device.db", transport, settings=at_once)
 
@@ -288,11 +287,11 @@ class Counting(MemoryTransport):
 
 async def test_sessions_opened_ahead_are_those_of_the_next_answer_and_are_stored_with_it_only(tmp_path: Path) -> None:
     world = Deployment(3)
-    task = world.task()
-    transport = Counting([world.sign(task)], world.intakes)
+    world.ask()
+    transport = Counting(world.intakes, lambda: world.offers)
     device = world.device(tmp_path / "device.db", transport)
 
-    opened = await device.open_sessions(task.aggregators, START + 50)
+    opened = await device.open_sessions(world.described, START + 50)
     stored_ahead, asked_ahead = device.spool.sessions(), transport.sessions
     (outcome,) = await device.answer()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,10 +13,11 @@ from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
-from fleetcount_protocol.messages import Instalment, Refusal
+from fleetcount_protocol.messages import Instalment, Refusal, SeriesList, SeriesOffer
+from fleetcount_protocol.v1.device_pb2 import ListSeriesResponse
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
-from fleetcount_protocol.wire.device import TASK_LIST
 from fleetcount_protocol.wire.device_columns import ReplyColumns, read_instalments, write_replies
+from fleetcount_protocol.wire.series import SERIES_LIST
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import Deployment
@@ -43,7 +44,7 @@ async def serving(handler: Handler, lists: Lists | None = None) -> AsyncIterator
     server = grpc.aio.server()
     methods: dict[str, Any] = {"Upload": grpc.stream_stream_rpc_method_handler(handler)}
     if lists is not None:
-        methods["ListTasks"] = grpc.unary_unary_rpc_method_handler(lists)
+        methods["ListSeries"] = grpc.unary_unary_rpc_method_handler(lists)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("fleetcount_protocol.v1.DeviceService", methods),)
     )
@@ -138,7 +139,7 @@ async def test_a_call_whose_connection_is_given_up_is_unreachable_and_its_caller
 
     async with serving(handler, lists) as (transport, task):
         upload = asyncio.create_task(transport.upload(task, 0, instalments(1)))
-        listing = asyncio.create_task(transport.list_tasks())
+        listing = asyncio.create_task(transport.list_series())
         for begun in waits:
             await begun.wait()
         await transport.close()  # As under a new certificate: who waits asks again over the next connection.
@@ -173,7 +174,7 @@ async def test_without_its_files_there_is_no_connection_until_they_are_there_aga
     transport = GrpcTransport(deployment="test", servers=[server], tls=missing)
 
     with pytest.raises(Unreachable, match=r"device\.crt"):
-        await transport.list_tasks()
+        await transport.list_series()
 
 
 async def test_an_end_without_all_answers_is_no_answer() -> None:
@@ -204,25 +205,46 @@ async def test_a_server_that_is_busy_may_say_when_to_come_back() -> None:
     assert hints == [7.0, 0.0, 0.0, 0.0]
 
 
-async def test_a_list_of_tasks_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_order(count: int) -> list[SeriesOffer]:
+    """Return offers as a list has them."""
     world = Deployment()
-    one, other = (world.sign(world.task(name=name)) for name in ("one", "other"))
-    listed = [(one,), (one,), (one, other), (one, other), ()]
-    left, read = iter(listed), list[bytes]()
-    read_tasks = grpc_transport._read_tasks
+    offers = [world.offer(world.once(name=str(number))) for number in range(count)]
+    return sorted(offers, key=lambda offer: offer.signed.series.series_id)
 
-    def counted(answer: bytes) -> Any:
-        read.append(answer)
-        return read_tasks(answer)
 
+def listed_by(lists: Iterator[bytes]) -> Lists:
     async def answered(_: bytes, __: Any) -> bytes:
-        return TASK_LIST.encode(next(left))
+        return next(lists)
 
-    monkeypatch.setattr(grpc_transport, "_read_tasks", counted)
-    async with serving(None, answered) as (transport, _):  # type: ignore[arg-type]  # Nothing is uploaded.
-        found = [await transport.list_tasks() for _ in listed]
+    return answered
 
-    assert [{signed.task.name for signed in tasks} for tasks in found] == [
-        {signed.task.name for signed in tasks} for tasks in listed
-    ]
+
+async def test_a_list_of_series_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = in_order(2)
+    listed = [(one,), (one,), (one, other), (one, other), ()]
+    read = list[bytes]()
+    read_series = grpc_transport._read_series
+
+    def counted(answer: bytes, digest: bytes) -> Any:
+        read.append(answer)
+        return read_series(answer, digest)
+
+    monkeypatch.setattr(grpc_transport, "_read_series", counted)
+    answers = listed_by(SERIES_LIST.encode(SeriesList(offers=offers)) for offers in listed)
+    async with serving(None, answers) as (transport, _):  # type: ignore[arg-type]  # Nothing is uploaded.
+        found = [await transport.list_series() for _ in listed]
+
+    assert found == listed
     assert len(read) == 3
+
+
+async def test_a_series_that_cannot_be_read_hides_no_other_in_its_list_or_the_next() -> None:
+    offers = in_order(3)
+    first = ListSeriesResponse.FromString(SERIES_LIST.encode(SeriesList(offers=tuple(offers[:2]), more=True)))
+    first.offers[1].signed.series = b"a series of a later version"
+    lists = [first.SerializeToString(), SERIES_LIST.encode(SeriesList(offers=(offers[2],)))]
+
+    async with serving(None, listed_by(iter(lists))) as (transport, _):  # type: ignore[arg-type]  # As above.
+        found = await transport.list_series()
+
+    assert found == (offers[0], offers[2])

@@ -4,14 +4,14 @@ The adversary is random; what it is held against is a plain sum over every perio
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from fleetcount_client.charges import Charge
-from fleetcount_client.ledger import Ledger, budget_of, charge_of, spent_within
+from fleetcount_client.ledger import Ledger, budget_of, spent_within
 from fleetcount_client.panel_coin import unit_id
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_series
 from fleetcount_client.reservation import charges_of_series, open_units
@@ -28,7 +28,7 @@ from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.domain import Prefixes
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 
-from tests.client.deployment import SIGNAL, START, Deployment, open_policy
+from tests.client.deployment import SIGNAL, START, Deployment, charge_of, open_policy
 
 WORLD = Deployment()
 PERIOD = 36_000
@@ -101,31 +101,22 @@ class Adversary:
 
     def ask(self) -> None:
         opens = int(self.now) + self.random.randrange(-1000, 5000)
-        task = WORLD.task(
-            name=f"task {self.number}",
-            round_one_opens=opens,
-            round_one_closes=opens + self.random.choice([100, 30_000]),
-            round_two_closes=opens + 31_000,
-            expiry=opens + 40_000,
-        )
+        round_one_s = self.random.choice([100, 30_000])
+        series = WORLD.once(opens, name=f"question {self.number}", round_one_s=round_one_s, round_two_s=1000)
         self.number += 1
-        charge = charge_of(task, POLICY)
-        self.begin(task.task_id, charge)
+        if self.reserve(series, [charge_of(series, POLICY)]):
+            [charge] = (one for one in self.spool.charges() if one.series_id == series.series_id)
+            self.begin(window_task(series, 0).task_id, charge)
 
     def begin(self, task_id: TaskId, charge: Charge) -> None:
-        before = self.held()
         report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=b"")
         dated = self.spool.ledger().dated(charge)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
-            if charge.series_id is not None:
-                return ledger.judge_reserved(POLICY, charge.charge_id)
-            return ledger.judge(POLICY, [charge])
+            return ledger.judge_reserved(POLICY, charge.charge_id)
 
         begun = Beginning(report=report, entries=(), sessions=())
         answered = self.spool.begin(charge, task_id, b"task", [], lambda _: begun, judge) == report
-        if charge.series_id is None:
-            self.judged(answered, before, [dated])
         if answered:
             assert charge.loss is not None
             earlier = self.answered.get(charge.charge_id, (0, 0, charge.loss))
@@ -133,17 +124,20 @@ class Adversary:
 
     def join(self) -> None:
         series = self.random.choice(SERIES)
+        charges = charges_of_series(series, POLICY, self.now, self.random.choice([-(10**12), START + 20_000]))
+        if self.reserve(series, charges):
+            self.joined.add(series.series_id)
+
+    def reserve(self, series: Series, charges: Sequence[Charge]) -> bool:
         row = SeriesRow(
             series_id=series.series_id, name="", offer=b"", state=SeriesState.JOINED, changed_at=0.0, reason=""
         )
         before = self.held()
-        charges = charges_of_series(series, POLICY, self.now, self.random.choice([-(10**12), START + 20_000]))
         new = [one for one in charges if one.charge_id not in self.spool.ledger()]
         dated = [self.spool.ledger().dated(one) for one in new]
         refusal = SeriesRows(self.spool).join(row, charges, lambda ledger, more: ledger.judge(POLICY, more))
         self.judged(refusal is None, before, dated)
-        if refusal is None:
-            self.joined.add(series.series_id)
+        return refusal is None
 
     def answer(self) -> None:
         """Answer some window of a joined series whose time has not come or is there, as its unit's charge stands."""

@@ -9,7 +9,7 @@ from math import inf
 
 import pytest
 from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at, unknown_before
-from fleetcount_client.ledger import Ledger, charge_of, spent_within
+from fleetcount_client.ledger import Ledger, spent_within
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_series, judge_task
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
@@ -18,9 +18,10 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 
-from tests.client.deployment import SIGNAL, START, Deployment, open_policy
+from tests.client.deployment import SIGNAL, START, Deployment, charge_of, open_policy
 
 WORLD = Deployment()
 EXACT = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20))
@@ -53,7 +54,7 @@ def test_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
         ({}, {"release": EXACT}, "allow_exact_release", "allow_exact_release"),
         (
             {},
-            {"mode": Mode.DIRECT, "mechanism": None, "round_two_closes": START + 200},
+            {"mode": Mode.DIRECT, "mechanism": None},
             "allow_direct",
             "allow_direct",
         ),
@@ -62,7 +63,6 @@ def test_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
             {
                 "mode": Mode.RESPONSE,
                 "mechanism": KaryResponse(keep=Fraction(99, 100), values=3),
-                "round_two_closes": START + 200,
             },
             "largest_local_epsilon",
             "5.69",
@@ -79,17 +79,17 @@ def test_a_refusal_names_the_rule_the_value_and_the_limit(
     assert shown in refusal.message
 
 
-def vector_task() -> Task:
+def vectors() -> Series:
     mechanism = MangatVector(Fraction(1, 10), 3)
     release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20))
-    return WORLD.task(mode=Mode.RESPONSE, mechanism=mechanism, release=release, round_two_closes=START + 200)
+    return WORLD.once(mode=Mode.RESPONSE, mechanism=mechanism, release=release)
 
 
 def test_a_vector_is_charged_for_a_value_that_moves_and_not_for_one_place() -> None:
-    task = vector_task()
+    task, charge = window_task(vectors(), 0), charge_of(vectors(), open_policy())
 
-    assert (task.design.epsilon, charge_of(task, open_policy()).epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
-    assert charge_of(task, open_policy()).relation is Relation.ANY_VALUE
+    assert (task.design.epsilon, charge.epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
+    assert charge.relation is Relation.ANY_VALUE
     assert judge_task(open_policy(largest_epsilon=Fraction("1.77614")), task) is None
     refusal = judge_task(open_policy(largest_epsilon=Fraction("1.77613")), task)
     assert refusal is not None
@@ -100,7 +100,8 @@ def test_a_one_sided_release_is_refused_unless_the_owner_says_so_and_is_charged_
     release = Release(
         kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1, 2), level=Fraction(1, 2), thresholds=(3, 3, 3)
     )
-    task = WORLD.task(mode=Mode.DIRECT, mechanism=None, release=release, round_two_closes=START + 200)
+    series = WORLD.once(mode=Mode.DIRECT, mechanism=None, release=release)
+    task, cost = window_task(series, 0), charge_of(series, open_policy())
 
     refusal = judge_task(open_policy(allow_direct=True), task)
 
@@ -108,22 +109,22 @@ def test_a_one_sided_release_is_refused_unless_the_owner_says_so_and_is_charged_
     assert refusal.rule == "allow_one_sided"
     assert "one-sided" in refusal.message
     assert judge_task(open_policy(allow_direct=True, allow_one_sided=True), task) is None
-    assert charge_of(task, open_policy()).relation is Relation.ONE_SIDED
-    assert spent_within(open_policy(), [charge_of(task, open_policy()), charge(1, START)], 0).one_sided == 1
+    assert cost.relation is Relation.ONE_SIDED
+    assert spent_within(open_policy(), [cost, charge(1, START)], 0).one_sided == 1
 
 
 def test_a_loss_with_a_delta_is_charged_in_divergences_and_never_as_a_pure_one() -> None:
     release = Release(
         kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(662), level=Fraction(19, 20)
     )
-    task = WORLD.task(mode=Mode.DIRECT, mechanism=None, release=release, round_two_closes=START + 200)
+    series = WORLD.once(mode=Mode.DIRECT, mechanism=None, release=release)
     policy = open_policy(allow_direct=True, largest_epsilon=Fraction("0.30355"))
 
-    assert judge_task(policy, task) is None
-    refusal = judge_task(replace(policy, largest_epsilon=Fraction("0.30354")), task)
+    assert judge_task(policy, window_task(series, 0)) is None
+    refusal = judge_task(replace(policy, largest_epsilon=Fraction("0.30354")), window_task(series, 0))
     assert refusal is not None
     assert "epsilon of the release is 0.30355 at delta 0.000000001" in refusal.message
-    charge = charge_of(task, policy)
+    charge = charge_of(series, policy)
     assert (charge.epsilon, charge.loss is not None and charge.loss.pure) == (None, None)
     assert charge.loss is not None
     # Order 5, two cells: 5 * 2 / (2 * 662), in units of 2**-40, rounded up.
@@ -131,7 +132,7 @@ def test_a_loss_with_a_delta_is_charged_in_divergences_and_never_as_a_pure_one()
 
 
 def test_an_exact_release_and_direct_mode_are_answered_when_the_owner_says_so() -> None:
-    direct = WORLD.task(mode=Mode.DIRECT, mechanism=None, round_two_closes=START + 200)
+    direct = WORLD.task(mode=Mode.DIRECT, mechanism=None)
 
     assert judge_task(open_policy(allow_exact_release=True), WORLD.task(release=EXACT)) is None
     assert judge_task(open_policy(allow_direct=True), direct) is None
@@ -245,7 +246,7 @@ def test_exposures_are_plain_sums_over_every_period_that_touches_a_new_charge(se
 
 
 def test_with_trust_in_no_operator_a_direct_task_is_refused_even_where_it_is_allowed() -> None:
-    direct = WORLD.task(mode=Mode.DIRECT, mechanism=None, round_two_closes=START + 200)
+    direct = WORLD.task(mode=Mode.DIRECT, mechanism=None)
 
     refusal = judge_task(open_policy(allow_direct=True, trust=Trust.NO_OPERATOR), direct)
 
@@ -259,14 +260,13 @@ def test_randomized_answers_to_the_same_question_do_not_go_on_for_ever() -> None
     With weight 3/4 that answer is the truth, so a few of them give it away.
     """
     policy = open_policy(trust=Trust.NO_OPERATOR, largest_chance=Fraction(1), largest_expected_answers=Fraction(3))
-    task = WORLD.task(
+    series = WORLD.once(
         mode=Mode.RESPONSE,
         mechanism=KaryResponse(keep=Fraction(13, 16), values=3),
-        round_two_closes=START + 200,
         release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 10**4), level=Fraction(19, 20)),
     )
-    assert judge_task(policy, task) is None
-    cost = charge_of(task, policy)
+    assert judge_series(policy, series, window_task(series, 0)) is None
+    cost = charge_of(series, policy)
     assert cost.exposure == Fraction(3, 4)
 
     def other(number: int) -> Charge:
@@ -348,10 +348,10 @@ def test_however_often_a_ledger_is_wiped_what_was_spent_before_is_over_when_it_a
 
 def test_charges_under_other_limits_never_share_a_period_with_new_ones() -> None:
     old, new = open_policy(total_epsilon=Fraction(10)), open_policy(total_epsilon=Fraction(12))
-    held = charge_of(WORLD.task(), old)
+    held = charge_of(WORLD.once(), old)
 
     def asked(at: int) -> Charge:
-        return replace(charge_of(WORLD.task(), new), charge_id=b"new", asked_at=at, asked_until=at + 100)
+        return replace(charge_of(WORLD.once(), new), charge_id=b"new", asked_at=at, asked_until=at + 100)
 
     free = held.asked_until + new.budget_period_s
     refusal = judge_charge(new, [held], asked(free - 1))
@@ -371,10 +371,11 @@ def test_a_pure_charge_of_an_older_ledger_counts_at_the_orders_of_the_policy() -
     assert fits == [True, True, True, True, False]
 
 
-def test_a_task_costs_its_public_epsilon_and_its_sampling_rate() -> None:
-    task = WORLD.task(mechanism=SamplingDie.uniform(Fraction(1, 5), 3))
+def test_a_window_costs_its_public_epsilon_and_its_sampling_rate() -> None:
+    series = WORLD.once(mechanism=SamplingDie.uniform(Fraction(1, 5), 3))
+    task = window_task(series, 0)
 
-    cost = charge_of(task, open_policy())
+    cost = charge_of(series, open_policy())
 
     assert (cost.epsilon, cost.exposure) == (task.design.epsilon, Fraction(1, 5))
     assert (cost.asked_at, cost.asked_until) == (task.round_one_opens, task.round_one_closes)
@@ -382,7 +383,7 @@ def test_a_task_costs_its_public_epsilon_and_its_sampling_rate() -> None:
 
 def test_the_local_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
     response = KaryResponse.from_epsilon(Fraction(2), 3)
-    task = WORLD.task(mode=Mode.RESPONSE, mechanism=response, round_two_closes=START + 200)
+    task = WORLD.task(mode=Mode.RESPONSE, mechanism=response)
     [local] = [view.epsilon for view in task.design.views() if view.adversary == "all_aggregators"]
     assert local is not None
 

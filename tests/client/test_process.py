@@ -15,7 +15,6 @@ from fleetcount_client.spool import SpoolFile
 from fleetcount_client.timer import SystemTimer
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.channel.session import DeviceIdentity
-from fleetcount_protocol.task.task import SignedTask
 from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, Deployment
@@ -88,19 +87,10 @@ async def command(config: Path, *options: str, **environment: str) -> tuple[int,
 async def test_a_device_killed_at_any_point_delivers_one_valid_report_with_its_first_coins(tmp_path: Path) -> None:
     world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]
     authority = CertificateAuthority.create("test aggregators")
-    tasks: dict[bytes, SignedTask] = {}
-    async with grpc_servers(world, tasks, authority) as ports:
-        world.described = tuple(
-            dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}") for one in world.described
-        )
+    async with grpc_servers(world, authority):
         opens = int(world.timer.now()) + 1
-        task = world.task(
-            round_one_opens=opens,
-            round_one_closes=opens + math.ceil(16 * pace()),
-            round_two_closes=opens + math.ceil(32 * pace()),
-            expiry=opens + 1000,
-        )
-        tasks[task.task_id] = world.sign(task)
+        length = math.ceil(16 * pace())
+        task = world.ask(opens, round_one_s=length, round_two_s=length)
 
         async def killed_at(name: str) -> tuple[Path, tuple[int, str, str]]:
             config = write_device(world, tmp_path / name, authority)
@@ -162,19 +152,12 @@ async def test_a_wrong_configuration_is_exit_code_two_and_names_the_key(tmp_path
         assert "allow_direct" in err
 
 
-async def test_a_refused_task_is_exit_code_three_and_the_owner_reads_why(tmp_path: Path) -> None:
+async def test_a_refused_question_is_exit_code_three_and_the_owner_reads_why(tmp_path: Path) -> None:
     world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]
     authority = CertificateAuthority.create("test aggregators")
-    tasks: dict[bytes, SignedTask] = {}
-    async with grpc_servers(world, tasks, authority) as ports:
-        world.described = tuple(
-            dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}") for one in world.described
-        )
+    async with grpc_servers(world, authority):
         opens = int(world.timer.now()) + 1
-        task = world.task(
-            round_one_opens=opens, round_one_closes=opens + 50, round_two_closes=opens + 60, expiry=opens + 100
-        )
-        tasks[task.task_id] = world.sign(task)
+        world.ask(opens)
         config = write_device(world, tmp_path / "d", authority, policy="smallest_min_batch_size = 1000")
 
         code, out, err = await command(config, "run", "--once")

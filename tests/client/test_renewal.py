@@ -54,14 +54,11 @@ def present(world: Deployment, tmp_path: Path) -> DeviceIdentity:
 async def test_a_new_certificate_is_taken_while_the_device_runs_and_its_sessions_end_later(
     world: Deployment, present: DeviceIdentity, tmp_path: Path
 ) -> None:
-    first, second = world.task(), world.task(name="a day later", round_one_opens=START + 90_000,
-        round_one_closes=START + 90_100, round_two_closes=START + 90_200, expiry=START + 99_000)  # fmt: skip
-    transport = world.transport(world.sign(first))
-    device = world.device(tmp_path / "device.db", transport, identity=present)
+    world.ask()
+    device = world.device(tmp_path / "device.db", world.transport(), identity=present)
     device._renewal = Renewal(certificate_file=tmp_path / "device.crt")
     [before] = await device.answer()
-    transport = world.transport(world.sign(second))
-    device._transport._inner._tasks = transport._tasks  # type: ignore[attr-defined]
+    world.ask(START + 90_000, name="a day later")
     fresh = certified(world.authority, present.private_key, 3)
     save_certificates(tmp_path / "device.crt.new", [fresh])
 
@@ -72,12 +69,11 @@ async def test_a_new_certificate_is_taken_while_the_device_runs_and_its_sessions
     assert not (tmp_path / "device.crt.new").exists()
 
 
-async def test_without_the_next_certificate_a_task_beyond_the_end_is_not_begun(
+async def test_without_the_next_certificate_a_window_beyond_the_end_is_not_begun(
     world: Deployment, present: DeviceIdentity, tmp_path: Path
 ) -> None:
-    task = world.task(round_one_opens=START + 90_000, round_one_closes=START + 90_100,
-        round_two_closes=START + 90_200, expiry=START + 99_000)  # fmt: skip
-    device = world.device(tmp_path / "device.db", world.transport(world.sign(task)), identity=present)
+    world.ask(START + 90_000)
+    device = world.device(tmp_path / "device.db", world.transport(), identity=present)
 
     [outcome] = await device.answer()
 

@@ -1,6 +1,7 @@
 """No truth, coin, key or ciphertext appears in a repr, a log line, an exception or an outcome."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -48,9 +49,8 @@ async def test_a_whole_answer_leaves_no_trace_of_the_truth_at_debug_level(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = Deployment()
-    task = world.task(domain=Categories(names=("A", CANARY, "C")))
-    signed = world.sign(task)
-    transport = Failing([signed], world.intakes)
+    task = world.ask(domain=Categories(names=("A", CANARY, "C")))
+    transport = Failing(world.intakes, lambda: world.offers)
     device = world.device(tmp_path / "device.db", transport, truth=CANARY)
     names = [name for name in task.domain.names if name == CANARY]  # type: ignore[union-attr]
     assert names == [CANARY]
@@ -84,10 +84,8 @@ def test_neither_coins_nor_parts_show_themselves() -> None:
 
 async def test_only_the_owner_finds_the_coins_and_only_between_the_rounds(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.task()
-    path = tmp_path / "device.db"
-    transport = MemoryTransport([world.sign(task)], world.intakes)
-    device = world.device(path, transport)
+    task = world.ask()
+    device = world.device(tmp_path / "device.db", world.transport())
 
     await device.answer()
     await device.close()
@@ -95,7 +93,7 @@ async def test_only_the_owner_finds_the_coins_and_only_between_the_rounds(tmp_pa
 
     disk = b"".join(one.read_bytes() for one in tmp_path.iterdir())
     assert all(report_id not in disk for report_id in report_ids)
-    assert task.task_id in disk  # The ledger's row stays.
+    assert device.spool.charges()[0].charge_id in disk  # The ledger's row stays.
 
 
 class Recorder(MemoryTransport):
@@ -147,11 +145,12 @@ async def test_a_stolen_file_and_a_recording_open_nothing_that_was_delivered(
     """The file as it lies there after the last receipt, with the program still running and nothing closed."""
     world = Deployment()
     whole = UploadStyle.TWO_INSTALMENTS if rounds == 2 else UploadStyle.ONE_ENVELOPE
-    tasks = [world.task(name=name, upload_style=whole) for name in ("one", "another")]
+    for name in ("one", "another"):
+        world.ask(name=name, upload_style=whole)
     (tmp_path / "state").mkdir()
-    transport = Recorder(tmp_path / "state", [world.sign(task) for task in tasks], world.intakes)
+    transport = Recorder(tmp_path / "state", world.intakes, lambda: world.offers)
     policy = open_policy(largest_epsilon=Fraction(9), total_epsilon=Fraction(20))
-    device = world.device(tmp_path / "state" / "device.db", transport, policy=policy)
+    device = world.device(tmp_path / "state" / "device.db", transport, policy=policy, idle_close_s=math.inf)
 
     outcomes = await device.answer()
 

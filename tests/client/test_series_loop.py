@@ -11,7 +11,7 @@ import pytest
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.panel_coin import coin_of, unit_id
-from fleetcount_client.policy import JoinRule
+from fleetcount_client.policy import JoinRule, PolicyRefusal
 from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
 from fleetcount_client.series_rows import SeriesState
 from fleetcount_mechanisms.answers import Relation
@@ -19,6 +19,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
@@ -27,7 +28,7 @@ from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.orders import OrderAction, sign_order
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
@@ -149,13 +150,12 @@ async def test_a_series_beyond_the_budget_is_refused_as_a_whole_and_one_within_i
         tmp_path / "four.db", world.transport(), join=AUTO, policy=open_policy(total_epsilon=Fraction(one) * 4)
     )
 
-    assert await three.answer() == ()
+    [refused] = await three.answer()
+    assert (refused.kind, refused.rule) == (OutcomeKind.REFUSED, "total_epsilon")
     assert (three.spool.charges(), [row.state for row in three.series.rows()]) == ((), [SeriesState.REFUSED])
     assert "the limit is" in three.series.rows()[0].reason
-    later = {"round_one_opens": START + 800, "round_one_closes": START + 900, "round_two_closes": START + 1000}
-    task = world.sign(world.task(**later, expiry=START + 2000))
     four.series.take(world.offers)
-    refusal = four.would_refuse(task)
+    refusal = four.would_refuse(world.offer(world.once(START + 800)))
     assert refusal is not None
     assert refusal.rule == "total_epsilon"
     assert len(await four.answer()) == 4
@@ -255,20 +255,36 @@ async def test_a_pause_keeps_its_windows_reserved_and_a_forged_order_does_nothin
     assert answered(world, series) == [0, 1, 3]
 
 
-@pytest.mark.parametrize("flaw", ["one signature", "stranger", "other deployment"])
+@pytest.mark.parametrize("flaw", ["unsigned", "one signature", "stranger", "other deployment"])
 async def test_a_series_that_not_all_trusted_aggregators_signed_is_not_even_kept(tmp_path: Path, flaw: str) -> None:
     world = Deployment()
     maker = Deployment() if flaw == "stranger" else world
     series = maker.series(deployment="elsewhere") if flaw == "other deployment" else maker.series()
     offer = maker.offer(series)
-    if flaw == "one signature":
-        signed = replace(offer.signed, signatures=(offer.signed.signatures[0],) * 2)
-        offer = replace(offer, signed=signed)
+    if flaw in ("unsigned", "one signature"):
+        signatures = (b"" if flaw == "unsigned" else offer.signed.signatures[0],) * 2
+        offer = replace(offer, signed=replace(offer.signed, signatures=signatures))
     world.offers = [offer]
     device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
 
-    assert await device.answer() == ()
+    outcomes = [*await device.answer(), *await device.answer_series(offer)]
+
+    assert [(one.kind, one.rule) for one in outcomes] == [(OutcomeKind.REFUSED, "aggregators")] * 2
+    assert device.would_refuse(offer) == PolicyRefusal(rule="aggregators", message=outcomes[0].reason)
+    assert outcomes[0].reason in device.status().why_silent
     assert device.series.rows() == ()
+
+
+async def test_a_bad_copy_of_a_series_takes_nothing_from_the_good_one(tmp_path: Path) -> None:
+    world = Deployment()
+    offer = world.offer(world.once())
+    bad = replace(offer, signed=replace(offer.signed, signatures=(bytes(64),) * 2))
+
+    for number, listed in enumerate([(bad, offer), (offer, bad)]):
+        world.timer = type(world.timer)(START)
+        device = world.device(tmp_path / f"{number}.db", world.transport())
+        assert device.series.take(listed) == {}
+        assert [row.state for row in device.series.rows()] == [SeriesState.JOINED]
 
 
 class Counting(MemoryTransport):
@@ -287,7 +303,7 @@ async def test_windows_share_the_sessions_and_take_the_key_that_is_listed_for_th
     world = Deployment()
     series = world.series()
     world.offers = [world.offer(series)]
-    transport = Counting([], world.intakes, lambda: tuple(world.offers))
+    transport = Counting(world.intakes, lambda: tuple(world.offers))
     device = world.device(tmp_path / "device.db", transport, join=AUTO)
 
     assert len(await device.answer()) == 4
@@ -345,10 +361,10 @@ async def test_a_serving_device_joins_what_is_offered_and_obeys_while_it_serves(
     device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
 
     serving = asyncio.create_task(device.serve())
-    while answered(world, series) != [0, 1]:
+    while answered(world, series) != [0, 1] and not serving.done():
         await asyncio.sleep(0)
     world.offers = [world.offer(series, world.order(series, 1, OrderAction.STOP, 2))]
-    while device.series.joined(series.series_id) is not None:
+    while device.series.joined(series.series_id) is not None and not serving.done():
         await asyncio.sleep(0)
     serving.cancel()
     await asyncio.wait([serving])
@@ -367,9 +383,9 @@ class Noting(MemoryTransport):
         vars(self).update(vars(inner))
         self.done: list[str] = []
 
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
         self.done.append("list")
-        return await super().list_tasks()
+        return await super().list_series()
 
     async def upload(
         self, task: Task, position: int, instalments: Sequence[Instalment]
@@ -461,7 +477,7 @@ async def test_a_device_killed_at_any_step_answers_every_window_once_and_loses_n
                 sent.setdefault((task.task_id, one.round * 10 + position), set()).add(one.ciphertext)
             return await super().upload(task, position, instalments)
 
-    transport = Watching([], world.intakes, lambda: tuple(world.offers))
+    transport = Watching(world.intakes, lambda: tuple(world.offers))
     identity = world.identity()
     hits = [0]
 
@@ -494,15 +510,9 @@ async def test_a_device_killed_at_any_step_answers_every_window_once_and_loses_n
     assert len(held) == (len({task for task, _ in sent}) if coin is Coin.WINDOW else 1)
 
 
-def once(world: Deployment, **changes: object) -> Series:
-    """Return a series of one window."""
-    shape = world.series()
-    return world.series(schedule=replace(shape.schedule, windows=1), **changes)
-
-
 async def test_what_is_asked_once_is_answered_without_the_owners_word(tmp_path: Path) -> None:
     world = Deployment()
-    series = once(world)
+    series = world.once()
     world.offers = [world.offer(series)]
     device = world.device(tmp_path / "device.db", world.transport())
 
@@ -512,24 +522,21 @@ async def test_what_is_asked_once_is_answered_without_the_owners_word(tmp_path: 
 
 
 @pytest.mark.parametrize("style", list(UploadStyle))
-async def test_who_has_answered_the_only_window_is_done_when_it_closes(tmp_path: Path, style: UploadStyle) -> None:
+async def test_who_has_answered_the_only_window_is_done_with_it(tmp_path: Path, style: UploadStyle) -> None:
     world = Deployment()
-    schedule = replace(world.series().schedule, windows=1)
-    if style is UploadStyle.ONE_ENVELOPE:
-        schedule = replace(schedule, round_one_s=20, round_two_s=0)
-    series = world.series(schedule=schedule, upload_style=style)
+    series = world.once(upload_style=style)
     device = world.device(tmp_path / "device.db", world.transport())
 
     [outcome] = await device.answer_series(world.offer(series))
 
     assert outcome.kind is OutcomeKind.DELIVERED
-    assert world.timer.now() <= schedule.end
+    assert world.timer.now() < series.schedule.end
     assert [row.state for row in device.series.rows()] == [SeriesState.ENDED]
 
 
 async def test_exact_sums_asked_once_are_for_an_owner_who_allows_them(tmp_path: Path) -> None:
     world = Deployment()
-    series = once(world, release=Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20)))
+    series = world.once(release=Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20)))
     refusing = world.device(tmp_path / "refusing.db", world.transport())
     taking = world.device(tmp_path / "taking.db", world.transport(), policy=open_policy(allow_exact_release=True))
 
@@ -551,13 +558,83 @@ async def test_a_program_asks_for_a_series_and_hears_how_every_window_ended(tmp_
     assert [outcome.task_id for outcome in outcomes] == [window_task(series, index).task_id for index in range(4)]
 
 
-async def test_a_series_that_not_all_have_signed_is_refused_and_nothing_is_kept_of_it(tmp_path: Path) -> None:
+async def test_what_would_be_refused_is_said_with_nothing_stored(tmp_path: Path) -> None:
     world = Deployment()
-    offer = world.offer(world.series())
-    half = replace(offer.signed, signatures=(offer.signed.signatures[0], b""))
+    offers = [world.offer(one) for one in (world.series(), world.once(), world.once(min_batch_size=9))]
+    device = world.device(tmp_path / "device.db", world.transport(), policy=open_policy(smallest_min_batch_size=10))
+
+    said = [device.would_refuse(offer) for offer in offers]
+    without = device.would_refuse(world.offer(world.once(signal="Vehicle.Speed")))
+
+    assert [None if one is None else one.rule for one in said] == [None, None, "smallest_min_batch_size"]
+    assert without is not None
+    assert without.rule == "signals"
+    assert (device.series.rows(), device.spool.charges(), device.spool.refusals()) == ((), (), ())
+    assert [device.series.take([offer]) != {} for offer in offers] == [False, False, True]
+    assert device.would_refuse(offers[1]) is None, "it takes part"
+
+
+async def test_without_a_source_for_its_signal_a_series_is_refused_by_name(tmp_path: Path) -> None:
+    world = Deployment()
+    asked = "Vehicle.Speed"
+    policy = open_policy(signals=frozenset({SIGNAL, asked}))
+    device = world.device(tmp_path / "device.db", world.transport(), policy=policy)
+    offer = world.offer(world.once(signal=asked))
+
+    [refused] = await device.answer_series(offer)
+    [noted] = device.spool.refusals()
+    [answered_then] = await device.answer_series(offer, {asked: lambda: "B"})
+
+    assert (refused.kind, refused.rule) == (OutcomeKind.REFUSED, "signals")
+    assert refused.reason == f"no source is configured for {asked}; configured are: {SIGNAL}"
+    assert (noted.rule, noted.message) == (refused.rule, refused.reason)
+    assert answered_then.kind is OutcomeKind.DELIVERED
+    assert device.spool.refusals() == ()
+
+
+async def test_a_window_of_a_joined_series_without_a_source_is_refused_and_its_owner_reads_why(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    world.offers = [world.offer(series)]
+    device = world.device(tmp_path / "device.db", world.transport())
+    device.series.take(world.offers)
+    assert device.series.join(series.series_id) is None, "the owner's command does not know the program's sources"
+    device._signals = {}
+
+    outcomes = await device.answer()
+
+    assert {(one.kind, one.rule) for one in outcomes} == {(OutcomeKind.REFUSED, "signals")}
+    assert len(outcomes) == 4
+    [noted] = device.spool.refusals()
+    assert noted.message == f"no source is configured for {SIGNAL}; configured are: none"
+    assert [(row.state, row.rule) for row in device.series.rows()] == [(SeriesState.ENDED, "signals")]
+    assert device.spool.charges() == ()
+
+
+async def test_a_window_that_opens_before_the_ledger_is_ready_is_not_answered(tmp_path: Path) -> None:
+    world = Deployment()
+    series, late = world.once(START + 100), world.once(START + 150)
+    device = world.device(
+        tmp_path / "device.db", world.transport(), policy=open_policy(fresh_ledger_wait_s=150), join=AUTO
+    )
+    refused = device.would_refuse(world.offer(series))
+    later = device.would_refuse(world.offer(late))
+    world.timer.advance(150)
+
+    assert refused is not None
+    assert refused.rule == "fresh_ledger"
+    assert later is None
+    assert [one.kind for one in await device.answer_series(world.offer(series))] == [OutcomeKind.DELIVERED]
+
+
+async def test_how_a_question_ended_is_said_again_and_one_that_is_over_was_missed(tmp_path: Path) -> None:
+    world = Deployment()
+    answered_once, late = world.offer(world.once()), world.offer(world.once(name="late"))
     device = world.device(tmp_path / "device.db", world.transport())
 
-    [outcome] = await device.answer_series(replace(offer, signed=half))
+    outcomes = [await device.answer_series(offer) for offer in (answered_once, answered_once, late)]
 
-    assert (outcome.kind, outcome.rule) == (OutcomeKind.REFUSED, "aggregators")
-    assert device.series.rows() == ()
+    kinds = [[one.kind for one in some] for some in outcomes]
+    assert kinds == [[OutcomeKind.DELIVERED], [OutcomeKind.DELIVERED], [OutcomeKind.MISSED]]
+    assert len(device.spool.charges()) == 1
+    assert len(world.report_ids(window_task(answered_once.signed.series, 0), 2)) == 1

@@ -14,12 +14,16 @@ from fleetcount_client.charges import Charge, LedgerAge
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
-from fleetcount_client.spool import MAX_NOTED_REFUSALS, Spool, SpoolFile
+from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SeriesId, SessionId, TaskId
+from fleetcount_protocol.task.signed_file import encode_signed_task
+from fleetcount_protocol.task.task import SignedTask
+
+from tests.client.deployment import Deployment
 
 TASK = TaskId(bytes(range(32)))
 SECRET = b"coins and seed of one report"
@@ -37,10 +41,19 @@ SESSION = SessionRow(
 def alone(spool: Spool, charged: Charge, report: Report, entries: Sequence[OutboxEntry] = ()) -> Report | PolicyRefusal:
     """Begin an answer that needs no session."""
     begun = Beginning(report=report, entries=entries, sessions=())
-    return spool.begin(charged, report.task_id, b"signed task", (), lambda _: begun, lambda ledger: None)
+    return spool.begin(charged, report.task_id, b"task", (), lambda _: begun, lambda ledger: None)
+
+
+def reserve(spool: Spool, unit: Charge) -> None:
+    assert unit.series_id is not None
+    row = SeriesRow(
+        series_id=SeriesId(unit.series_id), name="q", offer=b"", state=SeriesState.JOINED, changed_at=0.0, reason=""
+    )
+    assert SeriesRows(spool).join(row, [unit], lambda ledger, more: None) is None
 
 
 def charge(task_id: TaskId = TASK) -> Charge:
+    """Return what is reserved for the one window of a series."""
     return Charge(
         charge_id=task_id,
         name="q",
@@ -52,14 +65,21 @@ def charge(task_id: TaskId = TASK) -> Charge:
         answers=Fraction(1, 4),
         promise="10 1/1000000000 2592000",
         loss=LossVector(orders=(5, 9), at=(7, 1 << 70), pure=9),
+        series_id=bytes(task_id),
+        sent=False,
     )
+
+
+def sent(task_id: TaskId = TASK) -> Charge:
+    return replace(charge(task_id), sent=True)
 
 
 def begin(spool: Spool, refusal: PolicyRefusal | None = None, task_id: TaskId = TASK) -> Report | PolicyRefusal:
     report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     entries = [OutboxEntry(round=1, position=p, instalment=bytes([p]) * 100) for p in range(2)]
     begun = Beginning(report=report, entries=entries, sessions=[SESSION])
-    return spool.begin(charge(task_id), task_id, b"signed task", [SESSION], lambda _: begun, lambda ledger: refusal)
+    reserve(spool, charge(task_id))
+    return spool.begin(charge(task_id), task_id, b"task", [SESSION], lambda _: begun, lambda ledger: refusal)
 
 
 @pytest.fixture
@@ -73,11 +93,11 @@ def test_what_was_begun_is_there_after_the_file_was_closed(file: SpoolFile) -> N
 
     spool = file.device()
 
-    assert spool.charges() == (charge(),)
+    assert spool.charges() == (sent(),)
     assert spool.report(TASK) == Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     assert [entry.instalment for entry in spool.outbox(TASK, 1)] == [b"\0" * 100, b"\1" * 100]
     assert spool.sessions()[0].secret == b"s"
-    assert spool.unfinished_tasks() == (b"signed task",)
+    assert spool.unfinished_tasks() == (b"task",)
 
 
 def test_a_durable_file_syncs_at_every_commit(tmp_path: Path) -> None:
@@ -141,9 +161,10 @@ def test_an_older_ledger_opens_and_its_charges_stand_as_pure_losses_for_any_valu
     assert spool.age(5.0, 9) == LedgerAge(created_at=1700000000.0, first_valid=None)
     assert [(one.phase, one.secret) for one in spool.reports()] == [(Phase.GIVEN_UP, b"")] * 2
     assert spool.unfinished_tasks() == ()
+    reserve(spool, new)
     assert alone(spool, new, report) == report
     spool.rest()
-    assert new in SpoolFile(path).device().charges()
+    assert replace(new, sent=True) in SpoolFile(path).device().charges()
 
 
 def test_an_answer_under_way_in_a_file_of_before_chains_is_given_up_and_its_keys_leave_the_disk(tmp_path: Path) -> None:
@@ -184,8 +205,7 @@ def test_an_answer_under_way_under_a_name_of_before_is_given_up_and_never_sent_a
     first.close()
     connection = sqlite3.connect(path)
     connection.execute("UPDATE report SET phase=?", (phase.value,))
-    connection.execute("PRAGMA user_version=5")
-    connection.commit()
+    before_series_alone(connection, 5)
     connection.close()
 
     spool = SpoolFile(path).device()
@@ -196,6 +216,45 @@ def test_an_answer_under_way_under_a_name_of_before_is_given_up_and_never_sent_a
     assert (spool.unfinished_tasks(), len(spool.charges()), len(spool.sessions())) == ((), 1, 1)
     assert isinstance(again := begin(spool), PolicyRefusal)
     assert again.rule == "answered", "it stays charged and is not asked a second time"
+
+
+def before_series_alone(connection: sqlite3.Connection, version: int) -> None:
+    """Make the tables of a file those of version 5 or 6, in which tasks were asked alone too."""
+    connection.execute("ALTER TABLE series DROP COLUMN rule")
+    connection.execute("ALTER TABLE task RENAME COLUMN canonical TO signed")
+    connection.execute("CREATE TABLE refusal(device TEXT, task_id BLOB, PRIMARY KEY(device, task_id)) WITHOUT ROWID")
+    connection.execute(f"PRAGMA user_version={version}")
+    connection.commit()
+
+
+def test_a_file_in_which_tasks_were_asked_alone_keeps_its_charges_and_goes_on_with_windows_only(tmp_path: Path) -> None:
+    """Schema 6, with two answers under way: to a task that was asked alone and to a window of a series."""
+    path, world = tmp_path / "device.db", Deployment()
+    first, window = SpoolFile(path), world.task()
+    lone = begin(first.device())
+    assert isinstance(begin(first.device(), task_id=window.task_id), Report)
+    first.close()
+    connection = sqlite3.connect(path)
+    signed = encode_signed_task(SignedTask(task=window, signatures=()))
+    connection.execute("UPDATE task SET canonical=? WHERE task_id=?", (signed, window.task_id))
+    unit = b"the charge of a unit is not named after a window"
+    connection.execute("UPDATE report SET charge_id=? WHERE task_id=?", (unit, window.task_id))
+    connection.execute("UPDATE series SET state=? WHERE series_id=?", (SeriesState.REFUSED.value, bytes(TASK)))
+    before_series_alone(connection, 6)
+    connection.close()
+
+    spool = SpoolFile(path).device()
+
+    assert isinstance(lone, Report)
+    assert spool.unfinished_tasks() == (window.canonical,)
+    assert [len(spool.outbox(task_id, 1)) for task_id in (TASK, window.task_id)] == [0, 2]
+    ended, goes_on = (spool.report(task_id) for task_id in (TASK, window.task_id))
+    assert ended == Report(
+        task_id=TASK, phase=Phase.GIVEN_UP, reason="it was asked alone, as an earlier version did", secret=b""
+    )
+    assert goes_on == Report(task_id=window.task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    assert {one.charge_id for one in spool.charges()} == {bytes(TASK), bytes(window.task_id)}
+    assert [one.rule for one in spool.refusals()] == ["series"]
 
 
 def test_a_file_that_is_no_database_is_the_machines_fault(tmp_path: Path) -> None:
@@ -212,7 +271,7 @@ def test_a_refusal_inside_the_transaction_leaves_nothing(file: SpoolFile) -> Non
     refusal = PolicyRefusal(rule="total_epsilon", message="too much")
 
     assert begin(spool, refusal) == refusal
-    assert (spool.charges(), spool.report(TASK), spool.sessions()) == ((), None, ())
+    assert (spool.charges(), spool.report(TASK), spool.sessions()) == ((charge(),), None, ())
 
 
 def test_coins_and_keys_go_with_the_bytes_of_the_last_round(tmp_path: Path) -> None:
@@ -244,7 +303,8 @@ def test_two_processes_take_different_keys_of_one_session(tmp_path: Path) -> Non
             report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
             return Beginning(report=report, entries=(), sessions=moved)
 
-        spool.begin(charge(task_id), task_id, b"signed task", [SESSION], form, lambda ledger: None)
+        reserve(spool, charge(task_id))
+        spool.begin(charge(task_id), task_id, b"task", [SESSION], form, lambda ledger: None)
 
     answer(first, TASK)
     answer(second, TaskId(bytes(32)))
@@ -253,7 +313,7 @@ def test_two_processes_take_different_keys_of_one_session(tmp_path: Path) -> Non
     assert [(row.number, row.secret) for row in first.sessions()] == [(3, b"s!!")]
 
 
-def test_two_processes_charge_a_task_once(tmp_path: Path) -> None:
+def test_two_processes_answer_a_window_once(tmp_path: Path) -> None:
     first, second = SpoolFile(tmp_path / "device.db"), SpoolFile(tmp_path / "device.db")
 
     assert isinstance(begin(first.device()), Report)
@@ -266,7 +326,7 @@ def test_two_processes_charge_a_task_once(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_neither_charge_nor_coins(file: SpoolFile) -> None:
     spool = file.device()
-    spool.charges()
+    reserve(spool, charge())
     pages = file.rows("PRAGMA page_count", ())[0][0]
     file.rows(f"PRAGMA max_page_count={pages}", ())
     report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
@@ -275,7 +335,7 @@ def test_a_full_disk_leaves_neither_charge_nor_coins(file: SpoolFile) -> None:
     with pytest.raises(MachineError, match="full"):
         alone(spool, charge(), report, big)
 
-    assert (spool.charges(), spool.report(TASK)) == ((), None)
+    assert (spool.charges(), spool.report(TASK)) == ((charge(),), None)
 
 
 def test_a_final_phase_erases_bytes_and_secret_from_the_disk(tmp_path: Path) -> None:
@@ -362,21 +422,30 @@ def test_tidying_forgets_expired_sessions_and_finished_tasks_but_no_charge(file:
     spool.advance(report, Phase.GIVEN_UP)
     spool.tidy(51)
 
-    assert kept == (1, (b"signed task",))
+    assert kept == (1, (b"task",))
     assert (spool.sessions(), file.rows("SELECT * FROM task", ()), len(spool.charges())) == ((), [], 1)
 
 
-def test_refusals_are_kept_once_a_task_and_never_without_end(file: SpoolFile) -> None:
-    spool = file.device()
-    refusal = PolicyRefusal(rule="signals", message="not allowed")
+def test_refusals_are_the_series_with_a_rule_the_latest_last(file: SpoolFile) -> None:
+    spool, rows = file.device(), SeriesRows(file.device())
+    for number, rule in enumerate(["total_epsilon", "", "signals", "total_epsilon"]):
+        series_id = SeriesId(bytes([number % 3]) * 32)
+        state = SeriesState.REFUSED if rule else SeriesState.JOINED
+        rows.put(
+            SeriesRow(
+                series_id=series_id,
+                name="q",
+                offer=b"",
+                state=state,
+                changed_at=float(number),
+                reason=f"reason {number}",
+                rule=rule,
+            )
+        )
 
-    for number in range(MAX_NOTED_REFUSALS + 20):
-        spool.note_refusal(TaskId(number.to_bytes(32)), "q", refusal, float(number))
-    spool.note_refusal(TaskId((500).to_bytes(32)), "q", refusal, 9999.0)
+    noted = [(one.series_id[0], one.rule, one.message, one.refused_at) for one in spool.refusals()]
 
-    noted = spool.refusals()
-    assert len(noted) == MAX_NOTED_REFUSALS
-    assert noted[-1].refused_at == 9999.0
+    assert noted == [(2, "signals", "reason 2", 2.0), (0, "total_epsilon", "reason 3", 3.0)]
 
 
 def test_neither_repr_shows_what_is_secret(file: SpoolFile) -> None:
@@ -401,41 +470,25 @@ def test_the_judgement_sees_what_was_charged_before(file: SpoolFile) -> None:
     def form(rows: Sequence[SessionRow]) -> Beginning:
         raise AssertionError("an answer is formed that was refused")
 
-    refusal = spool.begin(charge(other), other, b"signed task", [], form, judge)
+    reserve(spool, charge(other))
+    refusal = spool.begin(charge(other), other, b"task", [], form, judge)
 
     assert isinstance(refusal, PolicyRefusal)
-    assert (refusal.rule, seen) == ("total_epsilon", [(charge(),)])
-
-
-def test_an_answer_dated_before_one_that_was_sent_counts_until_then(file: SpoolFile) -> None:
-    spool = file.device()
-    begin(spool)
-
-    earlier = replace(charge(TaskId(bytes([9]) * 32)), asked_at=-50, asked_until=-40)
-    report = Report(task_id=TaskId(bytes([9]) * 32), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-    assert alone(spool, earlier, report) == report
-
-    assert spool.charges()[0] == replace(earlier, asked_until=charge().asked_at + 1)
+    assert (refusal.rule, seen) == ("total_epsilon", [(charge(other), sent())])
 
 
 @pytest.mark.parametrize("reserved_first", [True, False])
 def test_a_window_of_a_unit_dated_before_one_that_was_sent_counts_until_then(
     file: SpoolFile, reserved_first: bool
 ) -> None:
-    spool, series_id = file.device(), SeriesId(bytes(32))
-    unit = replace(
-        charge(TaskId(bytes([9]) * 32)), asked_at=-50, asked_until=-40, series_id=bytes(series_id), sent=False
-    )
-    row = SeriesRow(series_id=series_id, name="", offer=b"", state=SeriesState.JOINED, changed_at=0.0, reason="")
-
-    def join() -> None:
-        assert SeriesRows(spool).join(row, [unit], lambda ledger, more: None) is None
+    spool = file.device()
+    unit = replace(charge(TaskId(bytes([9]) * 32)), asked_at=-50, asked_until=-40)
 
     if reserved_first:
-        join()
+        reserve(spool, unit)
     begin(spool)
     if not reserved_first:
-        join()
+        reserve(spool, unit)
     report = Report(task_id=TaskId(bytes([9]) * 32), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     assert alone(spool, unit, report) == report
 
@@ -446,25 +499,26 @@ def test_a_window_of_a_unit_dated_before_one_that_was_sent_counts_until_then(
 
 def test_sums_in_memory_are_those_of_the_file_after_a_failure_and_after_another_process_wrote(tmp_path: Path) -> None:
     one, other = SpoolFile(tmp_path / "device.db").device(), SpoolFile(tmp_path / "device.db").device()
-    assert (one.charges(), other.charges()) == ((), ())
+    reserve(one, charge())
+    assert (one.charges(), other.charges()) == ((charge(),), (charge(),))
 
     def fail(ledger: Ledger) -> None:
-        ledger.put(charge())
+        ledger.put(sent())
         raise MachineError("in the middle of it")
 
     report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     begun = Beginning(report=report, entries=(), sessions=())
     with pytest.raises(MachineError, match="in the middle"):
-        one.begin(charge(), TASK, b"signed task", [], lambda _: begun, fail)
+        one.begin(charge(), TASK, b"task", [], lambda _: begun, fail)
 
-    assert one.charges() == ()
-    begin(other)
     assert one.charges() == (charge(),)
+    begin(other)
+    assert one.charges() == (sent(),)
 
 
 def test_a_window_whose_unit_was_freed_meanwhile_is_not_answered(file: SpoolFile) -> None:
     spool = file.device()
-    unit = replace(charge(TaskId(bytes([7]) * 32)), series_id=bytes(32), sent=False)
+    unit = charge(TaskId(bytes([7]) * 32))
     report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
 
     refusal = alone(spool, unit, report)

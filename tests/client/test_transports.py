@@ -32,7 +32,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import OrderAction
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.wire.series import SERIES_LIST
 from fleetcount_transport.toml_table import ConfigError
 
@@ -52,49 +52,33 @@ class Linked:
     """A deployment behind one transport, and one device's end of it."""
 
     world: Deployment
-    signed: SignedTask
+    task: Task
     identity: DeviceIdentity
     transport: Transport
 
 
-def offer_series(world: Deployment, tasks: dict[bytes, SignedTask], others: int = 0) -> None:
-    """Offer a series, and let the aggregators of the tests know the tasks of its windows; offer others beside it."""
-    series = world.series()
-    world.offers = [world.offer(series, world.order(series, 1, OrderAction.PAUSE, 2))]
-    for index in range(series.schedule.windows):
-        task = window_task(series, index)
-        tasks[task.task_id] = SignedTask(task=task, signatures=())
-    world.offers += [world.offer(world.series(name=f"question {one}")) for one in range(others)]
-
-
 @asynccontextmanager
-async def linked(kind: str, *, others: int = 0) -> AsyncIterator[Linked]:
+async def linked(kind: str, *, alone: bool = False) -> AsyncIterator[Linked]:
+    """A deployment that asks a series and one window at the same time, or `alone` the series."""
     world = Deployment()
     world.releases[RELEASED] = ReleaseAnswer(state=TaskState.RELEASED, record=b"record", signatures=(bytes(64),) * 2)
     identity = world.identity()
-    tasks: dict[bytes, SignedTask] = {}
+
+    def ask() -> Task:
+        series = world.series()
+        world.offers = [world.offer(series, world.order(series, 1, OrderAction.PAUSE, 2))]
+        return window_task(series, 0) if alone else world.ask()
+
     if kind == "memory":
-        offer_series(world, tasks, others)
-        signed = world.sign(world.task())
-        yield Linked(world, signed, identity, world.transport(signed))
+        yield Linked(world, ask(), identity, world.transport())
     elif kind == "grpc":
-        async with grpc_servers(world, tasks, SERVER_AUTHORITY) as ports:
-            world.described = tuple(
-                dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}")
-                for one in world.described
-            )
-            offer_series(world, tasks, others)
-            signed = world.sign(world.task())
-            tasks[signed.task.task_id] = signed
-            yield Linked(world, signed, identity, grpc_transport(world, identity))
+        async with grpc_servers(world, SERVER_AUTHORITY):
+            yield Linked(world, ask(), identity, grpc_transport(world, identity))
     else:
-        signed = world.sign(world.task())
-        tasks[signed.task.task_id] = signed
-        offer_series(world, tasks, others)
-        port = free_port()
-        async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
+        task, port = ask(), free_port()
+        async with mqtt_broker(port), mqtt_aggregators(world, port):
             transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=5)
-            yield Linked(world, signed, identity, transport)
+            yield Linked(world, task, identity, transport)
 
 
 def grpc_transport(
@@ -106,7 +90,7 @@ def grpc_transport(
 
 
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
-async def test_a_device_delivers_both_rounds_of_a_task_it_was_offered(tmp_path: Path, kind: str) -> None:
+async def test_a_device_delivers_both_rounds_of_a_window_it_was_offered(tmp_path: Path, kind: str) -> None:
     async with linked(kind) as link:
         device = link.world.device(tmp_path / "device.db", link.transport, identity=link.identity)
 
@@ -114,17 +98,20 @@ async def test_a_device_delivers_both_rounds_of_a_task_it_was_offered(tmp_path: 
             outcomes = await device.answer()
 
         assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED], outcomes
-        (report_id,) = link.world.report_ids(link.signed.task, 2)
-        assert len(link.world.verifies(link.signed.task, report_id)) == 3
+        (report_id,) = link.world.report_ids(link.task, 2)
+        assert len(link.world.verifies(link.task, report_id)) == 3
 
 
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
-async def test_every_series_is_offered_over_every_transport(kind: str) -> None:
-    async with linked(kind, others=2) as link:
-        offers = await link.transport.list_series()
+async def test_every_series_is_offered_over_every_transport_byte_for_byte(kind: str) -> None:
+    async with linked(kind) as link:
+        offers, again = [await link.transport.list_series() for _ in range(2)]
+        await link.transport.close()
 
-        ids = {one.signed.series.series_id for one in offers}
-        assert ids == {one.signed.series.series_id for one in link.world.offers}
+        asked = {one.signed.series.series_id: one for one in link.world.offers}
+        assert len(asked) == 2
+        for listed in (offers, again):
+            assert {one.signed.series.series_id: one for one in listed} == asked
 
 
 async def test_a_list_of_series_that_says_more_and_brings_nothing_new_is_left_alone(
@@ -137,25 +124,15 @@ async def test_a_list_of_series_that_says_more_and_brings_nothing_new_is_left_al
             return SERIES_LIST.encode(SeriesList(offers=offers, more=True))
 
         monkeypatch.setattr(GrpcShell, "list_series", again)
-        async with grpc_servers(link.world, {}, SERVER_AUTHORITY) as ports:
-            link.world.described = tuple(
-                dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}")
-                for one in link.world.described
-            )
+        async with grpc_servers(link.world, SERVER_AUTHORITY):
             with pytest.raises(Unreachable, match="holds none that is new"):
                 await grpc_transport(link.world, link.identity).list_series()
 
 
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
-async def test_a_series_is_offered_with_its_orders_and_its_windows_are_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    async def none() -> tuple[SignedTask, ...]:
-        return ()
-
-    async with linked(kind) as link:
-        # Alone: the manual clock does not wait for a network that another answer uses.
-        monkeypatch.setattr(link.transport, "list_tasks", none)
+async def test_a_series_is_offered_with_its_orders_and_its_windows_are_answered(tmp_path: Path, kind: str) -> None:
+    # Alone: the manual clock does not wait for a network that another answer uses.
+    async with linked(kind, alone=True) as link:
         device = link.world.device(tmp_path / "device.db", link.transport, identity=link.identity, join=JoinRule.AUTO)
 
         async with device:
@@ -187,17 +164,6 @@ async def test_the_release_of_a_task_is_read_again_and_again_and_of_an_unknown_o
         assert answers == [link.world.releases[RELEASED]] * 2
 
 
-@pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
-async def test_the_offered_task_arrives_byte_for_byte(kind: str) -> None:
-    async with linked(kind) as link:
-        (offered,) = await link.transport.list_tasks()
-        again = await link.transport.list_tasks()
-        await link.transport.close()
-
-        assert (offered.task.canonical, offered.signatures) == (link.signed.task.canonical, link.signed.signatures)
-        assert [one.task.task_id for one in again] == [offered.task.task_id]
-
-
 def sealed_parts(task: Task, secret: SessionSecret) -> list[Instalment]:
     """Return parts of three reports for the second aggregator."""
     return [
@@ -209,7 +175,7 @@ def sealed_parts(task: Task, secret: SessionSecret) -> list[Instalment]:
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
 async def test_answers_belong_to_their_instalments_and_a_repeat_gets_the_same_receipt(kind: str) -> None:
     async with linked(kind) as link:
-        task, aggregator = link.signed.task, link.signed.task.aggregators[1]
+        task, aggregator = link.task, link.world.described[1]
         request, opening = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
 
         strange = sealed_parts(task, dataclasses.replace(session_secret(), session_id=request.session_id))
@@ -240,7 +206,7 @@ async def test_answers_belong_to_their_instalments_and_a_repeat_gets_the_same_re
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
 async def test_a_refused_session_says_why(kind: str) -> None:
     async with linked(kind) as link:
-        aggregator = link.signed.task.aggregators[0]
+        aggregator = link.world.described[0]
         stranger = DeviceIdentity.generate(CertificateAuthority.create("another fleet"))
         request, _ = new_session(aggregator, aggregator.hpke_keys[0], stranger, START + 5000, SystemRandom())
 
@@ -253,7 +219,7 @@ async def test_a_refused_session_says_why(kind: str) -> None:
 
 async def test_many_instalments_travel_in_batches_on_one_stream() -> None:
     async with linked("grpc") as link:
-        task, aggregator = link.signed.task, link.signed.task.aggregators[0]
+        task, aggregator = link.task, link.world.described[0]
         request, opening = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
         link.world.timer.advance(task.round_one_opens - START)
         [accepted] = await link.transport.open_sessions(aggregator, [request])
@@ -286,7 +252,7 @@ async def test_a_server_of_another_authority_is_not_spoken_to() -> None:
         transport = grpc_transport(link.world, link.identity, CertificateAuthority.create("another"))
 
         with pytest.raises(Unreachable, match="unavailable"):
-            await transport.list_tasks()
+            await transport.list_series()
         await transport.close()
 
 
@@ -296,7 +262,7 @@ async def test_a_device_of_another_authority_is_not_served() -> None:
         transport = grpc_transport(link.world, stranger)
 
         with pytest.raises(Unreachable):
-            await transport.list_tasks()
+            await transport.list_series()
         await transport.close()
 
 
@@ -308,7 +274,7 @@ async def test_plaintext_stays_on_this_machine() -> None:
         GrpcTransport(deployment="test", servers=[server], tls=None)
     transport = GrpcTransport(deployment="test", servers=[server], tls=None, insecure=True)
     with pytest.raises(Unreachable, match="loopback"):
-        await transport.list_tasks()
+        await transport.list_series()
     assert world.described
 
 
@@ -322,7 +288,7 @@ async def test_nobody_there_is_unreachable(kind: str) -> None:
         transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=2)
 
     with pytest.raises(Unreachable, match=str(port)):
-        await transport.list_tasks()
+        await transport.list_series()
     await transport.close()
 
 
@@ -330,22 +296,20 @@ async def test_an_aggregator_that_is_silent_behind_the_broker_is_unreachable_and
     world = Deployment()
     port = free_port()
     task = world.task()
-    request, _ = new_session(task.leader, task.leader.hpke_keys[0], world.identity(), START + 5000, SystemRandom())
+    leader = world.described[0]
+    request, _ = new_session(leader, leader.hpke_keys[0], world.identity(), START + 5000, SystemRandom())
     part = seal_instalment(session_secret().task_key, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
     async with mqtt_broker(port):
         transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=0.3)
 
         with pytest.raises(Unreachable, match="did not answer"):
-            await transport.open_sessions(task.leader, [request])
+            await transport.open_sessions(leader, [request])
         with pytest.raises(Unreachable, match="did not answer"):
             await transport.upload(task, 0, [part])
         await transport.close()
 
 
-@pytest.mark.parametrize("what", ["tasks", "series"])
-async def test_a_list_that_does_not_end_is_read_for_so_long_and_no_longer(
-    monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+async def test_a_list_that_does_not_end_is_read_for_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setattr(mqtt_transport, "_LONGEST_LISTING_S", 0.3, raising=False)
     async with mqtt_broker(port):
@@ -353,33 +317,31 @@ async def test_a_list_that_does_not_end_is_read_for_so_long_and_no_longer(
 
         async def keep_coming() -> None:
             while True:
-                transport._task_arrived.set()
                 transport._offer_arrived.set()
                 await asyncio.sleep(0.01)
 
         coming = asyncio.create_task(keep_coming())
         async with asyncio.timeout(20):
-            assert await (transport.list_tasks() if what == "tasks" else transport.list_series()) == ()
+            assert await transport.list_series() == ()
         coming.cancel()
         await transport.close()
 
 
 async def test_a_lost_broker_is_noticed_at_once_and_a_new_one_is_used_again() -> None:
     world = Deployment()
-    signed = world.sign(world.task())
-    tasks: dict[bytes, SignedTask] = {signed.task.task_id: signed}
+    world.ask()
     port = free_port()
     transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=5)
 
-    async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
-        before = await transport.list_tasks()
+    async with mqtt_broker(port), mqtt_aggregators(world, port):
+        before = await transport.list_series()
     with pytest.raises(Unreachable):
-        await transport.list_tasks()
-    async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
-        after = await transport.list_tasks()
+        await transport.list_series()
+    async with mqtt_broker(port), mqtt_aggregators(world, port):
+        after = await transport.list_series()
         await transport.close()
 
-    assert [len(before), len(after)] == [1, 1]
+    assert [len(before), len(after)] == [2, 2]  # One an aggregator.
 
 
 async def test_a_broker_that_dies_while_a_receipt_is_awaited_is_noticed_at_once() -> None:
@@ -410,11 +372,11 @@ async def test_a_server_that_accepts_and_says_nothing_is_given_up_at_the_deadlin
 
         async with asyncio.timeout(60):
             with pytest.raises(Unreachable):
-                await rpc.list_tasks()
+                await rpc.list_series()
             await rpc.close()
             async with nothing_left_behind():
                 with pytest.raises(Unreachable, match="did not answer within"):
-                    await mqtt.list_tasks()
+                    await mqtt.list_series()
                 await mqtt.close()
 
 
@@ -442,7 +404,7 @@ async def test_a_broker_that_hangs_up_before_it_acknowledges_is_noticed_at_once(
     async with asyncio.timeout(40), answering(answer, hang_up=True) as port, nothing_left_behind():
         transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=60)
         with pytest.raises(Unreachable, match=str(port)):
-            await transport.list_tasks()
+            await transport.list_series()
         await transport.close()
 
 
@@ -454,7 +416,7 @@ async def test_a_device_that_gives_up_at_any_moment_leaves_no_connection_behind(
                 deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=60
             )
             async with asyncio.timeout(40), nothing_left_behind():
-                waiting = asyncio.create_task(transport.list_tasks())
+                waiting = asyncio.create_task(transport.list_series())
                 for _ in range(turns):
                     await asyncio.sleep(0.0002)
                 waiting.cancel()
@@ -467,7 +429,7 @@ async def test_a_device_that_gives_up_at_any_moment_leaves_no_connection_behind(
 # The MQTT library leaves the socket of a failed handshake to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_broker_over_tls_must_be_one_of_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt_transport, "_TASK_WAIT_S", 0.2)
+    monkeypatch.setattr(mqtt_transport, "_OFFER_WAIT_S", 0.2)
     port = free_port()
     credential = SERVER_AUTHORITY.issue_new(Purpose.BROKER, "broker", ["127.0.0.1"])
     save_certificates(tmp_path / "broker.crt", [credential.certificate])
@@ -482,10 +444,10 @@ async def test_a_broker_over_tls_must_be_one_of_the_authority(tmp_path: Path, mo
                 deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", login=login, call_timeout_s=3
             )
             if trusted:
-                assert await transport.list_tasks() == ()
+                assert await transport.list_series() == ()
             else:
                 with pytest.raises(Unreachable, match="certificate"):
-                    await transport.list_tasks()
+                    await transport.list_series()
             await transport.close()
 
 
@@ -502,7 +464,7 @@ async def test_a_login_whose_files_cannot_be_read_is_named_and_tried_again(login
     with pytest.raises(ConfigError, match=said):
         login.password(), login.tls_context()
     with pytest.raises(Unreachable, match=said):
-        await transport.list_tasks()
+        await transport.list_series()
 
 
 async def test_a_connection_that_closes_before_the_loop_gets_to_it_leaves_other_sockets_alone() -> None:

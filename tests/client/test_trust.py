@@ -1,4 +1,4 @@
-"""A device answers tasks of its deployment alone, and only under the signatures that it has checked."""
+"""A device answers series of its deployment alone, and only under the signatures that it has checked."""
 
 from dataclasses import replace
 
@@ -10,14 +10,14 @@ from tests.client.deployment import Deployment
 WORLD = Deployment()
 
 
-def test_a_task_of_another_deployment_is_refused_though_all_have_signed_it() -> None:
-    with pytest.raises(TaskError, match="deployment of the task is 'elsewhere'; allowed is 'test'"):
-        WORLD.trust().check(WORLD.sign(WORLD.task(deployment="elsewhere")))
+def test_a_series_of_another_deployment_is_refused_though_all_have_signed_it() -> None:
+    with pytest.raises(TaskError, match="deployment of the series is 'elsewhere'; allowed is 'test'"):
+        WORLD.trust().check_series(WORLD.offer(WORLD.series(deployment="elsewhere")).signed)
 
 
-def test_the_same_task_under_other_signatures_is_checked_anew() -> None:
-    trust, signed = WORLD.trust(), WORLD.sign(WORLD.task())
-    trust.check(signed)
+def test_the_same_series_under_other_signatures_is_checked_anew() -> None:
+    trust, signed = WORLD.trust(), WORLD.offer(WORLD.series()).signed
+    trust.check_series(signed)
 
     with pytest.raises(SignatureError, match="does not verify"):
-        trust.check(replace(signed, signatures=(signed.signatures[0], bytes(64))))
+        trust.check_series(replace(signed, signatures=(signed.signatures[0], bytes(64))))

@@ -37,44 +37,33 @@ class Slow(MemoryTransport):
 
 async def test_what_one_process_began_the_other_delivers_and_does_not_reject(tmp_path: Path) -> None:
     world = Deployment()
-    signed, identity = world.sign(world.task()), world.identity()
+    task, identity = world.ask(), world.identity()
+    transports = [Slow(world.intakes, lambda: world.offers) for _ in range(2)]
     devices = [
-        world.device(tmp_path / "device.db", Slow([signed], world.intakes), identity=identity, settings=AT_ONCE)
-        for _ in range(2)
+        world.device(tmp_path / "device.db", transport, identity=identity, settings=AT_ONCE) for transport in transports
     ]
 
     answers = await asyncio.gather(*(device.answer() for device in devices))
 
-    report = devices[0].spool.report(signed.task.task_id)
+    report = devices[0].spool.report(task.task_id)
     assert report is not None
     assert (report.phase, report.reason) == (Phase.DELIVERED, "")
     # The one whose step the other took first says so, and would find the answer delivered the next time.
     assert {one.kind for (one,) in answers} <= {OutcomeKind.DELIVERED, OutcomeKind.FAILED}
-    assert len(world.report_ids(signed.task, 2)) == 1
+    assert len(world.report_ids(task, 2)) == 1
     assert len(devices[0].spool.charges()) == 1
 
 
 async def test_a_session_that_another_process_forgot_does_not_come_back_with_keys_of_before(tmp_path: Path) -> None:
     world = Deployment()
     identity = world.identity()
-    tasks = [
-        world.sign(
-            world.task(
-                name=f"task {at}",
-                round_one_opens=START + at,
-                round_one_closes=START + at + 100,
-                round_two_closes=START + at + 200,
-                expiry=START + at + 900,
-            )
-        )
-        for at in (100, 400, 700)
-    ]
+    asked = [world.offer(world.once(START + at, name=f"question {at}")) for at in (100, 400, 700)]
     one, other = (world.device(tmp_path / "device.db", world.transport(), identity=identity) for _ in range(2))
 
-    outcomes = [await one.answer_task(tasks[0]), await other.answer_task(tasks[1])]
+    outcomes = [*await one.answer_series(asked[0]), *await other.answer_series(asked[1])]
     for row in other.spool.sessions():
         other.spool.forget_session(row.session_id)
-    outcomes.append(await one.answer_task(tasks[2]))
+    outcomes += await one.answer_series(asked[2])
 
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 3
     for intake in world.intakes.values():

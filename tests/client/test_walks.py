@@ -58,7 +58,7 @@ def released(world: Deployment, task: Task, *busy: int, signers: int = 2) -> Rel
 
 def driven(world: Deployment, path: Path, series: Series, releases: Releases, **options: object) -> Device:
     world.offers = [world.offer(series)]
-    transport = MemoryTransport((), world.intakes, lambda: tuple(world.offers), releases)
+    transport = MemoryTransport(world.intakes, lambda: tuple(world.offers), releases)
     policy = open_policy(allow_direct=True, total_epsilon=Fraction(20))
     fields: dict[str, object] = {"transport": transport, "policy": policy, "truth": PLACE, "join": JoinRule.AUTO}
     return world.device(path / "device.db", **(fields | options))  # type: ignore[arg-type]
@@ -100,7 +100,8 @@ async def test_the_whole_series_is_reserved_at_joining_every_level_a_window(tmp_
     little = open_policy(allow_direct=True, total_epsilon=Fraction(one) * 11 / 2)
     device = driven(world, tmp_path, series, {}, policy=little)
 
-    assert await device.answer() == ()
+    [refused] = await device.answer()
+    assert refused.rule == "total_epsilon"
     assert "the limit is" in device.series.rows()[0].reason
     enough = driven(world, tmp_path / "..", series, {})
     enough.series.take(world.offers)
@@ -215,7 +216,7 @@ async def test_a_record_that_comes_while_round_one_is_open_is_waited_for_and_eac
                 raise Unreachable("not yet")
             return released(world, task, 0b101 if task is not tasks[1] and task.values == 8 else 0b10110)
 
-    transport = Later((), world.intakes, lambda: tuple(world.offers))
+    transport = Later(world.intakes, lambda: tuple(world.offers))
     device = driven(world, tmp_path, series, {}, transport=transport)
 
     await device.answer(horizon_s=series.schedule.opens(3) - world.timer.now() - 1)

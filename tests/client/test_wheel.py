@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-import dataclasses
 import importlib.metadata
 import marshal
 import math
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 from fleetcount_client.timer import SystemTimer
 from fleetcount_protocol.channel.certificates import CertificateAuthority
-from fleetcount_protocol.task.task import SignedTask
 
 from tests.client.deployment import Deployment
 from tests.client.shells import grpc_servers
@@ -151,20 +149,12 @@ def test_a_transport_that_is_not_installed_is_named(car: Installed, tmp_path: Pa
 
 
 @pytest.mark.timeout(240)  # The two windows are 16 s, three times that on a loaded machine.
-async def test_a_car_with_nothing_else_installed_answers_a_task(car: Installed, tmp_path: Path) -> None:
+async def test_a_car_with_nothing_else_installed_answers_a_question(car: Installed, tmp_path: Path) -> None:
     world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]
     authority = CertificateAuthority.create("test aggregators")
-    tasks: dict[bytes, SignedTask] = {}
-    async with grpc_servers(world, tasks, authority) as ports:
-        world.described = tuple(
-            dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}") for one in world.described
-        )
-        opens = int(world.timer.now()) + 1
-        closes = [opens + math.ceil(seconds * pace()) for seconds in (8, 16)]
-        task = world.task(
-            round_one_opens=opens, round_one_closes=closes[0], round_two_closes=closes[1], expiry=opens + 1000
-        )
-        tasks[task.task_id] = world.sign(task)
+    async with grpc_servers(world, authority):
+        length = math.ceil(8 * pace())
+        task = world.ask(int(world.timer.now()) + 1, round_one_s=length, round_two_s=length)
         config = write_device(world, tmp_path / "car", authority)
 
         process = await asyncio.create_subprocess_exec(

@@ -6,7 +6,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client.ledger import charge_of
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import judge_series, judge_task
 from fleetcount_client.reservation import charges_of_series
@@ -16,17 +15,17 @@ from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 
-from tests.client.deployment import START, Deployment, open_policy
+from tests.client.deployment import START, Deployment, charge_of, open_policy
 
 WORLD = Deployment()
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(100), columns=4, rows=2)
 RELEASE = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20), zooms=2)
-DIRECT = {"domain": GRID, "mode": Mode.DIRECT, "mechanism": None, "release": RELEASE, "round_two_closes": START + 200}
+DIRECT = {"domain": GRID, "mode": Mode.DIRECT, "mechanism": None, "release": RELEASE}
 SAMPLING = {"domain": GRID, "mechanism": SamplingDie.uniform(Fraction(1, 4), 8), "release": RELEASE}
 
 
 def test_an_owner_s_limit_holds_for_all_zooms_together() -> None:
-    task = WORLD.task(**DIRECT)
+    task = window_task(WORLD.once(**DIRECT), 0)
     policy = open_policy(allow_direct=True, largest_epsilon=Fraction(2))
 
     assert judge_task(policy, task) is None
@@ -40,9 +39,8 @@ def test_an_answer_is_charged_for_every_zoom_and_exposed_once(asked: dict[str, o
     policy = open_policy(allow_direct=True)
     stronger = replace(RELEASE, zooms=1, noise_epsilon=Fraction(1))
 
-    several = charge_of(WORLD.task(**asked), policy)
-    one = charge_of(WORLD.task(**{**asked, "release": replace(RELEASE, zooms=1)}), policy)
-    double = charge_of(WORLD.task(**{**asked, "release": stronger}), policy)
+    releases = (RELEASE, replace(RELEASE, zooms=1), stronger)
+    several, one, double = (charge_of(WORLD.once(**{**asked, "release": release}), policy) for release in releases)
 
     assert (several.exposure, several.answers) == (one.exposure, one.answers)
     assert several.epsilon == double.epsilon
@@ -72,9 +70,8 @@ def test_a_series_is_judged_and_reserved_for_every_zoom() -> None:
 
 async def test_a_device_sends_one_report_of_the_finest_squares(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.task(**DIRECT)
-    transport, policy = world.transport(world.sign(task)), open_policy(allow_direct=True)
-    device = world.device(tmp_path / "device.db", transport, truth=(250.0, 150.0), policy=policy)
+    task, policy = world.ask(**DIRECT), open_policy(allow_direct=True)
+    device = world.device(tmp_path / "device.db", world.transport(), truth=(250.0, 150.0), policy=policy)
 
     (outcome,) = await device.answer()
 

@@ -22,7 +22,7 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, Task
 
 from tests.support.broker import RunningBroker
 from tests.support.deployment import Deployed, LiveDeployment
@@ -60,9 +60,6 @@ class LosesRoundTwo:
 
     inner: Transport
     position: int
-
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        return await self.inner.list_tasks()
 
     async def list_series(self) -> tuple[SeriesOffer, ...]:
         return await self.inner.list_series()

@@ -98,9 +98,6 @@ class WatchedTransport:
         """The names of reports that were ever sent: one for each task the device answered."""
         return {name for name, _, _ in self.sent}
 
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        return await self.inner.list_tasks()
-
     async def list_series(self) -> tuple[SeriesOffer, ...]:
         return await self.inner.list_series()
 

@@ -27,7 +27,7 @@ from fleetcount_client.spool import SpoolFile
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import SeriesQuery
-from fleetcount_protocol.task.task import Aggregator, SignedTask
+from fleetcount_protocol.task.task import Aggregator
 from fleetcount_transport.admission.front import Front
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind
@@ -118,9 +118,6 @@ class _Transport:
     def _service(self, name: AggregatorId) -> Any:
         [position] = [place for place, seat in enumerate(self.network.seats) if seat.aggregator_id == name]
         return self.network.core(position).service
-
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        return ()
 
     async def list_series(self) -> Any:
         return self.network.core(0).service.series(SeriesQuery(deployment="test")).offers

@@ -19,17 +19,17 @@ from fleetcount_client.mqtt_transport import MqttTransport
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.ids import AggregatorId, TaskId, UserName
 from fleetcount_protocol.limits import MAX_RECORD_BYTES
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState
+from fleetcount_protocol.messages import ReleaseAnswer, SeriesOffer, TaskState
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.fields import Mode
-from fleetcount_protocol.task.task import SignedTask
 from fleetcount_protocol.wire import topics
-from fleetcount_protocol.wire.device import RELEASE_ANSWER, SIGNED_TASK
+from fleetcount_protocol.wire.device import RELEASE_ANSWER
+from fleetcount_protocol.wire.series import SERIES_OFFER
 from structlog.testing import capture_logs
 
 from tests.support.aggregators import Network
 from tests.support.flooding import remaining
-from tests.support.protocol_samples import one_round_task
+from tests.support.series_samples import one_round_series, sign_everywhere
 
 __all__ = ["ATTACKS", "MIB", "HostileBroker"]
 
@@ -71,16 +71,17 @@ def queued() -> Iterator[bytes]:
 
 
 def kept() -> Iterator[bytes]:
-    """Retained tasks and releases without end, of the largest that can be read."""
+    """Retained series and releases without end, of the largest that can be read."""
     names = tuple(f"{place:0200}" for place in range(4_095))
-    base = one_round_task(Mode.DIRECT, domain=Categories(names=names))
+    base = one_round_series(Mode.DIRECT, domain=Categories(names=names))
     for number in range(100):
-        task = replace(base, name=f"task {number}")
-        payload = SIGNED_TASK.encode(SignedTask(task=task, signatures=()))
-        yield message(topics.task_topic("test", ALPHA, task.task_id), payload, number + 1, 0x33)
+        series = replace(base, name=f"series {number}")
+        payload = SERIES_OFFER.encode(SeriesOffer(signed=sign_everywhere(series), key_lists=(), orders=()))
+        yield message(topics.series_topic("test", ALPHA, series.series_id), payload, number + 1, 0x33)
         release = ReleaseAnswer(state=TaskState.RELEASED, record=bytes(MAX_RECORD_BYTES), signatures=(bytes(64),))
         payload = RELEASE_ANSWER.encode(release)
-        yield message(topics.release_topic("test", ALPHA, task.task_id), payload, number + 1, 0x33)
+        task_id = TaskId(number.to_bytes(32))
+        yield message(topics.release_topic("test", ALPHA, task_id), payload, number + 1, 0x33)
 
 
 def small() -> Iterator[bytes]:
@@ -148,12 +149,12 @@ class Memory:
 
 
 async def device(port: int) -> list[str]:
-    """Ask for tasks as a device does, again; return what came of it."""
+    """Ask for series as a device does, again; return what came of it."""
     transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", user=lambda: CAR, call_timeout_s=_TRY_S)
     told: list[str] = []
     for _ in range(2):
         try:
-            told.append(f"{len(await transport.list_tasks())} offered")
+            told.append(f"{len(await transport.list_series())} offered")
         except Unreachable as error:
             told.append(str(error))
     await transport.close()

@@ -154,7 +154,7 @@ def ledger(config: Path, as_json: bool) -> None:
     if spent.without_epsilon:
         lines.append(f"{spent.without_epsilon} of them had no finite loss; their cost is the exposure alone")
     for refusal in spool.refusals():
-        text = f"refused {refusal.task_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
+        text = f"refused {refusal.series_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
         lines.append(one_line(f"{time_text(refusal.refused_at)}  {text}"))
     found = {
         "charges": [_charge_json(charge) for charge in charges],
@@ -185,7 +185,7 @@ def _charge_json(charge: "Charge") -> dict[str, Any]:
 def _refusal_json(refusal: "NotedRefusal") -> dict[str, Any]:
     return {
         "refused_at": refusal.refused_at,
-        "task_id": refusal.task_id.hex(),
+        "series_id": refusal.series_id.hex(),
         "name": refusal.name,
         "rule": refusal.rule,
         "message": refusal.message,

@@ -321,19 +321,20 @@ async def _device(path: Path) -> "list[Finding]":
 
 
 async def _offer(settings: "DeviceSettings") -> "Finding":
-    """Ask for the tasks on offer, as the device itself would."""
+    """Ask for the series on offer, as the device itself would."""
     from fleetcount_client.assembly import transport_of
 
     from fleetcount.doctor_checks import Finding, Severity
 
     transport = transport_of(settings)
     try:
-        tasks = await transport.list_tasks()
+        offers = await transport.list_series()
     except FleetcountError as error:
         return Finding(what="aggregators", severity=Severity.FAILED, text=str(error))
     finally:
         await transport.close()
-    return _ok("aggregators", f"{len(tasks)} tasks on offer")
+    series = {offer.signed.series.series_id for offer in offers}
+    return _ok("aggregators", f"{len(series)} series on offer")
 
 
 def _reader(path: Path) -> "list[Finding]":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import PeerError
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, Task
 
 from fleetcount_client.transport import Transport, Unreachable
 
@@ -36,8 +36,8 @@ __all__ = [
     "contacts_of",
 ]
 
-LISTS: Final = "lists of tasks and series"
-"""The name under which an answer of whoever lists tasks and series is noted: the broker, or any aggregator."""
+LISTS: Final = "lists of series"
+"""The name under which an answer of whoever lists series is noted: the broker, or any aggregator."""
 SILENT_AFTER_S: Final = 300.0
 """After so long without an answer of anybody the device says so in its log, once."""
 _LOG: Final = logging.getLogger(__name__)
@@ -121,10 +121,6 @@ class HeardTransport:
     def __init__(self, inner: Transport, contacts: Contacts) -> None:
         self._inner = inner
         self._contacts = contacts
-
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Return the tasks on offer, unverified."""
-        return await self._noted(LISTS, self._inner.list_tasks())
 
     async def list_series(self) -> "tuple[SeriesOffer, ...]":
         """Return the series on offer."""

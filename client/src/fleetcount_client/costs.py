@@ -6,16 +6,12 @@ Computes nothing itself; the formulas are the protocol's and the mechanisms'.
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from fleetcount_mechanisms.design import LedgerLoss
-from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_protocol.task.task import Task
 
-if TYPE_CHECKING:
-    from fleetcount_mechanisms.accounting.vectors import LossVector
-
-__all__ = ["TaskCost", "cost_of", "loss_of"]
+__all__ = ["TaskCost", "cost_of"]
 
 _REMEMBERED: Final = 128
 
@@ -51,18 +47,3 @@ def cost_of(task: Task) -> TaskCost:
 @lru_cache(maxsize=_REMEMBERED)
 def _cost(named: _ById) -> TaskCost:
     return TaskCost(loss=named.task.design.ledger_loss, exposure=named.task.design.exposure)
-
-
-def loss_of(task: Task, orders: tuple[int, ...]) -> "LossVector | None":
-    """Return what readers of the release learn by one answer, at these orders; None when nothing finite is known."""
-    return _loss(_ById(task), orders)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _loss(named: _ById, orders: tuple[int, ...]) -> "LossVector | None":
-    from fleetcount_mechanisms.accounting.charges import window_loss  # Divergences: only with the first judgement.
-
-    try:
-        return window_loss(named.task.design, orders)
-    except MechanismError:
-        return None

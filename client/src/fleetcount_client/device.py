@@ -1,4 +1,4 @@
-"""The device as a program embeds it: fetches tasks, asks the owner's policy, answers, delivers both rounds.
+"""The device as a program embeds it: fetches series, asks the owner's policy, answers windows, delivers both rounds.
 
 Puts the parts together; the rules are in answering, policy and ledger, the bytes in spool and the transports.
 """
@@ -6,7 +6,7 @@ Puts the parts together; the rules are in answering, policy and ledger, the byte
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import DecodeError, MachineError, SignatureError, TaskError
 from fleetcount_protocol.ids import SeriesId, TaskId
-from fleetcount_protocol.task.task import Aggregator, SignedTask
+from fleetcount_protocol.task.task import Aggregator, Task, decode_task
 
 from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
@@ -44,7 +44,6 @@ __all__ = ["Device"]
 
 _LOG: Final = logging.getLogger(__name__)
 _IDLE_CLOSE_S: Final = 5.0
-_EARLY_POLLS: Final = 2
 
 
 class Device:
@@ -82,7 +81,8 @@ class Device:
         self._timer = timer or SystemTimer()
         self._contacts = contacts or Contacts(self._timer)
         self._transport = HeardTransport(transport, self._contacts)
-        self._tasks_under_way: dict[TaskId, SignedTask] = {}
+        self._under_way: dict[TaskId, Task] = {}
+        self._refused: dict[SeriesId, Outcome] = {}
         self._source = source or SystemRandom()
         self._settings = settings or DeliverySettings()
         self._idle_close_s = idle_close_s
@@ -92,7 +92,6 @@ class Device:
         self._join = join
         self._private = private
         self._conditions = conditions
-        self._windows = set[TaskId]()
         self._renewal = renewal
         self._walk_records = walk_records
 
@@ -132,7 +131,7 @@ class Device:
                 pause_until=self._pause_until,
             ),
             timer=self._timer,
-            under_way=self._windows,
+            under_way=self._under_way,
             pause_until=self._pause_until,
         )
 
@@ -163,7 +162,6 @@ class Device:
         )
         return Rounds(
             policy=self._policy,
-            first_valid=self._first_valid,
             spool=self._spool,
             sessions=sessions,
             delivery=delivery,
@@ -224,7 +222,8 @@ class Device:
         status = status_of(
             self._spool,
             self._contacts,
-            self._tasks_under_way.values(),
+            self._under_way.values(),
+            self._refused.values(),
             waits=lambda: judge_age(self._policy, self._spool.age(now, self._first_valid), now),
             sources=contacts_of(self._signals.values()),
             now=now,
@@ -234,25 +233,21 @@ class Device:
         return status
 
     def would_refuse(
-        self, signed: SignedTask, signals: Mapping[str, SignalSource] | None = None
+        self, offer: "SeriesOffer", signals: Mapping[str, SignalSource] | None = None
     ) -> PolicyRefusal | None:
-        """Return why this device would not answer a task now; None when it would.
+        """Return why this device would not take part in a series now; None when it would, or does.
 
-        Sends and charges nothing; all it may store is that a new ledger begins now.
+        Sends, reserves and stores nothing, but that a new ledger begins now.
         """
-        try:
-            self._trust.check(signed)
-        except (TaskError, SignatureError) as error:
-            return PolicyRefusal(rule="aggregators", message=str(error))
-        return self._rounds.judge(signed.task, self._sources(signals))
+        return self.series.would_refuse(offer, self._sources(signals))
 
     def run(self, signals: Mapping[str, SignalSource] | None = None, *, once: bool = False) -> tuple[Outcome, ...]:
-        """Answer tasks in an event loop of its own: until stopped, or with `once` the tasks on offer now, to their end.
+        """Answer in an event loop of its own: until stopped, or with `once` the series on offer now, to their end.
 
         `signals` maps VSS paths to functions that return the present value; they add to the configured ones.
 
         Raises:
-            Unreachable: `once` is set, no aggregator could be asked for tasks and nothing was left from before.
+            Unreachable: `once` is set, no aggregator could be asked for series and nothing was left from before.
         """
         return asyncio.run(self._run(signals, once=once))
 
@@ -266,31 +261,42 @@ class Device:
     async def answer(
         self, signals: Mapping[str, SignalSource] | None = None, *, horizon_s: float = math.inf
     ) -> tuple[Outcome, ...]:
-        """Answer every task on offer that opens within `horizon_s`, and what was left over; return how each ended.
+        """Answer every window that opens within `horizon_s` of the series on offer, and what was left over.
 
-        The windows of the series it takes part in are answered alike. Returns when the last window needed has passed,
-        which may be days, for a series months.
+        Returns how each window ended, and why what is on offer was refused; when the last window needed has passed,
+        which may be months.
 
         Raises:
             Unreachable: no aggregator could be asked and nothing was left from before.
         """
-        tasks = await self._tasks(horizon_s)
         sources, outcomes = self._sources(signals), list[Outcome]()
         horizon = self._timer.now() + horizon_s
+        await self._begin_look()
+        unfinished, unreachable = self._unfinished(), await self._look(sources)
+        if unreachable is not None and not unfinished and not self.series.all_joined():
+            raise unreachable
+        refused = tuple(self._refused.values())
+        await self._answer_all(self.series.all_joined(), unfinished, sources, outcomes, horizon)
+        return (*outcomes, *refused)
+
+    async def _answer_all(
+        self,
+        series: Iterable[SeriesId],
+        unfinished: Iterable[Task],
+        sources: Mapping[str, SignalSource],
+        outcomes: list[Outcome],
+        horizon: float = math.inf,
+    ) -> None:
         async with asyncio.TaskGroup() as group:
-            running = [
-                group.create_task(self.answer_task(signed, sources), name=f"answer {task_id.hex()[:12]}")
-                for task_id, signed in tasks.items()
-            ]
-            # A broker takes seconds to say that it keeps no series: tasks do not wait for that.
-            for series_id in await self._joined_series():
+            for task in unfinished:
+                group.create_task(self._take_up(task, outcomes.append), name=_named(task))
+            for series_id in series:
                 group.create_task(self._answer_series(series_id, sources, outcomes.append, horizon))
-        return (*(task.result() for task in running), *outcomes)
 
     async def open_sessions(self, aggregators: Sequence[Aggregator], deadline: float) -> bool:
-        """Open a session with each aggregator ahead of any task, trying until `deadline` (Unix seconds).
+        """Open a session with each aggregator ahead of any window, trying until `deadline` (Unix seconds).
 
-        A task that the same aggregators ask within the life of the sessions finds them open, and its windows carry
+        A window that the same aggregators ask within the life of the sessions finds them open, and its rounds carry
         reports alone. Nothing is stored or charged before a report needs them. Returns whether all accepted.
         """
         self._busy += 1
@@ -301,49 +307,25 @@ class Device:
         return isinstance(opened, tuple)
 
     async def serve(self, signals: Mapping[str, SignalSource] | None = None) -> None:
-        """Ask for tasks every `poll_interval_s` and answer them, until cancelled."""
+        """Ask for series every `poll_interval_s` and answer their windows, until cancelled."""
         sources = self._sources(signals)
-        running: dict[TaskId, tuple[int, asyncio.Task[Outcome]]] = {}
-        series: dict[SeriesId, asyncio.Task[None]] = {}
+        running: dict[TaskId | SeriesId, asyncio.Task[None]] = {}
         self._busy += 1
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
-                    offered = await self._offered()
-                    now = self._timer.now()
-                    # What this machine stopped is taken up again; what is over and not on offer any more is forgotten.
-                    kept = {one for one, (closes, _) in running.items() if one in offered or now < closes}
-                    running = {one: at for one, at in running.items() if _is_begun(at[1], one in kept)}
-                    for task_id, signed in offered.items():
-                        if task_id not in running:
-                            name = f"answer {task_id.hex()[:12]}"
-                            task = group.create_task(self._answer_logged(signed, sources), name=name)
-                            running[task_id] = signed.task.round_two_closes, task
-                    for series_id in await self._joined_series():
-                        if series_id not in series or series[series_id].done():
-                            name = f"series {series_id.hex()[:12]}"
-                            loop = self._answer_series(series_id, sources, _log_outcome)
-                            series[series_id] = group.create_task(loop, name=name)
+                    # What this machine stopped is taken up again.
+                    running = {name: task for name, task in running.items() if not task.done()}
+                    for task in await self._left_over():
+                        if task.task_id not in running:
+                            begun = self._take_up(task, _log_outcome)
+                            running[task.task_id] = group.create_task(begun, name=_named(task))
+                    for series_id in await self._joined(sources):
+                        if series_id not in running:
+                            loop = self._answer_series(series_id, sources, _log_outcome, until_failed=True)
+                            running[series_id] = group.create_task(loop, name=f"series {series_id.hex()[:12]}")
                     await self._pause_until(self._timer.now() + self._settings.poll_interval_s)
         finally:
-            self._busy -= 1
-
-    async def answer_task(self, signed: SignedTask, signals: Mapping[str, SignalSource] | None = None) -> Outcome:
-        """Answer one task, both rounds; return how it ended. An answer begun before is finished, never redone."""
-        sources = self._sources(signals)
-        self._busy += 1
-        try:
-            if signed.task.series is not None:
-                return await self._finish_window(signed, sources)
-            self._trust.check(signed)
-            self._tasks_under_way[signed.task.task_id] = signed
-            return await self._rounds.answer(signed, sources)
-        except (TaskError, SignatureError) as error:
-            return self._not_trusted(signed, str(error))
-        except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
-            return Outcome.of(signed.task, OutcomeKind.FAILED, str(error))
-        finally:
-            self._tasks_under_way.pop(signed.task.task_id, None)
             self._busy -= 1
 
     async def answer_series(
@@ -356,31 +338,38 @@ class Device:
         """
         from fleetcount_protocol.series.derive import window_task  # As below.
 
-        series = offer.signed.series
+        series, sources = offer.signed.series, self._sources(signals)
+        first, outcomes = window_task(series, 0), list[Outcome]()
         try:
             self._trust.check_series(offer.signed)
-            self.series.take([offer])
-            refusal = self.series.join(series.series_id)
+            if refused := self.series.take([offer], sources):
+                return tuple(refused.values())
+            refusal = self.series.take_part(series.series_id, sources)
             if refusal is None:
-                outcomes = list[Outcome]()
-                await self._answer_series(series.series_id, self._sources(signals), outcomes.append)
+                begun = [one for one in self._unfinished() if one.series and one.series.series_id == series.series_id]
+                await self._answer_all([series.series_id], begun, sources, outcomes)
+                if not outcomes and (ended := self._rounds.ended(first)) is not None:
+                    outcomes.append(ended)
                 return tuple(outcomes)
         except (TaskError, SignatureError) as error:
             refusal = PolicyRefusal(rule="aggregators", message=str(error))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
-            return (Outcome.of(window_task(series, 0), OutcomeKind.FAILED, str(error)),)
-        return (Outcome.of(window_task(series, 0), OutcomeKind.REFUSED, refusal.message, refusal.rule),)
+            return (Outcome.of(first, OutcomeKind.FAILED, str(error)),)
+        return (Outcome.of(first, OutcomeKind.REFUSED, refusal.message, refusal.rule),)
 
-    async def _finish_window(self, signed: SignedTask, sources: Mapping[str, SignalSource]) -> Outcome:
-        """Take up a window that was begun before; its series begins the others."""
-        if self._spool.report(signed.task.task_id) is None:
-            raise TaskError("a window of a series is answered by joining the series")
-        self._windows.add(signed.task.task_id)
-        self._tasks_under_way[signed.task.task_id] = signed
+    async def _take_up(self, task: Task, report: Callable[[Outcome], None]) -> None:
+        """Finish a window that was begun before, unless it is answered just now; its series begins the others."""
+        if task.task_id in self._under_way:
+            return
+        self._under_way[task.task_id] = task
+        self._busy += 1
         try:
-            return await self._rounds.answer(signed, sources)
+            report(await self._rounds.take_up(task))
+        except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
+            report(Outcome.of(task, OutcomeKind.FAILED, str(error)))
         finally:
-            self._windows.discard(signed.task.task_id)
+            self._busy -= 1
+            self._under_way.pop(task.task_id)
 
     async def close(self) -> None:
         """Close connections and files; a later use opens them again."""
@@ -400,36 +389,27 @@ class Device:
     def _sources(self, signals: Mapping[str, SignalSource] | None) -> dict[str, SignalSource]:
         return {**self._signals, **(signals or {})}
 
-    async def _tasks(self, horizon_s: float) -> dict[TaskId, SignedTask]:
-        """Return the unfinished tasks and those on offer within the horizon.
+    async def _begin_look(self) -> None:
+        await self._renew(self._timer.now())
+        self._spool.tidy(self._timer.now())
 
-        Raises:
-            Unreachable: no offer could be fetched and nothing is unfinished.
-        """
-        now = self._timer.now()
-        await self._renew(now)
-        self._spool.tidy(now)
-        # A window that its series is answering just now is unfinished too.
-        tasks = {one.task.task_id: one for one in self._unfinished() if one.task.task_id not in self._windows}
-        try:
-            offered = await self._transport.list_tasks()
-        except Unreachable:
-            if not tasks:
-                raise
-            offered = ()
-        for signed in offered:
-            if signed.task.round_one_opens <= now + horizon_s:
-                tasks.setdefault(signed.task.task_id, signed)
-        return tasks
-
-    def _unfinished(self) -> Iterator[SignedTask]:
-        from fleetcount_protocol.task.signed_file import decode_signed_task  # Only with the first task.
-
+    def _unfinished(self) -> tuple[Task, ...]:
+        """Return the windows that were begun and are not finished."""
+        found: list[Task] = []
         for stored in self._spool.unfinished_tasks():
             try:
-                yield decode_signed_task(stored)
+                found.append(decode_task(stored))
             except (DecodeError, TaskError) as error:
                 _LOG.warning("a task in the state file cannot be read, its answer is not finished: %s", error)
+        return tuple(found)
+
+    async def _left_over(self) -> tuple[Task, ...]:
+        try:
+            await self._begin_look()
+            return self._unfinished()
+        except MachineError as error:
+            _LOG.warning("nothing is taken up: %s", error)  # What is under way goes on; the next poll looks again.
+            return ()
 
     async def _renew(self, now: float) -> None:
         """Go on under a new certificate if there is one; sessions that are open stay open."""
@@ -441,32 +421,27 @@ class Device:
             self._rounds.sessions.go_on_as(renewed)
             await self._transport.close()  # The next connection shows the new certificate.
 
-    async def _offered(self) -> dict[TaskId, SignedTask]:
-        try:
-            return await self._tasks(_EARLY_POLLS * self._settings.poll_interval_s)
-        except Unreachable as error:
-            _LOG.debug("no tasks fetched: %s", error)  # `Contacts` says it once.
-        except MachineError as error:
-            _LOG.warning("no tasks looked for: %s", error)  # What is under way goes on; the next poll looks again.
-        return {}
-
-    async def _joined_series(self) -> tuple[SeriesId, ...]:
-        """Fetch the series on offer, obey what they say, and return those the device takes part in."""
+    async def _look(self, sources: Mapping[str, SignalSource]) -> Unreachable | None:
+        """Fetch the series on offer, join and obey; return why none could be fetched."""
         self._busy += 1
         try:
-            self.series.take(await self._fetched_series())
-            return self.series.all_joined()
-        except MachineError as error:
-            _LOG.warning("no series looked for: %s", error)  # As in `_offered`.
-            return ()
+            before, self._refused = self._refused, self.series.take(await self._transport.list_series(), sources)
+            for series_id, outcome in self._refused.items():
+                if series_id not in before or before[series_id].rule != outcome.rule:
+                    _log_outcome(outcome)
+        except Unreachable as error:
+            _LOG.debug("no series fetched: %s", error)  # `Contacts` says it once.
+            return error
         finally:
             self._busy -= 1
+        return None
 
-    async def _fetched_series(self) -> "tuple[SeriesOffer, ...]":
+    async def _joined(self, sources: Mapping[str, SignalSource]) -> tuple[SeriesId, ...]:
         try:
-            return await self._transport.list_series()
-        except Unreachable as error:
-            _LOG.debug("no series fetched: %s", error)
+            await self._look(sources)
+            return self.series.all_joined()
+        except MachineError as error:
+            _LOG.warning("no series looked for: %s", error)  # As in `_left_over`.
             return ()
 
     async def _answer_series(
@@ -475,10 +450,12 @@ class Device:
         sources: Mapping[str, SignalSource],
         report: Callable[[Outcome], None],
         horizon: float = math.inf,
+        *,
+        until_failed: bool = False,
     ) -> None:
         self._busy += 1
         try:
-            await self._series_loop.run(series_id, sources, report, horizon)
+            await self._series_loop.run(series_id, sources, report, horizon, until_failed=until_failed)
         except MachineError as error:
             # The next poll takes the series up again.
             _LOG.warning("series %s: %s", series_id.hex()[:12], error)
@@ -487,21 +464,8 @@ class Device:
         if self._busy == 0 and self._idle_close_s < math.inf:
             await self.close()  # All that is left waits already, and closed nothing while this was under way.
 
-    async def _answer_logged(self, signed: SignedTask, sources: Mapping[str, SignalSource]) -> Outcome:
-        outcome = await self.answer_task(signed, sources)
-        _log_outcome(outcome)
-        return outcome
-
-    def _not_trusted(self, signed: SignedTask, reason: str) -> Outcome:
-        refusal = PolicyRefusal(rule="aggregators", message=reason)
-        try:
-            self._spool.note_refusal(signed.task.task_id, signed.task.name, refusal, self._timer.now())
-        except MachineError as error:
-            return Outcome.of(signed.task, OutcomeKind.FAILED, str(error))
-        return Outcome.of(signed.task, OutcomeKind.REFUSED, reason, refusal.rule)
-
     async def _pause_until(self, moment: float) -> None:
-        """Wait; close what is idle when every task of this device waits for longer than `idle_close_s`."""
+        """Wait; close what is idle when every window of this device waits for longer than `idle_close_s`."""
         if moment - self._timer.now() <= self._idle_close_s:
             await sleep_until(self._timer, moment)
             return
@@ -514,11 +478,8 @@ class Device:
             self._busy += 1
 
 
-def _is_begun(task: "asyncio.Task[Outcome]", is_kept: bool) -> bool:
-    """Return whether a task is being answered, or has been and is not to be begun anew."""
-    if not task.done():
-        return True
-    return is_kept and not task.cancelled() and task.result().kind is not OutcomeKind.FAILED
+def _named(task: Task) -> str:
+    return f"answer {task.task_id.hex()[:12]}"
 
 
 def _log_outcome(outcome: Outcome) -> None:

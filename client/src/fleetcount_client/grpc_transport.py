@@ -16,22 +16,21 @@ import grpc
 import grpc.aio
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import DecodeError, PeerError, TaskError, UsageError
-from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_SERIES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
+from fleetcount_protocol.ids import AggregatorId, SeriesId
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_SERIES, MAX_SERIES_LIST_BYTES, MAX_SERIES_PER_LIST
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
     ReleaseAnswer,
-    SeriesList,
     SeriesOffer,
     SeriesQuery,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
-from fleetcount_protocol.v1.device_pb2 import ListTasksResponse
+from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.v1.device_pb2 import ListSeriesResponse
 from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER, RETRY_TRAILER
 from fleetcount_protocol.wire.device import (
     INSTALMENT_REPLIES,
@@ -40,11 +39,9 @@ from fleetcount_protocol.wire.device import (
     RELEASE_QUERY,
     SESSION_REPLIES,
     SESSION_REQUESTS,
-    SIGNED_TASK,
-    TASK_LIST_QUERY,
     batches,
 )
-from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
+from fleetcount_protocol.wire.series import SERIES_LIST_QUERY, SERIES_OFFER
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import ConfigError
@@ -61,7 +58,7 @@ _MILLISECONDS: Final = re.compile("[0-9]{1,9}")
 _UNANSWERED: Final = 4
 """Batches on their way without an answer; an aggregator reads as many of a stream at once."""
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_TASK_LIST_BYTES + _OVERHEAD_BYTES),
+    ("grpc.max_receive_message_length", MAX_SERIES_LIST_BYTES + _OVERHEAD_BYTES),
     ("grpc.max_send_message_length", MAX_BATCH_BYTES + _OVERHEAD_BYTES),
     # Attempts, delays and their jitter are decided by `Delivery` alone.
     ("grpc.enable_retries", 0),
@@ -82,9 +79,19 @@ class _Route:
     metadata: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _List:
+    """One list of series as it was read: the SHA-256 of its bytes, its offers, its last id, and if more are above."""
+
+    digest: bytes
+    offers: tuple[SeriesOffer, ...]
+    last: SeriesId | None
+    more: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskServer:
-    """An aggregator that is asked for tasks: its id, which its certificate must carry, and "host:port"."""
+    """An aggregator that is asked for series: its id, which its certificate must carry, and "host:port"."""
 
     aggregator_id: AggregatorId
     endpoint: str
@@ -105,7 +112,7 @@ class GrpcTransport:
     With a `relay`, "host:port", every call goes there and names its aggregator in its metadata. The relay's certificate
     must carry that host; what it carries it can neither read nor change unnoticed (docs/wire.md, "Relay").
 
-    `heard` is told of each aggregator that was asked for tasks: its id, and "" or why it did not answer.
+    `heard` is told of each aggregator that was asked for series: its id, and "" or why it did not answer.
 
     Raises:
         ConfigError: neither `tls` nor `insecure`.
@@ -131,32 +138,11 @@ class GrpcTransport:
         self._relay = relay
         self._heard = heard or _nobody_listens
         self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
-        self._listed: dict[str, tuple[bytes, Sequence[SignedTask]]] = {}
-        """What each server listed last, and the SHA-256 of its bytes: the same bytes are not read again."""
-
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Return the tasks every configured aggregator offers; one that cannot be read is left out and logged.
-
-        Raises:
-            Unreachable: none of them answered.
-        """
-        tasks: dict[bytes, SignedTask] = {}
-        failures: list[str] = []
-        for server in self._servers:
-            try:
-                offered = await self._list_from(server)
-            except (Unreachable, PeerError) as error:
-                failures.append(str(error))
-                self._heard(server.aggregator_id, str(error))
-            else:
-                self._heard(server.aggregator_id, "")
-                tasks.update((signed.task.task_id, signed) for signed in offered)
-        if len(failures) == len(self._servers):
-            raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
-        return tuple(tasks.values())
+        self._listed: dict[str, list[_List]] = {}
+        """What each server listed last, list by list: the same bytes are not read again."""
 
     async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Return the series every configured aggregator offers; one that cannot be read is logged.
+        """Return the series every configured aggregator offers; one that cannot be read is left out and logged.
 
         Raises:
             Unreachable: none of them answered.
@@ -168,24 +154,30 @@ class GrpcTransport:
                 offers += await self._series_of(self._route(server.aggregator_id, server.endpoint), server.endpoint)
             except (Unreachable, PeerError) as error:
                 failures.append(str(error))
-                _LOG.debug("no series from %s: %s", server.aggregator_id, error)
+                self._heard(server.aggregator_id, str(error))
+            else:
+                self._heard(server.aggregator_id, "")
         if len(failures) == len(self._servers):
             raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
         return tuple(offers)
 
     async def _series_of(self, route: _Route, endpoint: str) -> list[SeriesOffer]:
         """Return the series one aggregator offers, list by list, `MAX_SERIES` at most."""
-        offers: list[SeriesOffer] = []
-        listed, after = SeriesList(offers=(), more=True), None
-        while listed.more and len(offers) < MAX_SERIES:
+        known, read = self._listed.get(endpoint, []), list[_List]()
+        after, more = None, True
+        while more and sum(len(one.offers) for one in read) < MAX_SERIES:
             query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment=self._deployment, after=after))
-            listed = SERIES_LIST.decode(await _answered(endpoint, self._ask(route, "ListSeries", query)))
-            known = after
-            after = max((one.signed.series.series_id for one in listed.offers), default=known)
-            if listed.more and after == known:
+            answer = await _answered(endpoint, self._ask(route, "ListSeries", query))
+            digest = hashlib.sha256(answer).digest()
+            same = next((one for one in known[len(read) : len(read) + 1] if one.digest == digest), None)
+            listed = same or _read_series(answer, digest)
+            more = listed.more
+            if more and (listed.last is None or (after is not None and listed.last <= after)):
                 raise DecodeError("a list of series says that there are more and holds none that is new")
-            offers += listed.offers
-        return offers
+            after = listed.last
+            read.append(listed)
+        self._listed[endpoint] = read
+        return [offer for one in read for offer in one.offers]
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -239,15 +231,6 @@ class GrpcTransport:
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
-
-    async def _list_from(self, server: TaskServer) -> Sequence[SignedTask]:
-        route = self._route(server.aggregator_id, server.endpoint)
-        query = TASK_LIST_QUERY.encode(self._deployment)
-        answer = await _answered(server.endpoint, self._ask(route, "ListTasks", query))
-        digest, known = hashlib.sha256(answer).digest(), self._listed.get(server.endpoint)
-        if known is None or known[0] != digest:
-            known = self._listed[server.endpoint] = digest, _read_tasks(answer)
-        return known[1]
 
     async def _stream(self, route: _Route, groups: Sequence[tuple[Instalment, ...]]) -> list[bytes]:
         """Send every group on one stream, the next while earlier answers are awaited; return the answers, in order."""
@@ -336,18 +319,20 @@ def _name(message: Instalment | Receipt | Refusal) -> tuple[bytes, bytes, int, b
     return message.task_id, message.report_id, message.round, message.session_id
 
 
-def _read_tasks(data: bytes) -> list[SignedTask]:
-    """Return the tasks of a list that this version understands: a newer kind of task must not hide the others."""
-    if len(data) > MAX_TASK_LIST_BYTES:
-        raise DecodeError(f"the task list has {len(data)} bytes, more than {MAX_TASK_LIST_BYTES}")
+def _read_series(data: bytes, digest: bytes) -> _List:
+    """Return what this version understands of a list of series: a newer kind of one must not hide the others."""
+    if len(data) > MAX_SERIES_LIST_BYTES:
+        raise DecodeError(f"the list of series has {len(data)} bytes, more than {MAX_SERIES_LIST_BYTES}")
     try:
-        listed = ListTasksResponse.FromString(data).tasks
+        listed = ListSeriesResponse.FromString(data)
     except ProtobufError:
-        raise DecodeError("the task list is no protobuf message") from None
-    tasks: list[SignedTask] = []
-    for message in listed[:MAX_TASKS_PER_LIST]:
+        raise DecodeError("the list of series is no protobuf message") from None
+    offers: list[SeriesOffer] = []
+    messages = listed.offers[:MAX_SERIES_PER_LIST]
+    for message in messages:
         try:
-            tasks.append(SIGNED_TASK.from_pb(message))
+            offers.append(SERIES_OFFER.from_pb(message))
         except (DecodeError, TaskError) as error:
-            _LOG.info("a task on offer cannot be read: %s", error)
-    return tasks
+            _LOG.info("a series on offer cannot be read: %s", error)
+    last = max((SeriesId(hashlib.sha256(one.signed.series).digest()) for one in messages), default=None)
+    return _List(digest, tuple(offers), last, listed.more)

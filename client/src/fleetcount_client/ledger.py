@@ -17,13 +17,11 @@ from fleetcount_mechanisms.accounting.periods import LossFilter, PeriodTotals, T
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.renyi import pure_divergence
-from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.charges import Charge
-from fleetcount_client.costs import cost_of, loss_of
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust
 
-__all__ = ["Ledger", "Spent", "budget_of", "charge_of", "pure_loss", "spent_within"]
+__all__ = ["Ledger", "Spent", "budget_of", "pure_loss", "spent_within"]
 
 _NEVER: Final = -(1 << 61)
 
@@ -32,24 +30,6 @@ _NEVER: Final = -(1 << 61)
 def budget_of(policy: OwnerPolicy) -> LossBudget:
     """Return the filter that holds a policy's promise: its orders follow from epsilon and delta and never change."""
     return LossBudget.for_promise(policy.total_epsilon, policy.total_delta)
-
-
-def charge_of(task: Task, policy: OwnerPolicy) -> Charge:
-    """Return what answering a task costs, as the ledger of this policy adds it up."""
-    cost = cost_of(task)
-    return Charge(
-        charge_id=task.task_id,
-        name=task.name,
-        signal=task.signal,
-        asked_at=task.round_one_opens,
-        asked_until=task.round_one_closes,
-        epsilon=cost.loss.epsilon if cost.loss.pure else None,
-        exposure=cost.exposure,
-        answers=cost.exposure,
-        relation=cost.loss.relation,
-        promise=policy.promise,
-        loss=loss_of(task, budget_of(policy).orders),
-    )
 
 
 class Ledger:

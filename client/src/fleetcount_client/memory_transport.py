@@ -24,7 +24,7 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, Task
 
 from fleetcount_client.transport import Unreachable
 
@@ -48,19 +48,13 @@ class MemoryTransport:
 
     def __init__(
         self,
-        tasks: Sequence[SignedTask],
         intakes: Mapping[AggregatorId, Intake],
         offers: Callable[[], Sequence[SeriesOffer]] = tuple,
         releases: Mapping[TaskId, ReleaseAnswer] | None = None,
     ) -> None:
-        self._tasks = tuple(tasks)
         self._intakes = intakes
         self._offers = offers
         self._releases = {} if releases is None else releases
-
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Return the tasks it was made with."""
-        return self._tasks
 
     async def list_series(self) -> tuple[SeriesOffer, ...]:
         """Return the series on offer now."""

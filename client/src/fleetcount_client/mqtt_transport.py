@@ -5,6 +5,7 @@ A PUBACK is no receipt: only what the aggregator itself answers counts. Never re
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import secrets
 import ssl
@@ -17,7 +18,7 @@ import aiomqtt
 from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, TaskError, UsageError
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId, UserName
-from fleetcount_protocol.limits import MAX_SERIES, MAX_SERIES_LIST_BYTES, MAX_TASKS_PER_LIST
+from fleetcount_protocol.limits import MAX_SERIES, MAX_SERIES_LIST_BYTES
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
@@ -28,14 +29,13 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_protocol.wire.device import (
     INSTALMENT,
     INSTALMENT_REPLY,
     RELEASE_ANSWER,
     SESSION_REPLY,
     SESSION_REQUEST,
-    SIGNED_TASK,
 )
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
@@ -47,7 +47,6 @@ from fleetcount_protocol.wire.topics import (
     series_filter,
     session_reply_filter,
     session_topic,
-    task_filter,
 )
 from fleetcount_transport.key_files import tls_context
 from fleetcount_transport.lost_reasons import broker_reason
@@ -60,13 +59,13 @@ from fleetcount_client.transport import Unreachable
 __all__ = ["MqttLogin", "MqttTransport"]
 
 _LOG: Final = logging.getLogger(__name__)
-_TASK_SETTLE_S: Final = 0.5
-_TASK_WAIT_S: Final = 5.0
+_OFFER_SETTLE_S: Final = 0.5
+_OFFER_WAIT_S: Final = 5.0
 _LONGEST_LISTING_S: Final = 60.0
 """Then what has come is what is on offer: who publishes again and again must not hold a device in one poll."""
 _KEEPALIVE_S: Final = 60
-_MOST_LISTED_BYTES: Final = 2 * MAX_SERIES_LIST_BYTES
-"""What is kept of one answer of the broker to what is on offer; in memory it is up to twice that."""
+_MOST_LISTED_BYTES: Final = MAX_SERIES_LIST_BYTES
+"""What is kept of one answer of the broker to what is on offer; in memory it is up to four times that."""
 _ResultT = TypeVar("_ResultT")
 _ReportName = tuple[TaskId, ReportId, int, SessionId]
 
@@ -98,9 +97,9 @@ class MqttLogin:
 class MqttTransport:
     """One device's connection to the broker of its deployment, opened at the first use.
 
-    Tasks, sessions and reports of all aggregators go through this one broker; who may read and write which topic is the
-    broker's configuration (docs/wire.md, "MQTT"). `user` gives the name by which the broker knows the device, asked for
-    anew for each connection: a certificate may have been renewed.
+    Series, sessions and reports of all aggregators go through this one broker; who may read and write which topic is
+    the broker's configuration (docs/wire.md, "MQTT"). `user` gives the name by which the broker knows the device, asked
+    for anew for each connection: a certificate may have been renewed.
     """
 
     def __init__(
@@ -124,29 +123,34 @@ class MqttTransport:
         self._receipts: dict[_ReportName, asyncio.Future[Receipt | Refusal]] = {}
         self._releases: dict[str, asyncio.Future[ReleaseAnswer]] = {}
         self._listed_bytes = 0
-        self._tasks: dict[TaskId, SignedTask] = {}
-        self._task_arrived = asyncio.Event()
         self._offers: dict[str, SeriesOffer] = {}
+        self._known: dict[bytes, SeriesOffer] = {}
         self._offer_arrived = asyncio.Event()
 
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Return the tasks the broker keeps: wait up to 5 s for the first, then until none comes for half a second.
-
-        Raises:
-            Unreachable: the broker does not answer.
-        """
-        self._tasks.clear()
-        await self._listed(task_filter(self._deployment), self._task_arrived)
-        return tuple(self._tasks.values())
-
     async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Return the offers the broker keeps, one a series and aggregator; waits as `list_tasks` does.
+        """Return the offers the broker keeps, one a series and aggregator.
+
+        It waits up to 5 s for the first, then until none comes for half a second.
 
         Raises:
             Unreachable: the broker does not answer.
         """
+        client, topics = await self._connected(), series_filter(self._deployment)
         self._offers.clear()
-        await self._listed(series_filter(self._deployment), self._offer_arrived)
+        self._known.clear()
+        self._offer_arrived.clear()
+        self._listed_bytes = 0
+        # Subscribing anew makes the broker send what it keeps, even to a client that is subscribed already.
+        client.subscribed.discard(topics)
+        await self._subscribe(client, [topics])
+        wait_s = _OFFER_WAIT_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_LISTING_S):
+                while True:
+                    async with asyncio.timeout(wait_s):
+                        await self._offer_arrived.wait()
+                    self._offer_arrived.clear()
+                    wait_s = _OFFER_SETTLE_S
         return tuple(self._offers.values())
 
     async def open_sessions(
@@ -255,21 +259,23 @@ class MqttTransport:
                 if waiting := self._releases.get(topic):  # A record is large, and decoded for who asked alone.
                     _settle(waiting, RELEASE_ANSWER.decode(payload))
             elif kind is TopicKind.SERIES:
-                if topic in self._offers or (len(self._offers) < MAX_SERIES and self._has_room(payload)):
-                    self._offers[topic] = SERIES_OFFER.decode(payload)
-                    self._offer_arrived.set()
-            elif kind is TopicKind.TASK and len(self._tasks) < MAX_TASKS_PER_LIST and self._has_room(payload):
-                signed = SIGNED_TASK.decode(payload)
-                self._tasks[signed.task.task_id] = signed
-                self._task_arrived.set()
+                self._take_offer(topic, payload)
         except (DecodeError, TaskError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
         return True
 
-    def _has_room(self, payload: bytes) -> bool:
-        """Count what is kept of a list, and return whether that is not too much."""
-        self._listed_bytes += len(payload)
-        return self._listed_bytes <= _MOST_LISTED_BYTES
+    def _take_offer(self, topic: str, payload: bytes) -> None:
+        """Keep an offer, unless too much is listed; what all aggregators give alike is read and counted once."""
+        if topic not in self._offers and len(self._offers) >= MAX_SERIES:
+            return
+        digest = hashlib.sha256(payload).digest()
+        if digest not in self._known:
+            self._listed_bytes += len(payload)
+            if self._listed_bytes > _MOST_LISTED_BYTES:
+                return
+            self._known[digest] = SERIES_OFFER.decode(payload)
+        self._offers[topic] = self._known[digest]
+        self._offer_arrived.set()
 
     async def _subscribe(self, client: MqttConnection, topics: Iterable[str]) -> None:
         """Subscribe to what is not subscribed yet; returns when the broker has acknowledged it."""
@@ -301,23 +307,6 @@ class MqttTransport:
 
     def _unreachable(self, error: aiomqtt.MqttError) -> Unreachable:
         return Unreachable(f"broker {self._broker}: {broker_reason(error)}")
-
-    async def _listed(self, topics: str, arrived: asyncio.Event) -> None:
-        """Have the broker send what it keeps under these topics, and wait until no more of it comes."""
-        client = await self._connected()
-        arrived.clear()
-        self._listed_bytes = 0
-        # Subscribing anew makes the broker send what it keeps, even to a client that is subscribed already.
-        client.subscribed.discard(topics)
-        await self._subscribe(client, [topics])
-        wait_s = _TASK_WAIT_S
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LONGEST_LISTING_S):
-                while True:
-                    async with asyncio.timeout(wait_s):
-                        await arrived.wait()
-                    arrived.clear()
-                    wait_s = _TASK_SETTLE_S
 
     async def _all(self, waiting: "Iterable[asyncio.Future[_ResultT]]", what: str) -> tuple[_ResultT, ...]:
         try:

@@ -4,6 +4,7 @@ A refusal is a value with a reason the owner can read. Never looks at a truth, a
 """
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -11,14 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.task.domain import ValueDomain
 from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.costs import cost_of
+from fleetcount_client.signals import SignalSource, misplaced
 
 if TYPE_CHECKING:
     from fleetcount_protocol.series.series import Series
 
-__all__ = ["JoinRule", "OwnerPolicy", "PolicyRefusal", "Trust", "judge_series", "judge_task"]
+__all__ = ["JoinRule", "OwnerPolicy", "PolicyRefusal", "Trust", "judge_series", "judge_sources", "judge_task"]
 
 ALL_AGGREGATORS: Final = "all_aggregators"
 _HOUR_S: Final = 3600
@@ -138,6 +141,15 @@ def judge_series(policy: OwnerPolicy, series: "Series", window: Task) -> PolicyR
     shown = ", ".join("not finite" if e is None else str(e) for e in known) or "not stated"
     message = f"epsilon of one answer is {shown}, as its coin holds for longer; the largest allowed is"
     return PolicyRefusal(rule="largest_epsilon", message=f"{message} {_number(policy.largest_epsilon)}")
+
+
+def judge_sources(signals: Mapping[str, SignalSource], path: str, domain: ValueDomain) -> PolicyRefusal | None:
+    """Return why no source says the value of a path in a domain: a wrong cell would be its answer, or always none."""
+    if path not in signals:
+        known = ", ".join(sorted(signals)) or "none"
+        return PolicyRefusal(rule="signals", message=f"no source is configured for {path}; configured are: {known}")
+    why = misplaced(signals, path, domain)
+    return PolicyRefusal(rule="signals", message=f"{path}: {why}") if why else None
 
 
 def _signal(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:

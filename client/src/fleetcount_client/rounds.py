@@ -1,4 +1,4 @@
-"""One task's answer from the first judgement to the last receipt: both rounds, each at its own random time.
+"""The answer to one window from its opening to the last receipt: both rounds, each at its own random time.
 
 Reads the truth once, when the first message is formed; charges, coins and bytes are durable before anything is sent.
 """
@@ -11,8 +11,7 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.chain import TaskKey
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, Task, UploadStyle
 from fleetcount_transport import failpoints
 
 from fleetcount_client.answering import (
@@ -27,16 +26,15 @@ from fleetcount_client.answering import (
     truth_of,
 )
 from fleetcount_client.backoff import uniform_seconds
-from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.delivery import Delivery, DeliveryEnd
-from fleetcount_client.ledger import Ledger, charge_of
+from fleetcount_client.ledger import Ledger
 from fleetcount_client.outcome import Outcome, OutcomeKind
-from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_task
+from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
 from fleetcount_client.private_places import PrivatePlaces
 from fleetcount_client.seat import Seat
 from fleetcount_client.sessions import OpenSession, SessionKeeper
-from fleetcount_client.signals import Reading, SignalSource, misplaced, read_signal
+from fleetcount_client.signals import Reading, SignalSource, read_signal
 from fleetcount_client.spool import Spool
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
 from fleetcount_client.stored import encode_instalment
@@ -56,10 +54,9 @@ _ROUND_ONE_MISSED: Final = "round one closed before every receipt was there"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """Answers tasks for one device. `pause_until` waits for a moment and may close what is idle meanwhile."""
+    """Answers windows for one device. `pause_until` waits for a moment and may close what is idle meanwhile."""
 
     policy: OwnerPolicy
-    first_valid: int
     spool: Spool
     sessions: SessionKeeper
     delivery: Delivery
@@ -70,83 +67,59 @@ class Rounds:
     conditions: Callable[[], bool]
     pause_until: Callable[[float], Awaitable[None]]
 
-    async def answer(self, signed: SignedTask, signals: Mapping[str, SignalSource]) -> Outcome:
-        """Answer a checked task to its end, or take up an answer that was begun before.
+    async def answer(self, seat: Seat, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]) -> Outcome:
+        """Answer a window that is paid for to its end, or take up an answer that was begun before.
 
         Raises:
             MachineError: the store failed; nothing was sent that is not stored.
         """
-        report = self.spool.report(signed.task.task_id) or await self._begin(signed, signals)
-        return report if isinstance(report, Outcome) else await self._finish(signed.task, report)
-
-    async def answer_window(
-        self, seat: Seat, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
-    ) -> Outcome:
-        """Answer a window of a joined series to its end, as `answer` does a task; its unit is reserved, not judged.
-
-        Raises:
-            MachineError: the store failed; nothing was sent that is not stored.
-        """
-        signed = SignedTask(task=seat.task, signatures=())
-        begun, elsewhere = self.spool.report(seat.task.task_id), _misplaced(seat.task, signals)
-        if begun is None and elsewhere is not None:
-            return self._refused(seat.task, elsewhere)
-        report = begun or await self._open(signed, seat.aggregators, signals, seat, still_asked)
+        report = self.spool.report(seat.task.task_id) or await self._open(seat, signals, still_asked)
         return report if isinstance(report, Outcome) else await self._finish(seat.task, report)
+
+    async def take_up(self, task: Task) -> Outcome:
+        """Bring an answer that was begun before to its end.
+
+        Raises:
+            MachineError: the store failed.
+        """
+        report = self.spool.report(task.task_id)
+        return _outcome(task, report) if report is None else await self._finish(task, report)
+
+    def ended(self, task: Task) -> Outcome | None:
+        """Return how the answer to a window ended: MISSED where there is none, None while it has not ended.
+
+        Raises:
+            MachineError: the store failed.
+        """
+        report = self.spool.report(task.task_id)
+        return _outcome(task, report) if report is None or report.phase.final else None
 
     async def _finish(self, task: Task, report: Report) -> Outcome:
         while not report.phase.final:
             report = await self._step(task, report)
-        return Outcome.of(task, _KINDS[report.phase], report.reason)
+        return _outcome(task, report)
 
-    def judge(self, task: Task, signals: Mapping[str, SignalSource]) -> PolicyRefusal | None:
-        """Return why this device does not answer the task now; None when it would."""
-        if task.signal not in signals and task.signal in self.policy.signals:
-            message = (
-                f"no source is configured for {task.signal}; configured are: {', '.join(sorted(signals)) or 'none'}"
-            )
-            return PolicyRefusal(rule="signals", message=message)
-        now = self.timer.now()
-        return (
-            judge_task(self.policy, task)
-            or _misplaced(task, signals)
-            or judge_age(self.policy, self.spool.age(now, self.first_valid), now)
-            or self.spool.ledger().judge(self.policy, [charge_of(task, self.policy)])
-        )
-
-    # The beginning: judge, wait, open sessions, then charge and store in one step.
-
-    async def _begin(self, signed: SignedTask, signals: Mapping[str, SignalSource]) -> Report | Outcome:
-        task = signed.task
-        refusal = self.judge(task, signals)
-        if refusal is not None:
-            return self._refused(task, refusal)
-        return await self._open(signed, task.aggregators, signals)
+    # The beginning: wait, open sessions, then mark the charge as sent and store in one step.
 
     async def _open(
-        self,
-        signed: SignedTask,
-        aggregators: tuple[Aggregator, ...],
-        signals: Mapping[str, SignalSource],
-        seat: Seat | None = None,
-        still_asked: Callable[[], bool] = lambda: True,
+        self, seat: Seat, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
     ) -> Report | Outcome:
-        task = signed.task
+        task = seat.task
         await self.pause_until(self._moment(task.round_one_opens, task.round_one_closes))
         if why := self._missed(task, still_asked):
             return Outcome.of(task, OutcomeKind.MISSED, why)
-        opened = await self._sessions_of(task, aggregators)
+        opened = await self._sessions_of(task, seat.aggregators)
         if isinstance(opened, Outcome):
             return opened
         reading = await read_signal(signals, task.signal)
         # While it was read, another answer may have found that an aggregator has lost the session of both.
         while (current := self.sessions.current(opened)) is None:
-            opened = await self._sessions_of(task, aggregators)
+            opened = await self._sessions_of(task, seat.aggregators)
             if isinstance(opened, Outcome):
                 return opened
         if self.timer.now() >= task.round_one_closes:
             return Outcome.of(task, OutcomeKind.MISSED, "round one closed while the signal was read")
-        return self._charge(signed, current, reading, seat)
+        return self._charge(seat, current, reading)
 
     async def _sessions_of(self, task: Task, aggregators: tuple[Aggregator, ...]) -> tuple[OpenSession, ...] | Outcome:
         opened = await self.sessions.open_all(aggregators, task.round_two_closes, task.round_one_closes)
@@ -164,39 +137,30 @@ class Rounds:
             return "the window is not asked any more"
         return "" if self.conditions() else "the program's conditions did not hold at the time"
 
-    def _charge(
-        self,
-        signed: SignedTask,
-        opened: tuple[OpenSession, ...],
-        reading: Reading,
-        seat: Seat | None,
-    ) -> Report | Outcome:
-        task = signed.task
+    def _charge(self, seat: Seat, opened: tuple[OpenSession, ...], reading: Reading) -> Report | Outcome:
+        task = seat.task
         truth = truth_of(task, self.private.shown(task.signal, reading))
-        charge = charge_of(task, self.policy) if seat is None else replace(seat.charge, asked_at=task.round_one_opens)
-        sampled = None if seat is None else seat.sampled
+        charge = replace(seat.charge, asked_at=task.round_one_opens)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
-            if seat is not None:
-                return ledger.judge_reserved(self.policy, charge.charge_id)
-            return ledger.judge(self.policy, [charge])
+            return ledger.judge_reserved(self.policy, charge.charge_id)
 
         def form(rows: Sequence[SessionRow]) -> Beginning:
             sessions = [OpenSession.of(row) for row in rows]
             keys = tuple(session.secret.task_key for session in sessions)
-            report, parts = self._form(task, keys, truth, sampled)
+            report, parts = self._form(task, keys, truth, seat.sampled)
             moved = [session.moved_on().row for session in sessions]
             return Beginning(report=report, entries=_outbox_entries(task, keys, parts), sessions=moved)
 
         failpoints.reach("before_charge")
         rows = [session.row for session in opened]
-        begun = self.spool.begin(charge, task.task_id, encode_signed_task(signed), rows, form, judge)
+        begun = self.spool.begin(charge, task.task_id, task.canonical, rows, form, judge)
         failpoints.reach("after_charge")
         if isinstance(begun, Report):
             self.sessions.take_up()
             return begun
         # Another process of this device was faster: its coins are the ones that count.
-        return self.spool.report(task.task_id) or self._refused(task, begun)
+        return self.spool.report(task.task_id) or Outcome.of(task, OutcomeKind.REFUSED, begun.message, begun.rule)
 
     def _form(
         self, task: Task, keys: tuple[TaskKey, ...], truth: Truth, sampled: bool | None
@@ -270,15 +234,11 @@ class Rounds:
         last = opens + float(self.settings.spread) * (closes - opens)
         return start + uniform_seconds(self.source, max(0.0, last - start))
 
-    def _refused(self, task: Task, refusal: PolicyRefusal) -> Outcome:
-        self.spool.note_refusal(task.task_id, task.name, refusal, self.timer.now())
-        return Outcome.of(task, OutcomeKind.REFUSED, refusal.message, refusal.rule)
 
-
-def _misplaced(task: Task, signals: Mapping[str, SignalSource]) -> PolicyRefusal | None:
-    """Return why the device's positions are none of the task's: a wrong cell would be its answer, or always none."""
-    why = misplaced(signals, task.signal, task.domain)
-    return PolicyRefusal(rule="signals", message=f"{task.signal}: {why}") if why else None
+def _outcome(task: Task, report: Report | None) -> Outcome:
+    if report is None:
+        return Outcome.of(task, OutcomeKind.MISSED, "round one has closed")
+    return Outcome.of(task, _KINDS[report.phase], report.reason)
 
 
 def _outbox_entries(task: Task, keys: Sequence[TaskKey], parts: ReportParts) -> list[OutboxEntry]:

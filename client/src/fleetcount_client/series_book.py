@@ -5,9 +5,10 @@ a truth or a place. Sends nothing and reads no signal.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import ceil
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
@@ -25,11 +26,13 @@ from fleetcount_protocol.wire.series import SERIES_OFFER
 
 from fleetcount_client.charges import Charge, judge_age, ready_at, unknown_before
 from fleetcount_client.ledger import Ledger
+from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.panel_coin import coin_of, unit_id
-from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, judge_series
+from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, judge_series, judge_sources
 from fleetcount_client.reservation import charges_of_series, open_units
 from fleetcount_client.seat import Seat
 from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
+from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool
 from fleetcount_client.trust import TrustStore
 
@@ -70,14 +73,17 @@ class KnownSeries:
                 return index
         return None
 
-    @property
-    def last_chance(self) -> int:
-        """When round one of the last window closes that no stop has ended; 0 if there is none.
+    def is_over(self, now: float, after: int = -1) -> bool:
+        """Return whether no window behind `after` is left, also none that an order may bring back."""
+        return self.next_window(after, now) is None and self.last_chance(after) <= now
+
+    def last_chance(self, after: int) -> int:
+        """Return when round one of the last window behind `after` closes that no stop has ended; 0 if there is none.
 
         Until then windows may be left that a pause skips: an order may bring them back.
         """
-        stopped = self.stopped[0].start if self.stopped else self.series.schedule.windows
-        return self.series.schedule.opens(stopped - 1) + self.series.schedule.round_one_s if stopped else 0
+        last = (self.stopped[0].start if self.stopped else self.series.schedule.windows) - 1
+        return self.series.schedule.opens(last) + self.series.schedule.round_one_s if last > after else 0
 
     def skips(self, index: int) -> bool:
         """Return whether an order skips a window."""
@@ -125,18 +131,34 @@ class SeriesBook:
 
     # What aggregators say.
 
-    def take(self, offers: Iterable[SeriesOffer]) -> None:
+    def take(
+        self, offers: Iterable[SeriesOffer], signals: Mapping[str, SignalSource] | None = None
+    ) -> dict[SeriesId, Outcome]:
         """Check what is on offer and keep it; join what the rule and the policy allow; obey orders.
 
-        Of an offer only what verifies is kept: a bad key list or order hides neither the series nor the others.
+        Of an offer only what verifies is kept: a bad key list or order hides neither the series nor the others. Returns
+        the series that are refused, or cannot be stored; of one that not all trusted aggregators have signed nothing is
+        kept. `signals` as for `join`.
         """
         self._forget_old()
+        refused: dict[SeriesId, Outcome] = {}
         for offer in offers:
+            series = offer.signed.series
+            refused.pop(series.series_id, None)  # Each aggregator offers it: the last word counts.
             try:
                 self._trust.check_series(offer.signed)
-                self._take(offer)
+                refusal = self._take(offer, signals)
             except (TaskError, PeerError) as error:
-                _LOG.info("series %s on offer is not taken: %s", offer.signed.series.series_id, error)
+                _LOG.info("series %s on offer is not taken: %s", series.series_id, error)
+                unknown = self._rows.get(series.series_id) is None
+                refusal = PolicyRefusal(rule="aggregators", message=str(error)) if unknown else None
+            except MachineError as error:
+                _LOG.warning("series %s on offer is not taken: %s", series.series_id, error)
+                refused[series.series_id] = Outcome.of(window_task(series, 0), OutcomeKind.FAILED, str(error))
+                continue
+            if refusal is not None:
+                refused[series.series_id] = _refused(series, refusal)
+        return refused
 
     def _forget_old(self) -> None:
         """Erase series that are over for longer than a period; their charges stay."""
@@ -149,7 +171,7 @@ class SeriesBook:
                 self._rows.erase(row.series_id)
                 self._read.pop(row.series_id, None)
 
-    def _take(self, offer: SeriesOffer) -> None:
+    def _take(self, offer: SeriesOffer, signals: Mapping[str, SignalSource] | None) -> PolicyRefusal | None:
         series_id = offer.signed.series.series_id
         row = self._rows.get(series_id)
         known = None if row is None else self._readable(row)
@@ -158,7 +180,7 @@ class SeriesBook:
         now = self._clock.now()
         if row is None:
             if merged.next_window(-1, now) is None:
-                return
+                return None
             name = offer.signed.series.name
             row = SeriesRow(
                 series_id=series_id, name=name, offer=encoded, state=SeriesState.OFFERED, changed_at=now, reason=""
@@ -171,7 +193,8 @@ class SeriesBook:
             self._obey(row, merged, known)
         elif row.state in _ANY_TIME and (self._rule is JoinRule.AUTO or merged.series.schedule.windows == 1):
             # What is asked once is answered as the policy says; the owner is asked about what goes on.
-            self.join(series_id)
+            return None if merged.is_over(now) else self.join(series_id, signals)
+        return None
 
     def _obey(self, row: SeriesRow, series: KnownSeries, before: KnownSeries | None) -> None:
         """Free what a stop has made pointless; nothing is freed by a pause, whose windows may come back."""
@@ -183,8 +206,10 @@ class SeriesBook:
 
     # What the owner says.
 
-    def join(self, series_id: SeriesId) -> PolicyRefusal | None:
+    def join(self, series_id: SeriesId, signals: Mapping[str, SignalSource] | None = None) -> PolicyRefusal | None:
         """Reserve every window that is left and take part from now on; or return why not, with nothing reserved.
+
+        `signals` are the sources of the program that answers; None where they are not known, as to the owner's command.
 
         Raises:
             UsageError: no such series is known.
@@ -192,22 +217,63 @@ class SeriesBook:
         row = self._row(series_id)
         if row.state is SeriesState.JOINED:
             return None
-        series, now = self.known(row), self._clock.now()
-        age = self._spool.age(now, self._first_valid)
-        begin = max(now, ready_at(self._policy, age))
-        charges = charges_of_series(
-            series.series, self._policy, begin, unknown_before(self._policy, age), series.stopped
-        )
-        refusal = judge_series(self._policy, series.series, window_task(series.series, 0))
-        if refusal is None and not charges:
-            over = PolicyRefusal(rule="series", message="none of its windows is left to answer")
-            refusal = judge_age(self._policy, age, now) or over
-        if refusal is None:
-            joined = replace(row, state=SeriesState.JOINED, changed_at=now, reason="")
+        charges = self._charges(self.known(row), signals)
+        now, refusal = self._clock.now(), charges if isinstance(charges, PolicyRefusal) else None
+        if not isinstance(charges, PolicyRefusal):
+            joined = replace(row, state=SeriesState.JOINED, changed_at=now, reason="", rule="")
             refusal = self._rows.join(joined, charges, self._judge)
         if refusal is not None and (row.state, row.reason) != (SeriesState.REFUSED, refusal.message):
-            self._rows.put(replace(row, state=SeriesState.REFUSED, changed_at=now, reason=refusal.message))
+            refused = replace(row, state=SeriesState.REFUSED, changed_at=now)
+            self._rows.put(replace(refused, reason=refusal.message, rule=refusal.rule))
         return refusal
+
+    def take_part(self, series_id: SeriesId, signals: Mapping[str, SignalSource] | None = None) -> PolicyRefusal | None:
+        """Join a series, if there is something to join: None also for one that is over, unless it was refused."""
+        row = self._rows.get(series_id)
+        if row is None:
+            return None
+        if self.known(row).is_over(self._clock.now()):
+            return PolicyRefusal(rule=row.rule, message=row.reason) if row.state is SeriesState.REFUSED else None
+        return self.join(series_id, signals)
+
+    def would_refuse(
+        self, offer: SeriesOffer, signals: Mapping[str, SignalSource] | None = None
+    ) -> PolicyRefusal | None:
+        """Return why `join` would refuse a series on offer now, None if it would not; stores and reserves nothing.
+
+        All it may store is that a new ledger begins now.
+        """
+        try:
+            self._trust.check_series(offer.signed)
+        except (TaskError, PeerError) as error:
+            return PolicyRefusal(rule="aggregators", message=str(error))
+        row = self._rows.get(offer.signed.series.series_id)
+        if row is not None and row.state is SeriesState.JOINED:
+            return None
+        known = None if row is None else self._readable(row)
+        charges = self._charges(KnownSeries(offer=_merged(offer, known, self._trust)), signals)
+        if isinstance(charges, PolicyRefusal):
+            return charges
+        ledger = self._spool.ledger()
+        return self._judge(ledger, [one for one in charges if one.charge_id not in ledger])
+
+    def _charges(
+        self, known: KnownSeries, signals: Mapping[str, SignalSource] | None
+    ) -> tuple[Charge, ...] | PolicyRefusal:
+        """Return what taking part from now on costs, or why no price would do."""
+        series, now = known.series, self._clock.now()
+        refusal = judge_series(self._policy, series, window_task(series, 0))
+        if refusal is None and signals is not None:
+            refusal = judge_sources(signals, series.signal, series.domain)
+        if refusal is not None:
+            return refusal
+        age = self._spool.age(now, self._first_valid)
+        ready = ready_at(self._policy, age)
+        # A window that is open as the ledger becomes ready may be answered from then on, and is not waited for.
+        begin = now if ready <= now else ceil(ready) + series.schedule.round_one_s - 1
+        charges = charges_of_series(series, self._policy, begin, unknown_before(self._policy, age), known.stopped)
+        over = PolicyRefusal(rule="series", message="none of its windows is left to answer")
+        return charges or judge_age(self._policy, age, now) or over
 
     def leave(self, series_id: SeriesId) -> int:
         """Take part no more and free every unit nothing was ever sent for; return how many these were.
@@ -292,12 +358,23 @@ class SeriesBook:
         aggregators = series.keyed_aggregators(task)
         return Seat(task=task, charge=charge, sampled=sampled, aggregators=aggregators)
 
-    def finish(self, series_id: SeriesId) -> None:
-        """Write a joined series as ended once no window is left, and free what was not sent."""
-        series, now = self.joined(series_id), self._clock.now()
-        if series is not None and series.next_window(-1, now) is None and series.last_chance <= now:
-            row = replace(self._row(series_id), state=SeriesState.ENDED, changed_at=now, reason="no window is left")
-            self._rows.leave(row)
+    def note(self, series_id: SeriesId, refusal: PolicyRefusal) -> None:
+        """Keep why a window of a joined series was refused, for its owner to read."""
+        row = self._rows.get(series_id)
+        if row is not None and row.state is SeriesState.JOINED and row.rule != refusal.rule:
+            noted = replace(row, changed_at=self._clock.now(), reason=refusal.message, rule=refusal.rule)
+            self._rows.put(noted)
+
+    def finish(self, series_id: SeriesId, after: int) -> None:
+        """Write a joined series as ended once no window behind `after` is left, and free what was not sent."""
+        row, now = self._rows.get(series_id), self._clock.now()
+        if row is not None and row.state is SeriesState.JOINED and self.known(row).is_over(now, after):
+            reason = row.reason or "no window is left"
+            self._rows.leave(replace(row, state=SeriesState.ENDED, changed_at=now, reason=reason))
+
+
+def _refused(series: Series, refusal: PolicyRefusal) -> Outcome:
+    return Outcome.of(window_task(series, 0), OutcomeKind.REFUSED, refusal.message, refusal.rule)
 
 
 def _merged(offer: SeriesOffer, known: KnownSeries | None, trust: TrustStore) -> SeriesOffer:

@@ -12,9 +12,10 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, MachineError, TaskError
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.outcome import Outcome, OutcomeKind
-from fleetcount_client.policy import PolicyRefusal
+from fleetcount_client.policy import PolicyRefusal, judge_sources
 from fleetcount_client.rounds import Rounds
 from fleetcount_client.series_book import KnownSeries, SeriesBook
 from fleetcount_client.signals import SignalSource
@@ -39,7 +40,7 @@ class SeriesLoop:
     rounds: Rounds
     walks: Walks
     timer: Timer
-    under_way: set[TaskId]
+    under_way: dict[TaskId, Task]
     pause_until: Callable[[float], Awaitable[None]]
 
     async def run(
@@ -48,19 +49,24 @@ class SeriesLoop:
         signals: Mapping[str, SignalSource],
         report: Callable[[Outcome], None],
         horizon: float = math.inf,
+        *,
+        until_failed: bool = False,
     ) -> None:
         """Answer the windows of a joined series that open before `horizon`; `report` is told how each ended.
 
-        Returns when none is left, or when the owner or an order has ended the device's part.
+        Returns when none is left, when the owner or an order has ended the device's part or, with `until_failed`, when
+        this machine has failed: who takes the series up again answers the same window while it is open.
         """
         last = -1
         while (series := self.book.joined(series_id)) is not None:
             index = series.next_window(last, self.timer.now())
             if index is None:
-                if series.last_chance <= self.timer.now():
-                    self.book.finish(series_id)
+                if series.last_chance(last) <= self.timer.now():
+                    if last < 0 and (ended := self._ended(series)) is not None:
+                        report(ended)
+                    self.book.finish(series_id, last)
                     return
-                look = min(self.timer.now() + _LOOK_S, series.last_chance)
+                look = min(self.timer.now() + _LOOK_S, series.last_chance(last))
                 if look >= horizon:
                     return
                 await self.pause_until(look)
@@ -74,17 +80,22 @@ class SeriesLoop:
                 continue
             outcome = await self._answer(series, index, signals)
             last = index
-            if outcome is not None:
-                report(outcome)
+            if outcome is None:
+                continue
+            report(outcome)
+            if outcome.kind is OutcomeKind.FAILED and until_failed:
+                return
+            if outcome.kind is OutcomeKind.REFUSED:
+                self.book.note(series_id, PolicyRefusal(rule=outcome.rule, message=outcome.reason))
+
+    def _ended(self, series: KnownSeries) -> Outcome | None:
+        """Return how the only window ended where it closed while nobody looked; what is begun is taken up elsewhere."""
+        return self.rounds.ended(window_task(series.series, 0)) if series.series.schedule.windows == 1 else None
 
     async def _answer(self, series: KnownSeries, index: int, signals: Mapping[str, SignalSource]) -> Outcome | None:
-        name = series.series.name
-        if series.series.signal not in signals:
-            _LOG.warning("window %d of series %s: no source is configured for %s", index, name, series.series.signal)
-            return None
         survivors = await self.walks.survivors(series.series, index)
         if not isinstance(survivors, tuple):
-            _LOG.info("window %d of series %s is not asked: %s", index, name, survivors.value)
+            _LOG.info("window %d of series %s is not asked: %s", index, series.series.name, survivors.value)
             return None
         return await self._answer_after(series, index, survivors, signals)
 
@@ -92,26 +103,28 @@ class SeriesLoop:
         self, series: KnownSeries, index: int, survivors: tuple[int, ...], signals: Mapping[str, SignalSource]
     ) -> Outcome | None:
         series_id, name = series.series.series_id, series.series.name
+        task = window_task(series.series, index, survivors)
+        if task.task_id in self.under_way:
+            return None
+        self.under_way[task.task_id] = task
         try:
-            seat = self.book.seat(series, index, survivors)
+            unread = judge_sources(signals, task.signal, task.domain)
+            seat = unread or self.book.seat(series, index, survivors)
             if isinstance(seat, PolicyRefusal):
                 _LOG.info("window %d of series %s is not answered: %s", index, name, seat.message)
-                return None
+                # What is not reserved was left out when the series was joined: nobody asks for it.
+                reserved = seat.rule != "reserved"
+                return Outcome.of(task, OutcomeKind.REFUSED, seat.message, seat.rule) if reserved else None
 
             def still_asked() -> bool:
                 now = self.book.joined(series_id)
                 return now is not None and not now.skips(index)
 
-            if seat.task.task_id in self.under_way:
-                return None
-            self.under_way.add(seat.task.task_id)
-            try:
-                return await self.rounds.answer_window(seat, signals, still_asked)
-            finally:
-                self.under_way.discard(seat.task.task_id)
+            return await self.rounds.answer(seat, signals, still_asked)
         except TaskError as error:
             _LOG.warning("window %d of series %s is not answered: %s", index, name, error)
-            return None
+            return Outcome.of(task, OutcomeKind.GIVEN_UP, str(error))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
-            task_id = window_task(series.series, index, survivors).task_id
-            return Outcome(task_id=task_id, name=name, kind=OutcomeKind.FAILED, reason=str(error))
+            return Outcome.of(task, OutcomeKind.FAILED, str(error))
+        finally:
+            self.under_way.pop(task.task_id)

@@ -6,7 +6,7 @@ Every change of the ledger is one transaction with its reason. Verifies no signa
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.ids import SeriesId
@@ -19,6 +19,8 @@ from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import Spool
 
 __all__ = ["SeriesRow", "SeriesRows", "SeriesState"]
+
+_PUT: Final = "INSERT OR REPLACE INTO series VALUES(?,?,?,?,?,?,?,?)"
 
 
 class SeriesState(enum.Enum):
@@ -37,7 +39,10 @@ class SeriesState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesRow:
-    """One series: the offer as it was last checked, where it stands since when (Unix seconds), and why."""
+    """One series: the offer as it was last checked, where it stands since when (Unix seconds), and why.
+
+    With a `rule` the reason is that of a refusal: of the series or, while the device takes part, of its latest window.
+    """
 
     series_id: SeriesId
     name: str
@@ -45,6 +50,7 @@ class SeriesRow:
     state: SeriesState
     changed_at: float
     reason: str
+    rule: str = ""
 
 
 class SeriesRows:
@@ -58,21 +64,21 @@ class SeriesRows:
     def all(self) -> tuple[SeriesRow, ...]:
         """Return every series, the latest change first."""
         query = (
-            "SELECT series_id,name,offer,state,changed_at,reason FROM series WHERE device=?"
+            "SELECT series_id,name,offer,state,changed_at,reason,rule FROM series WHERE device=?"
             " ORDER BY changed_at DESC,series_id"
         )
         return tuple(map(_row, self._spool.file.rows(query, (self._spool.name,))))
 
     def get(self, series_id: SeriesId) -> SeriesRow | None:
         """Return one series, None when it is not known."""
-        query = "SELECT series_id,name,offer,state,changed_at,reason FROM series WHERE device=? AND series_id=?"
+        query = "SELECT series_id,name,offer,state,changed_at,reason,rule FROM series WHERE device=? AND series_id=?"
         rows = self._spool.file.rows(query, (self._spool.name, series_id))
         return _row(rows[0]) if rows else None
 
     def put(self, row: SeriesRow) -> None:
         """Write a series in the place of what is known of it."""
         with self._spool.change() as (connection, _):
-            connection.execute("INSERT OR REPLACE INTO series VALUES(?,?,?,?,?,?,?)", self._values(row))
+            connection.execute(_PUT, self._values(row))
 
     def erase(self, series_id: SeriesId) -> None:
         """Forget a series, but none of its charges."""
@@ -97,7 +103,7 @@ class SeriesRows:
                 for charge in new:
                     self._spool.insert_charge(connection, charge)
                     ledger.put(charge)
-                connection.execute("INSERT OR REPLACE INTO series VALUES(?,?,?,?,?,?,?)", self._values(row))
+                connection.execute(_PUT, self._values(row))
         failpoints.reach("after_reserve")
         return refusal
 
@@ -117,7 +123,7 @@ class SeriesRows:
                 where = (self._spool.name, charge_id)
                 connection.execute("DELETE FROM ledger WHERE device=? AND charge_id=? AND sent=0", where)
                 ledger.drop(charge_id)
-            connection.execute("INSERT OR REPLACE INTO series VALUES(?,?,?,?,?,?,?)", self._values(row))
+            connection.execute(_PUT, self._values(row))
         failpoints.reach("after_free")
         return len(free)
 
@@ -134,7 +140,7 @@ class SeriesRows:
 
     def _values(self, row: SeriesRow) -> tuple[object, ...]:
         named = (self._spool.name, row.series_id, row.name, row.offer)
-        return (*named, row.state.value, row.changed_at, row.reason)
+        return (*named, row.state.value, row.changed_at, row.reason, row.rule)
 
 
 def _row(row: tuple[Any, ...]) -> SeriesRow:
@@ -145,4 +151,5 @@ def _row(row: tuple[Any, ...]) -> SeriesRow:
         state=SeriesState(row[3]),
         changed_at=row[4],
         reason=row[5],
+        rule=row[6],
     )

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Spool", "SpoolFile"]
 
-MAX_NOTED_REFUSALS: Final = 1000
 _LEDGERS_KEPT: Final = 16
 _LEDGER: Final = (
     "device,charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,series_id,sent"
@@ -94,7 +93,7 @@ class Spool:
         return found
 
     def charges(self) -> tuple[Charge, ...]:
-        """Return every answered task and every unit of a series, answered or reserved, oldest first."""
+        """Return every unit of a series that was answered in or is reserved, oldest first."""
         return self.ledger().charges
 
     def _read_charges(self) -> Iterable[Charge]:
@@ -108,28 +107,27 @@ class Spool:
         self,
         charge: Charge,
         task_id: TaskId,
-        signed_task: bytes,
+        task: bytes,
         sessions: Sequence[SessionRow],
         form: Callable[[Sequence[SessionRow]], Beginning],
         judge: "Callable[[Ledger], PolicyRefusal | None]",
     ) -> Report | PolicyRefusal:
-        """Charge the ledger and store coins, bytes and sessions in one transaction, if `judge` lets it.
+        """Mark a charge as sent and store coins, bytes and sessions in one transaction, if `judge` lets it.
 
         `form` gets the sessions as they are stored, if they are, and makes the answer with their keys: inside the
         transaction, so that two processes never seal under one key, and what it returns overwrites them.
-        A window of a series is charged already: its unit must be reserved and is marked as sent. `judge` sees the
-        ledger inside the transaction, so that two processes cannot spend the same budget. Returns the report, or
-        `judge`'s refusal, one of rule "answered" when the task has been answered before, or of rule "reserved" when its
-        unit is not reserved.
+        `task` is the window's task as it is written. `judge` sees the ledger inside the transaction, so that two
+        processes cannot spend the same budget. Returns the report, or `judge`'s refusal, one of rule "answered" when
+        the window has been answered before, or of rule "reserved" when its unit is not reserved.
 
         Raises:
             MachineError: the store failed, or a session that was stored is not any more; nothing was changed.
         """
         with self.change() as (connection, ledger):
-            reserved = charge.series_id is not None
-            if self.report(task_id) is not None or (charge.charge_id in ledger and not reserved):
-                return PolicyRefusal(rule="answered", message="the task has been answered before")
-            if reserved and charge.charge_id not in ledger:
+            if self.report(task_id) is not None:
+                return PolicyRefusal(rule="answered", message="the window has been answered before")
+            held = ledger.get(charge.charge_id)
+            if held is None:
                 return PolicyRefusal(
                     rule="reserved", message="nothing is reserved for this window: its series was left"
                 )
@@ -143,17 +141,13 @@ class Spool:
             if gone or any(row.number > MAX_KEY_NUMBER for row in current):
                 raise MachineError("another process has forgotten a session of this answer")
             begun = form(current)
-            self._take(connection, ledger, ledger.dated(ledger.get(charge.charge_id) or charge))
-            self._insert(connection, charge, signed_task, begun.report)
+            self._mark_sent(connection, ledger, ledger.dated(held))
+            self._insert(connection, charge, task, begun.report)
             self._insert_entries(connection, task_id, begun.entries)
             self._put_sessions(connection, begun.sessions)
             return begun.report
 
-    def _take(self, connection: sqlite3.Connection, ledger: "Ledger", charge: Charge) -> None:
-        if charge.series_id is None:
-            self.insert_charge(connection, charge)
-            ledger.put(charge)
-            return
+    def _mark_sent(self, connection: sqlite3.Connection, ledger: "Ledger", charge: Charge) -> None:
         until, where = charge.asked_until, (self._device, charge.charge_id)
         connection.execute("UPDATE ledger SET sent=1,asked_until=? WHERE device=? AND charge_id=?", (until, *where))
         ledger.sent(charge)
@@ -182,8 +176,8 @@ class Spool:
         row = (self._device, *named, *cost, loss_text(charge.loss), charge.series_id, charge.sent)
         connection.execute(f"INSERT INTO ledger({_LEDGER}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
 
-    def _insert(self, connection: sqlite3.Connection, charge: Charge, signed_task: bytes, report: Report) -> None:
-        connection.execute("INSERT OR IGNORE INTO task VALUES(?,?)", (report.task_id, signed_task))
+    def _insert(self, connection: sqlite3.Connection, charge: Charge, task: bytes, report: Report) -> None:
+        connection.execute("INSERT OR IGNORE INTO task VALUES(?,?)", (report.task_id, task))
         connection.execute(
             "INSERT INTO report VALUES(?,?,?,?,?,?,?)",
             (
@@ -191,7 +185,6 @@ class Spool:
                 *(charge.charge_id, charge.asked_at),
             ),
         )
-        connection.execute("DELETE FROM refusal WHERE device=? AND task_id=?", (self._device, report.task_id))
 
     def _insert_entries(self, connection: sqlite3.Connection, task_id: TaskId, entries: Iterable[OutboxEntry]) -> None:
         connection.executemany(
@@ -214,7 +207,7 @@ class Spool:
     # Reports.
 
     def report(self, task_id: TaskId) -> Report | None:
-        """Return the answer to a task, None when there is none."""
+        """Return the answer to a window, None when there is none."""
         query = "SELECT task_id,phase,reason,secret FROM report WHERE device=? AND task_id=?"
         rows = self._file.rows(query, (self._device, task_id))
         return report_of_row(rows[0]) if rows else None
@@ -236,9 +229,9 @@ class Spool:
         )
 
     def unfinished_tasks(self) -> tuple[bytes, ...]:
-        """Return the signed tasks, encoded, whose answers are not final."""
+        """Return the tasks, as they are written, of windows whose answers are not final."""
         query = (
-            "SELECT signed FROM report JOIN task USING(task_id) WHERE device=? AND phase IN (1,2,3) ORDER BY task_id"
+            "SELECT canonical FROM report JOIN task USING(task_id) WHERE device=? AND phase IN (1,2,3) ORDER BY task_id"
         )
         return tuple(bytes(row[0]) for row in self._file.rows(query, (self._device,)))
 
@@ -322,23 +315,12 @@ class Spool:
 
     # What was not answered.
 
-    def note_refusal(self, task_id: TaskId, name: str, refusal: PolicyRefusal, now: float) -> None:
-        """Keep why a task was not answered, the latest reason only."""
-        with self._file.transaction() as connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO refusal VALUES(?,?,?,?,?,?)",
-                (self._device, task_id, name, refusal.rule, refusal.message, now),
-            )
-            # The oldest go, so that somebody who offers many invented tasks cannot fill the disk.
-            connection.execute(
-                "DELETE FROM refusal WHERE device=? AND task_id NOT IN (SELECT task_id FROM refusal WHERE device=?"
-                " ORDER BY refused_at DESC LIMIT ?)",
-                (self._device, self._device, MAX_NOTED_REFUSALS),
-            )
-
     def refusals(self) -> tuple[NotedRefusal, ...]:
-        """Return the tasks that were not answered, oldest first."""
-        query = "SELECT task_id,name,rule,message,refused_at FROM refusal WHERE device=? ORDER BY refused_at,task_id"
+        """Return the series that were refused, or a window of which was, with the latest reason, oldest first."""
+        query = (
+            "SELECT series_id,name,rule,reason,changed_at FROM series WHERE device=? AND rule<>''"
+            " ORDER BY changed_at,series_id"
+        )
         return tuple(refusal_of_row(row) for row in self._file.rows(query, (self._device,)))
 
 

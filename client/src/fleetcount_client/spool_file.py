@@ -20,10 +20,8 @@ APPLICATION_ID: Final = 0x46435350
 """'FCSP' in the file's header: another program's database is refused, not adopted."""
 
 _BUSY_TIMEOUT_S: Final = 5.0
-_SERIES: Final = """
+_CHANGE: Final = """
 CREATE TABLE change(device TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,
-    changed_at REAL NOT NULL, reason TEXT NOT NULL, PRIMARY KEY(device, series_id)) WITHOUT ROWID;
 """
 _SESSION: Final = """
 CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, hpke_key BLOB NOT NULL,
@@ -33,7 +31,7 @@ CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, 
 _SCHEMA: Final = (
     """
 CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL, first_valid INTEGER, secret BLOB) WITHOUT ROWID;
-CREATE TABLE task(task_id BLOB PRIMARY KEY, signed BLOB NOT NULL);
+CREATE TABLE task(task_id BLOB PRIMARY KEY, canonical BLOB NOT NULL);
 CREATE TABLE ledger(device TEXT, charge_id BLOB, name TEXT NOT NULL, signal TEXT NOT NULL, asked_at INTEGER NOT NULL,
     asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL,
     relation TEXT NOT NULL DEFAULT 'any-value', answers TEXT NOT NULL DEFAULT '0', promise TEXT NOT NULL DEFAULT '',
@@ -42,10 +40,11 @@ CREATE TABLE report(device TEXT, task_id BLOB, phase INTEGER NOT NULL, reason TE
     charge_id BLOB, asked_at INTEGER NOT NULL DEFAULT 0, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
 CREATE TABLE parcel(device TEXT, task_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,
     PRIMARY KEY(device, task_id, round, position));
-CREATE TABLE refusal(device TEXT, task_id BLOB, name TEXT NOT NULL, rule TEXT NOT NULL, message TEXT NOT NULL,
-    refused_at REAL NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
+CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,
+    changed_at REAL NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY(device, series_id)) WITHOUT ROWID;
 """
-    + _SERIES
+    + _CHANGE
     + _SESSION
 )
 _ADD_RELATIONS: Final = "ALTER TABLE ledger ADD COLUMN relation TEXT NOT NULL DEFAULT 'any-value';"
@@ -64,8 +63,10 @@ ALTER TABLE report ADD COLUMN charge_id BLOB;
 ALTER TABLE report ADD COLUMN asked_at INTEGER NOT NULL DEFAULT 0;
 UPDATE report SET charge_id=task_id, asked_at=coalesce((SELECT asked_at FROM ledger
     WHERE ledger.device=report.device AND ledger.charge_id=report.task_id), 0);
+CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,
+    changed_at REAL NOT NULL, reason TEXT NOT NULL, PRIMARY KEY(device, series_id)) WITHOUT ROWID;
 """  # noqa: S608 - constant
-    + _SERIES
+    + _CHANGE
 )
 _ADD_CHAINS: Final = (  # The keys of before are none of a chain: what they opened is erased, what was charged stands.
     """
@@ -80,6 +81,19 @@ UPDATE report SET phase=5, secret=x'', reason='its name was that of an earlier v
 DELETE FROM parcel;
 """
 """No aggregator takes a name of before any more, and a new one would make a second report of the same answer."""
+_ONLY_SERIES: Final = """
+ALTER TABLE series ADD COLUMN rule TEXT NOT NULL DEFAULT '';
+UPDATE series SET rule='series' WHERE state=4;
+UPDATE report SET phase=5, secret=x'', reason='it was asked alone, as an earlier version did'
+    WHERE phase IN (1,2,3) AND charge_id=task_id;
+DELETE FROM parcel WHERE EXISTS (SELECT 1 FROM report
+    WHERE report.device=parcel.device AND report.task_id=parcel.task_id AND charge_id=report.task_id);
+DELETE FROM task WHERE task_id IN (SELECT task_id FROM report WHERE charge_id=task_id);
+ALTER TABLE task RENAME COLUMN signed TO canonical;
+UPDATE task SET canonical=substr(canonical, 13, length(canonical) - 13);
+DROP TABLE refusal;
+"""
+"""A window's task stood between a label, its length, and the number of its signatures: 0."""
 
 
 def _statements(text: str) -> tuple[str, ...]:
@@ -87,13 +101,14 @@ def _statements(text: str) -> tuple[str, ...]:
 
 
 SCHEMA: Final = Schema(
-    version=6,
+    version=7,
     tables=_statements(_SCHEMA),
     steps={
         2: _statements(_ADD_RELATIONS),
         3: _statements(_ADD_SERIES),
         4: _statements(_ADD_CHAINS),
         5: _statements(_NEW_NAMES),
+        6: _statements(_ONLY_SERIES),
     },
 )
 """What brings a file of each version to the present one; what was charged stands as it is."""

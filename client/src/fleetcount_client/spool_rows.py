@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_mechanisms.answers import Relation
-from fleetcount_protocol.ids import SessionId, TaskId
+from fleetcount_protocol.ids import SeriesId, SessionId, TaskId
 
 from fleetcount_client.charges import Charge
 
@@ -125,9 +125,9 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedRefusal:
-    """A task the device did not answer, and why, for its owner to read."""
+    """A series the device did not answer, and why, for its owner to read."""
 
-    task_id: TaskId
+    series_id: SeriesId
     name: str
     rule: str
     message: str
@@ -190,4 +190,4 @@ def session_of_row(row: tuple[Any, ...]) -> SessionRow:
 
 
 def refusal_of_row(row: tuple[Any, ...]) -> NotedRefusal:
-    return NotedRefusal(task_id=TaskId(row[0]), name=row[1], rule=row[2], message=row[3], refused_at=row[4])
+    return NotedRefusal(series_id=SeriesId(row[0]), name=row[1], rule=row[2], message=row[3], refused_at=row[4])

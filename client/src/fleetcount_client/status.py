@@ -5,9 +5,10 @@ Reads the state file and sends nothing; it must not say a truth, a coin, a key o
 
 from collections.abc import Callable, Iterable
 
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.contact import Contact, Contacts, DeviceStatus
+from fleetcount_client.outcome import Outcome
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import Spool
 
@@ -17,17 +18,19 @@ __all__ = ["status_of"]
 def status_of(
     spool: Spool,
     contacts: Contacts,
-    under_way: Iterable[SignedTask],
+    under_way: Iterable[Task],
+    refused: Iterable[Outcome],
     *,
     waits: Callable[[], PolicyRefusal | None],
     sources: tuple[Contact, ...],
     now: float,
 ) -> DeviceStatus:
-    """Return the status of a device; `waits` says why it answers nothing yet, and begins a new ledger."""
+    """Return the status of a device; `waits` says why it answers nothing yet, and begins a new ledger.
+
+    `refused` is what it refused of the offers it saw last; the state file has what it has checked of them.
+    """
     ahead = [(one.asked_at, one.name) for one in spool.charges() if not one.sent and one.asked_until > now]
-    for signed in under_way:
-        if (at := _next_moment(signed.task, now)) is not None:
-            ahead.append((int(at), signed.task.name))
+    ahead += [(max(one.round_one_opens, int(now)), one.name) for one in under_way if now < one.round_two_closes]
     moment, name = min(ahead, default=(None, ""))
     return DeviceStatus(
         now=now,
@@ -35,22 +38,22 @@ def status_of(
         silent_since=contacts.silent_since,
         next_task=name,
         next_at=None if moment is None else max(now, moment),
-        why_silent="" if ahead else _why_silent(spool, contacts, waits),
+        why_silent="" if ahead else _why_silent(spool, contacts, waits, [(one.name, one.reason) for one in refused]),
         sources=sources,
     )
 
 
-def _next_moment(task: Task, now: float) -> float | None:
-    """Return when a device next has something to do for a task: now within its windows; None when both are over."""
-    return max(float(task.round_one_opens), now) if now < task.round_two_closes else None
-
-
-def _why_silent(spool: Spool, contacts: Contacts, waits: Callable[[], PolicyRefusal | None]) -> str:
+def _why_silent(
+    spool: Spool,
+    contacts: Contacts,
+    waits: Callable[[], PolicyRefusal | None],
+    refused: list[tuple[str, str]],
+) -> str:
     if contacts.silent_since is not None:
         return f"nobody answers: {contacts.troubles()}"
     if (reason := waits()) is not None:
         return reason.message
-    if refused := spool.refusals():
-        last = max(refused, key=lambda one: one.refused_at)
-        return f"nothing is on offer that this device answers; {last.name} was refused: {last.message}"
+    if said := refused or [(one.name, one.message) for one in spool.refusals()]:
+        name, why = said[-1]
+        return f"nothing is on offer that this device answers; {name} was refused: {why}"
     return "nothing is on offer" if contacts.all() else "nobody has been asked yet"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, Task
 
 if TYPE_CHECKING:  # A device starts without the messages.
     from fleetcount_protocol.messages import (
@@ -40,10 +40,6 @@ class Transport(Protocol):
 
     A PeerError means that what came back is not what the protocol allows.
     """
-
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Return the tasks on offer, unverified."""
-        ...
 
     async def list_series(self) -> "tuple[SeriesOffer, ...]":
         """Return the series on offer with their key lists and orders, unverified; one a series and aggregator."""

@@ -1,6 +1,6 @@
-"""The aggregators that a device trusts, and the tasks that it has checked.
+"""The aggregators that a device trusts, and the series that it has checked.
 
-A task is checked once: its bytes never change. Never judges whether the owner wants to answer (policy).
+A series is checked once: its bytes never change. Never judges whether the owner wants to answer (policy).
 """
 
 import hashlib
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task.task import SignedTask
 
 if TYPE_CHECKING:
     from fleetcount_protocol.release.record import ReleaseRecord
@@ -33,32 +32,24 @@ class TrustStore:
 
     @property
     def deployment(self) -> str:
-        """The deployment whose tasks are answered."""
+        """The deployment whose questions are answered."""
         return self._deployment
 
-    def check(self, signed: SignedTask) -> None:
-        """Check a task's deployment and the signatures of all its aggregators, every one of them trusted.
+    def check_series(self, signed: "SignedSeries") -> None:
+        """Check a series' deployment and the signatures of all its aggregators, which stand for every window.
 
         Raises:
             TaskError: another deployment, or an aggregator that is not trusted.
             SignatureError: a signature that is missing or does not verify.
         """
-        from fleetcount_protocol.task.signing import verify_signed_task  # Signatures: only with the first task.
+        from fleetcount_protocol.series.signing import verify_signed_series  # Signatures: only with the first series.
 
-        # The signatures are part of the name: the same task under other signatures is checked anew.
-        name = hashlib.sha256(signed.task.canonical + b"".join(signed.signatures)).digest()
-        if name not in self._checked:
-            self._check_deployment("task", signed.task.deployment)
-            verify_signed_task(signed, self._trusted)
-            self._checked.add(name)
-
-    def check_series(self, signed: "SignedSeries") -> None:
-        """Check a series as `check` does a task; its signatures stand for every window."""
-        from fleetcount_protocol.series.signing import verify_signed_series  # As above.
-
+        # The signatures are part of the name: the same series under other signatures is checked anew.
         name = hashlib.sha256(signed.series.canonical + b"".join(signed.signatures)).digest()
         if name not in self._checked:
-            self._check_deployment("series", signed.series.deployment)
+            if signed.series.deployment != self._deployment:
+                wrong = signed.series.deployment
+                raise TaskError(f"deployment of the series is {wrong!r}; allowed is {self._deployment!r}")
             verify_signed_series(signed, self._trusted)
             self._checked.add(name)
 
@@ -95,7 +86,3 @@ class TrustStore:
         from fleetcount_protocol.series.orders import verify_order  # As above.
 
         verify_order(signed, series, self._trusted)
-
-    def _check_deployment(self, what: str, deployment: str) -> None:
-        if deployment != self._deployment:
-            raise TaskError(f"deployment of the {what} is {deployment!r}; allowed is {self._deployment!r}")

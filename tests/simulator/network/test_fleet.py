@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.task.task import SignedTask
 from fleetcount_simulator.network.connections import GatedTransport
 from fleetcount_simulator.network.simulated_device import coins_of
 
@@ -16,14 +15,11 @@ class Slow:
     def __init__(self, inside: list[int]) -> None:
         self._inside = inside
 
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
+    async def list_series(self) -> tuple[Any, ...]:
         self._inside[0] += 1
         self._inside[1] = max(self._inside[1], self._inside[0])
         await asyncio.sleep(0)
         self._inside[0] -= 1
-        return ()
-
-    async def list_series(self) -> tuple[Any, ...]:
         return ()
 
     async def open_sessions(self, aggregator: Any, requests: Sequence[Any]) -> tuple[Any, ...]:
@@ -45,7 +41,7 @@ async def test_no_more_vehicles_are_connected_at_once_than_the_gate_lets_in() ->
 
     async def vehicle() -> None:
         transport = GatedTransport(Slow(inside), gate)
-        await asyncio.gather(transport.list_tasks(), transport.open_sessions(None, []))  # type: ignore[arg-type] # unused
+        await asyncio.gather(transport.list_series(), transport.open_sessions(None, []))  # type: ignore[arg-type] # unused
         await transport.close()
         await transport.close()
 

@@ -24,7 +24,7 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, Task
 
 from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
 from fleetcount_simulator.network.shared_transport import SharedTransport
@@ -132,11 +132,6 @@ class GatedTransport:
         self._gate = gate
         self._entering = asyncio.Lock()
         self._entered = False
-
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Ask for the tasks on offer, once there is room."""
-        await self._enter()
-        return await self._inner.list_tasks()
 
     async def list_series(self) -> tuple[SeriesOffer, ...]:
         """Ask for the series on offer, once there is room."""

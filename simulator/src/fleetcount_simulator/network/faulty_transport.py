@@ -24,7 +24,7 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.release.set_digest import public_share_digest
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, Task
 
 from fleetcount_simulator.network.device_faults import DeviceFault
 
@@ -131,10 +131,6 @@ class FaultyTransport:
         self._copies: set[asyncio.Task[None]] = set()
         self._clock = SystemTimer()
 
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Ask for the tasks on offer."""
-        return await self._inner.list_tasks()
-
     async def list_series(self) -> tuple[SeriesOffer, ...]:
         """Ask for the series on offer."""
         return await self._inner.list_series()
@@ -233,10 +229,6 @@ class WindowTransport:
         if index not in self._windows:
             self._windows[index] = self._of_window(index)
         return self._windows[index]
-
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Ask for the tasks on offer."""
-        return await self._inner.list_tasks()
 
     async def list_series(self) -> tuple[SeriesOffer, ...]:
         """Ask for the series on offer."""

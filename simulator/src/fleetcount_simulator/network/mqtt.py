@@ -26,8 +26,8 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
-from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
+from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     TopicKind,
@@ -37,7 +37,6 @@ from fleetcount_protocol.wire.topics import (
     series_filter,
     session_reply_filter,
     session_topic,
-    task_filter,
 )
 from fleetcount_transport.mqtt_connection import MqttConnection, MqttOnDemand
 from fleetcount_transport.mqtt_packets import Publication
@@ -99,20 +98,12 @@ class SharedMqtt:
         self._sessions: _Waiting[SessionId, SessionAccepted | SessionRefused] = _Waiting()
         self._receipts: _Waiting[_ReportName, Receipt | Refusal] = _Waiting()
         self._users: dict[SessionId, UserName] = {}
-        self._tasks: dict[TaskId, SignedTask] = {}
         self._offers: dict[str, SeriesOffer] = {}
 
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Return the tasks the broker has handed over so far: ask again until the wanted one is there.
-
-        Raises:
-            Unreachable: the broker does not answer.
-        """
-        await self._connected()
-        return tuple(self._tasks.values())
-
     async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Return the latest offers the broker has handed over, one a series and aggregator; as `list_tasks`.
+        """Return the latest offers the broker has handed over, one a series and aggregator.
+
+        Ask again until the wanted one is there.
 
         Raises:
             Unreachable: the broker does not answer.
@@ -182,7 +173,7 @@ class SharedMqtt:
 
     async def _subscribe(self, connection: MqttConnection) -> None:
         answers = receipt_filter(self._deployment, None), session_reply_filter(self._deployment, None)
-        for topic in (*answers, task_filter(self._deployment), series_filter(self._deployment)):
+        for topic in (*answers, series_filter(self._deployment)):
             await connection.subscribe(topic, qos=1)
 
     def _new_connection(self) -> MqttConnection:
@@ -214,9 +205,6 @@ class SharedMqtt:
                 self._sessions.settle(answer.session_id, answer)
             elif kind is TopicKind.SERIES and payload:
                 self._offers[topic] = SERIES_OFFER.decode(payload)
-            elif kind is TopicKind.TASK and payload:
-                signed = SIGNED_TASK.decode(payload)
-                self._tasks[signed.task.task_id] = signed
         except (DecodeError, TaskError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
         return True

@@ -23,7 +23,7 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, Task
 
 __all__ = ["Channel", "SharedTransport"]
 
@@ -114,18 +114,13 @@ class SharedTransport:
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
-        self._listing: Channel[None, tuple[SignedTask, ...]] = Channel(self._all_tasks, _MOST_LISTING)
-        self._listing_series: Channel[None, tuple[SeriesOffer, ...]] = Channel(self._all_series, _MOST_LISTING)
+        self._listing: Channel[None, tuple[SeriesOffer, ...]] = Channel(self._all_series, _MOST_LISTING)
         self._sessions: dict[AggregatorId, Channel[SessionRequest, SessionAccepted | SessionRefused]] = {}
         self._uploads: dict[tuple[TaskId, int], Channel[Instalment, Receipt | Refusal]] = {}
 
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Ask for the tasks on offer together with other devices; all get the same answer."""
-        return await self._listing.put(None)
-
     async def list_series(self) -> tuple[SeriesOffer, ...]:
         """Ask for the series on offer together with other devices; all get the same answer."""
-        return await self._listing_series.put(None)
+        return await self._listing.put(None)
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -159,12 +154,9 @@ class SharedTransport:
     async def disconnect(self) -> None:
         """Close the channels and the inner transport."""
         channels: list[Channel[Any, Any]] = [*self._sessions.values(), *self._uploads.values()]
-        for channel in (*channels, self._listing, self._listing_series):
+        for channel in (*channels, self._listing):
             await channel.close()
         await self._inner.close()
-
-    async def _all_tasks(self, asking: list[None]) -> list[tuple[SignedTask, ...]]:
-        return [await self._inner.list_tasks()] * len(asking)
 
     async def _all_series(self, asking: list[None]) -> list[tuple[SeriesOffer, ...]]:
         return [await self._inner.list_series()] * len(asking)
