@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import OwnerPolicy, judge_series
 from fleetcount_client.reservation import charges_of_series
-from fleetcount_mechanisms.accounting.series_statement import NEIGHBOURS, plain_words, series_views
+from fleetcount_mechanisms.accounting.series_statement import plain_words, series_views
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
@@ -136,17 +136,11 @@ def new_question_files(path: Path, series: Series, seed: bytes) -> None:
 
 def question_json(series: Series) -> dict[str, Any]:
     """Return a question for programs and people: every field, its promise in plain words, and every view."""
-    views = _views(series)
+    views = series_views(series.design, series.shape, series.delta)
     words = plain_words(series.design, series.shape, series.delta)
     if series.schedule.windows == 1:
         words = plain_sentences(series.design, views)
     return series_to_json(series) | {"sentences": list(words), "statement": views_json(views)}
-
-
-def _views(series: Series) -> tuple[AdversaryView, ...]:
-    """Return the statement that the records will have; of one window, all answers are one answer."""
-    views = series_views(series.design, series.shape, series.delta)
-    return views if series.schedule.windows > 1 else tuple(one for one in views if one.neighbours == NEIGHBOURS[0])
 
 
 def add_signature(path: Path, operator: Operator) -> SignedSeries:
@@ -305,7 +299,7 @@ def _release_line(series: Series) -> str:
 
 def _privacy_lines(series: Series, *, explain: bool) -> list[str]:
     """Return the promise in plain words: of one window as its record will say it, of many for all together."""
-    taking_part, views = default_answer(series), _views(series)
+    taking_part, views = default_answer(series), series_views(series.design, series.shape, series.delta)
     if series.schedule.windows == 1:
         return [*privacy_lines(series.design, views, explain=explain), taking_part]
     lines = [*plain_words(series.design, series.shape, series.delta), taking_part]

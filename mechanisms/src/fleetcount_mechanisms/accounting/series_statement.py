@@ -47,14 +47,19 @@ _SEES: Final = {
 def series_views(design: Design, shape: SeriesShape, delta: Fraction) -> tuple[AdversaryView, ...]:
     """Return what each adversary could learn of one device from the whole series, the public first.
 
-    Audiences are those of a single release; each has three views, in the order of `NEIGHBOURS`. Finite epsilons are at
-    `delta`. A series of exact sums has none.
+    Audiences are those of a single release; each has three views, in the order of `NEIGHBOURS`, and finite epsilons are
+    at `delta`. Of one window, where all answers are one answer, there is one view each: that of the release, whose
+    epsilon is pure unless its noise is Gaussian. A series of exact sums has no finite epsilon.
 
     Raises:
         MechanismError: delta not in (0, 1), or a law of noise whose promise is not worked out.
     """
     require_open_unit("delta", delta)
-    return tuple(view for audience in _audiences(design) for view in _lines(audience, design, shape, delta))
+    once = shape.units == (1,) and shape.levels == 1
+    if once and not isinstance(design.noise, GaussianNoise):
+        return design.views()
+    views = (view for audience in _audiences(design) for view in _lines(audience, design, shape, delta))
+    return tuple(view for view in views if not once or view.neighbours == NEIGHBOURS[0])
 
 
 def _audiences(design: Design) -> tuple[AdversaryView, ...]:
