@@ -34,7 +34,7 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_simulator.network.connections import own_transport
 from fleetcount_simulator.network.deployments import Deployment
 

@@ -19,7 +19,6 @@ from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import OwnerPolicy, judge_series
 from fleetcount_client.reservation import charges_of_series
 from fleetcount_mechanisms.accounting.series_statement import plain_words, series_views
-from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId

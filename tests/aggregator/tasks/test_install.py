@@ -4,13 +4,13 @@ import itertools
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.tasks.budget import Charge, charge_of, check_budget, debit_row
-from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_aggregator.tasks.status import read_spent, read_status
 from fleetcount_mechanisms.answers import Relation
@@ -18,7 +18,6 @@ from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.series.series import SignedSeries
-from fleetcount_protocol.series.signed_file import encode_signed_series
 from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
@@ -250,5 +249,3 @@ async def test_a_question_that_a_helper_refuses_ends_says_who_refused_and_costs_
     with pytest.raises(TaskError, match=r"sum to|lose epsilon"):
         await network.ask(values=4, name="a third", **later)
     await network.stop_all()
-
-
