@@ -191,7 +191,6 @@ async def longest_stall_s(config: AggregatorConfig) -> float:
         rows = await store.resting(Rest.AT_REST, (now, b""), now + 10**7)
         for row in rows:
             await store.task(row.task_id)
-        await store.charged_on("Vehicle.Bench1", now - 30 * 86_400)
         await store.ledger_rows()
         over.set()
         await watching

@@ -34,12 +34,11 @@ from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.states import FINAL_STATES, State
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.journal import Step, step_name
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StepRow, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import TaskRow
 from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
@@ -222,8 +221,6 @@ async def _fill(seat: Seat) -> dict[str, Any]:
         installed_at=0,
     )
     await store.install(row)
-    installed = StepRow(name=step_name(Step.INSTALLED), request=b"", answer=b"")
-    await store.apply(TaskChange(task_id=task_id, required=frozenset({State.COLLECTING}), step=installed))
     filler = Filler(signed.task, seat.position, store)
     ready, ready_cpu = time.perf_counter(), time.process_time()
     blocks = np.random.SeedSequence(seat.seed).spawn(-(-seat.devices // BLOCK))

@@ -33,7 +33,6 @@ LOG_KEY = bytes(32)
 SOURCE = Path(fleetcount_aggregator.__file__).parent
 
 TABLE = {
-    "installed": ({"announced", "collecting", "agreeing", "releasing"}, None),
     "batches": ({"agreeing"}, None),
     "propose": ({"agreeing"}, None),
     "finish": ({"agreeing"}, None),

@@ -57,7 +57,7 @@ async def test_calls_without_a_message_at_the_peer_port_keep_no_peer_out(
 ) -> None:
     stranger = certified(target, purpose, "stranger")
     async with healthy(target):
-        with floods.calls(target, 1, [stranger], PEER + "InstallTask", None, 70, peer=True):
+        with floods.calls(target, 1, [stranger], PEER + "InstallSeries", None, 70, peer=True):
             begun = time.monotonic()
             task = target.ask(4, lead_s=20.0)
             await offer_of(target, task)
@@ -72,7 +72,7 @@ async def test_a_stranger_at_the_peer_port_is_told_before_it_has_sent_anything(t
         authorities = (target.written.root / "ca" / "aggregators.crt").read_bytes()
         credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
         async with target.channel(1, credentials, peer=True) as channel, asyncio.timeout(30):
-            call = channel.stream_stream(PEER + "InstallTask")()
+            call = channel.stream_stream(PEER + "InstallSeries")()
             assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
 
 

@@ -35,7 +35,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.series.key_list import sign_key_list
 from fleetcount_protocol.series.orders import OrderAction, sign_order
-from fleetcount_protocol.shared import SharedIds, SharedQuery
+from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.task.task import Mode
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import peer as peer_codec
@@ -157,8 +157,9 @@ def _task_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "abort_answer": (peer_codec.ABORT_ANSWER, TaskState.ABORTED),
         "abort_task": (peer_codec.ABORT_TASK, AbortTask(task_id=TASK, reason="peer_unreachable")),
         "status_query": (peer_codec.STATUS_QUERY, TASK),
-        "shared_query": (peer_shared.SHARED_QUERY, SharedQuery()),
-        "shared_ids": (peer_shared.SHARED_IDS, SharedIds(series_ids=(SeriesId(TASK),))),
+        "shared_query": (peer_shared.SHARED_QUERY, SeriesId(TASK)),
+        "shared_query_first": (peer_shared.SHARED_QUERY, None),
+        "shared_ids": (peer_shared.SHARED_IDS, SharedIds(series_ids=(SeriesId(TASK),), more=True)),
         "shared_series_query": (peer_shared.SHARED_SERIES_QUERY, SeriesId(TASK)),
         "status": (peer_codec.STATUS, status),
         "status_aborted": (

@@ -6,7 +6,6 @@ done anew; a crash after it leaves all of it, so that the stored answer is given
 with another request is always refused. In the order in which a task passes them, with what a repeat does not redo:
 
     step        at      first taken in           what survives a crash
-    installed   leader  announced .. releasing   every helper has the task
     batches     leader  agreeing                 how many reports one batch has
     propose/n   helper  agreeing                 batch n is verified; the reply, with the verifier shares
     finish/n    helper  agreeing                 the leader's messages are checked; the reports accepted here

@@ -112,8 +112,8 @@ class Peer(Protocol):
         """Return where the task stands there."""
         ...
 
-    async def shared(self) -> SharedIds:
-        """Return which series there are there that the caller takes part in."""
+    async def shared(self, after: SeriesId | None) -> SharedIds:
+        """Return which series, by id above one, there are there that the caller takes part in."""
         ...
 
     async def shared_series(self, series_id: SeriesId) -> InstallSeries:

@@ -9,24 +9,22 @@ from itertools import pairwise
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import SeriesId
 
-__all__ = ["SharedIds", "SharedQuery"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedQuery:
-    """Asks for all of it."""
+__all__ = ["SharedIds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedIds:
-    """The series that two aggregators take part in.
+    """A part of the series that two aggregators take part in; `more` if there are others above the last.
 
     Raises:
-        DecodeError: ids that do not ascend.
+        DecodeError: ids that do not ascend, or more above none.
     """
 
     series_ids: tuple[SeriesId, ...]
+    more: bool = False
 
     def __post_init__(self) -> None:
         if not all(one < other for one, other in pairwise(self.series_ids)):
             raise DecodeError("shared ids must ascend")
+        if self.more and not self.series_ids:
+            raise DecodeError("there are no shared ids above none")

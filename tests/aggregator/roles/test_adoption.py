@@ -23,7 +23,7 @@ from fleetcount_protocol.messages import InstallSeries
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.series.series import SignedSeries
 from fleetcount_protocol.series.signing import sign_series
-from fleetcount_protocol.shared import SharedIds, SharedQuery
+from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.task.task import Task
 
 from tests.support.aggregators import START, Network, answer_all
@@ -174,8 +174,8 @@ async def test_an_aggregator_shows_a_series_to_those_who_are_named_in_it_and_jun
     signatures = tuple(sign_series(theirs, seat.signing_key) for seat in network.seats[1:])
     await install_series(network.core(1).context, SignedSeries(series=theirs, signatures=signatures), seed)
     helper = network.core(1).helper
-    assert (await helper.shared(town.name, SharedQuery())).series_ids == ()
-    assert (await helper.shared(AggregatorId("gamma"), SharedQuery())).series_ids == (theirs.series_id,)
+    assert (await helper.shared(town.name, None)).series_ids == ()
+    assert (await helper.shared(AggregatorId("gamma"), None)).series_ids == (theirs.series_id,)
     with pytest.raises(PeerRefusalError, match="unknown_task"):
         await helper.shared_series(town.name, theirs.series_id)
     forged = replace(named, signatures=(bytes(64), *named.signatures[1:]))

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.tasks.period_budget import check_period, period_charge, series_charge, spent_from
+from fleetcount_aggregator.tasks.period_budget import PeriodCharge, Unit, check_period, series_charge, spent_from
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.series.fields import Coin, Schedule
 from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.signal import normal_signal
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
 
 from tests.support.aggregators import START, Network
@@ -32,6 +33,12 @@ def question(number: int, epsilon: str = "4", every_s: int = 600, **changes: obj
     later = number * every_s
     times = {name: getattr(task, name) + later for name in ("round_one_opens", "round_one_closes", "round_two_closes")}
     return replace(task, **times, expiry=task.expiry + later, **changes)  # type: ignore[arg-type]  # fields of Task.
+
+
+def period_charge(task: Task) -> PeriodCharge:
+    """Return what a question of one window is charged."""
+    unit = Unit(task.round_one_opens, max(task.round_one_closes, task.round_two_closes) - 1, 1)
+    return PeriodCharge(signal=normal_signal(task.signal), design=task.design, units=(unit,))
 
 
 def test_five_hundred_questions_one_after_the_other_are_refused_with_sum_and_limit() -> None:

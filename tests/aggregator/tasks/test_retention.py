@@ -248,9 +248,12 @@ async def test_four_thousand_questions_may_be_open_and_no_more(monkeypatch: pyte
     for one in ("A", "B"):
         await network.ask(signal=f"Vehicle.{one}")
 
-    with pytest.raises(TaskError, match="2 series are installed already; no more are taken"):
+    with pytest.raises(TaskError, match="2 series are not over yet; no more are taken"):
         await network.ask(signal="Vehicle.C")
     assert len(network.core(0).service.offered()) == 2
+    await network.advance_to(START + 500)
+    later = {name: START + 510 + 10 * place for place, name in enumerate(WINDOWS)} | {"expiry": START + 90_000}
+    assert (await network.ask(signal="Vehicle.C", **later)).signal == "Vehicle.C"
 
 
 async def test_a_series_that_is_over_leaves_memory_when_no_budget_looks_back_to_it() -> None:

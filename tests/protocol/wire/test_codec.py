@@ -38,6 +38,7 @@ class Status:
 @dataclass(frozen=True, kw_only=True)
 class Ids:
     series_ids: tuple[SeriesId, ...]
+    more: bool
 
 
 def refused(codec: Any, data: Any, words: str) -> None:
@@ -111,7 +112,7 @@ def test_rows_are_tuples_in_the_order_of_their_fields() -> None:
 def test_ids_are_joined_where_the_field_is_bytes() -> None:
     bounds: Bounds = {Ids: {"series_ids": Count(1, 2)}}
     codec = message("ids", peer_pb2.ListSharedResponse, Ids, bounds, 1_000)
-    value = Ids(series_ids=(SERIES, SERIES))
+    value = Ids(series_ids=(SERIES, SERIES), more=False)
 
     assert codec.to_pb(value).series_ids == SERIES + SERIES
     assert codec.decode(codec.encode(value)) == value

@@ -1,4 +1,4 @@
-"""What a store that was put back from a backup lacks: tasks, series, orders and windows that came after it.
+"""What a store that was put back from a backup lacks: series, orders and windows that came after it.
 
 Every other aggregator shows what both take part in. What this aggregator's operator has signed is taken up again, and
 ends: the record that all have signed is adopted, or the task is aborted, and each is charged. Nothing of it goes on,
@@ -12,6 +12,7 @@ from typing import Final
 from fleetcount_protocol.errors import PeerError, TaskError
 from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 from fleetcount_protocol.series.derive import check_verify_seed
+from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.task.signed_file import encode_signed_task
 from fleetcount_protocol.task.task import SignedTask
 from fleetcount_transport.logs import log
@@ -19,7 +20,7 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.context import Context, Quarantined
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_series import InstalledSeries
-from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.storage.mending import take_up_ended
 from fleetcount_aggregator.storage.row_seal import Damage
@@ -65,9 +66,19 @@ class Adoption:
         return all([await self._windows(one, settle) for one in series])
 
     async def _take_from(self, peer: AggregatorId) -> None:
-        shared = await call_peer(self._context, peer, lambda one: one.shared())
-        for series_id in shared.series_ids:
-            await self._take_series(peer, series_id)
+        after: SeriesId | None = None
+        while True:
+            shared = await self._shared(peer, after)
+            for series_id in shared.series_ids:
+                await self._take_series(peer, series_id)
+            if not shared.more:
+                return
+            if after is not None and shared.series_ids[-1] <= after:
+                raise PeerRefusalError(PeerProblem.MALFORMED)
+            after = shared.series_ids[-1]
+
+    async def _shared(self, peer: AggregatorId, after: SeriesId | None) -> SharedIds:
+        return await call_peer(self._context, peer, lambda one: one.shared(after))
 
     def _row(self, signed: SignedTask) -> TaskRow:
         """Return a task as it is taken up: without a verify key, so that it can go on nowhere."""

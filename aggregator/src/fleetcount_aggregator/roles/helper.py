@@ -31,7 +31,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.release.set_digest import set_root
 from fleetcount_protocol.series.orders import SignedOrder
-from fleetcount_protocol.shared import SharedIds, SharedQuery
+from fleetcount_protocol.shared import SharedIds
 
 from fleetcount_aggregator.agreement.helper_batches import HelperBatches
 from fleetcount_aggregator.agreement.report_set import abort_here, close_intake, seal_named, sealed_digest
@@ -216,10 +216,9 @@ class Helper:
 
     # What an aggregator asks whose store was put back.
 
-    async def shared(self, caller: AggregatorId, query: SharedQuery) -> SharedIds:
+    async def shared(self, caller: AggregatorId, after: SeriesId | None) -> SharedIds:
         """Return what there is here that the caller takes part in."""
-        del query
-        return shared_ids(self._context, caller)
+        return shared_ids(self._context, caller, after)
 
     async def shared_series(self, caller: AggregatorId, series_id: SeriesId) -> InstallSeries:
         """Return a series of the caller's with its seed and orders."""

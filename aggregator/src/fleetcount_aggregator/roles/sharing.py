@@ -5,6 +5,7 @@ not take anything up (`adoption`).
 """
 
 from fleetcount_protocol.ids import AggregatorId, SeriesId
+from fleetcount_protocol.limits import MAX_SERIES
 from fleetcount_protocol.messages import InstallSeries
 from fleetcount_protocol.shared import SharedIds
 
@@ -14,9 +15,11 @@ from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 __all__ = ["shared_ids", "shared_series"]
 
 
-def shared_ids(context: Context, caller: AggregatorId) -> SharedIds:
-    """Return which series the caller is one of the aggregators of."""
-    return SharedIds(series_ids=tuple(sorted(one.series_id for one in context.series.values() if caller in one.others)))
+def shared_ids(context: Context, caller: AggregatorId, after: SeriesId | None) -> SharedIds:
+    """Return which of the next series, by id above one, the caller is one of the aggregators of."""
+    ids = sorted(one.series_id for one in context.series.values() if caller in one.others)
+    above = [one for one in ids if after is None or one > after]
+    return SharedIds(series_ids=tuple(above[:MAX_SERIES]), more=len(above) > MAX_SERIES)
 
 
 async def shared_series(context: Context, caller: AggregatorId, series_id: SeriesId) -> InstallSeries:

@@ -18,11 +18,10 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.signal import normal_signal
-from fleetcount_protocol.task.task import Task
 
 from fleetcount_aggregator.context import Limits
 
-__all__ = ["PeriodCharge", "Unit", "check_period", "period_charge", "series_charge", "spent_from"]
+__all__ = ["PeriodCharge", "Unit", "check_period", "series_charge", "spent_from"]
 
 
 class Unit(NamedTuple):
@@ -51,12 +50,6 @@ class PeriodCharge:
             return unit_loss(self.design, orders, windows)
 
         return [TimedLoss(first=unit.first, last=unit.last, loss=loss(unit.windows)) for unit in self.units]
-
-
-def period_charge(task: Task) -> PeriodCharge:
-    """Return what a task is charged."""
-    unit = Unit(task.round_one_opens, max(task.round_one_closes, task.round_two_closes) - 1, 1)
-    return PeriodCharge(signal=normal_signal(task.signal), design=task.design, units=(unit,))
 
 
 def series_charge(series: Series, stopped: int | None = None) -> PeriodCharge:

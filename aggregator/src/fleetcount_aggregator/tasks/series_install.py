@@ -109,8 +109,9 @@ async def install_series(context: Context, signed: SignedSeries, seed: bytes) ->
         if series_id in context.series:
             return context.series[series_id]
         check_series_here(context, signed, seed)
-        if len(context.series) >= MAX_SERIES:
-            raise TaskError(f"{MAX_SERIES} series are installed already; no more are taken")
+        # Those that are over and count in a period's budget are in no list for devices.
+        if sum(context.now() < one.series.schedule.end for one in context.series.values()) >= MAX_SERIES:
+            raise TaskError(f"{MAX_SERIES} series are not over yet; no more are taken")
         await check_budgets(context, charge_of_series(signed.series), series_charge(signed.series))
         context.unheard[series_id] = partial(follow_series, context, series_id)
         stored = await context.store.install_series(_series_row(context, signed, seed))

@@ -32,7 +32,7 @@ from fleetcount_protocol.messages import (
     TaskStatus,
 )
 from fleetcount_protocol.series.orders import SignedOrder
-from fleetcount_protocol.shared import SharedIds, SharedQuery
+from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.wire.call_metadata import GREETING_HEADER
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
 from fleetcount_protocol.wire.peer import (
@@ -235,9 +235,9 @@ class GrpcPeer:
         status: TaskStatus = await self._unary("GetStatus", STATUS_QUERY, task_id, STATUS)
         return status
 
-    async def shared(self) -> SharedIds:
+    async def shared(self, after: SeriesId | None) -> SharedIds:
         """See `Peer.shared`."""
-        shared: SharedIds = await self._unary("ListShared", SHARED_QUERY, SharedQuery(), SHARED_IDS)
+        shared: SharedIds = await self._unary("ListShared", SHARED_QUERY, after, SHARED_IDS)
         return shared
 
     async def shared_series(self, series_id: SeriesId) -> InstallSeries:

@@ -29,7 +29,7 @@ from fleetcount_protocol.messages import (
     TaskStatus,
 )
 from fleetcount_protocol.series.orders import SignedOrder
-from fleetcount_protocol.shared import SharedIds, SharedQuery
+from fleetcount_protocol.shared import SharedIds
 
 from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.states import State
@@ -128,9 +128,9 @@ class MemoryPeer:
         """See `Peer.status`."""
         return await self._send("status", lambda helper: helper.status(task_id, self._caller))
 
-    async def shared(self) -> SharedIds:
+    async def shared(self, after: SeriesId | None) -> SharedIds:
         """See `Peer.shared`."""
-        return await self._send("shared", lambda helper: helper.shared(self._caller, SharedQuery()))
+        return await self._send("shared", lambda helper: helper.shared(self._caller, after))
 
     async def shared_series(self, series_id: SeriesId) -> InstallSeries:
         """See `Peer.shared_series`."""

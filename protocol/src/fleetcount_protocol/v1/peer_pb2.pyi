@@ -669,12 +669,17 @@ Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
 class ListSharedRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    AFTER_FIELD_NUMBER: _builtins.int
+    after: _builtins.bytes
+    """the last series id of the list before, empty for the first"""
     def __init__(
         self,
+        *,
+        after: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -685,16 +690,20 @@ class ListSharedResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SERIES_IDS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     series_ids: _builtins.bytes
-    """joined, ascending"""
+    """joined, ascending, above `after`"""
+    more: _builtins.bool
+    """whether there are others above the last"""
     def __init__(
         self,
         *,
         series_ids: _builtins.bytes = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["series_ids", b"series_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "series_ids", b"series_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
