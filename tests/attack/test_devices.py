@@ -258,7 +258,7 @@ async def test_bombs_of_zeros_are_refused_and_cost_little_memory(target: Deploye
     async with healthy(target) as growth, target.channel(0) as channel:
         found = [
             await status_of(channel, DEVICE + method, bytes(size), stream=stream, compression=grpc.Compression.Gzip)
-            for method, stream in (("Upload", True), ("OpenSessions", False), ("ListTasks", False))
+            for method, stream in (("Upload", True), ("OpenSessions", False), ("ListSeries", False))
         ]
         grown = growth()
 

@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
-from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.wire.device import INSTALMENTS, RELEASE_QUERY, SESSION_REQUESTS, TASK_LIST_QUERY
+from fleetcount_protocol.messages import SeriesQuery, TaskState
+from fleetcount_protocol.wire.device import INSTALMENTS, RELEASE_QUERY, SESSION_REQUESTS
+from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
 
 from tests.support.deployment import Deployed
 from tests.support.protocol_samples import instalment
@@ -108,8 +109,8 @@ async def test_a_message_too_large_is_refused_before_it_is_read(target: Deployed
         compressed = await status_of(channel, DEVICE + "Upload", big, stream=True, compression=grpc.Compression.Gzip)
         metadata = await status_of(
             channel,
-            DEVICE + "ListTasks",
-            TASK_LIST_QUERY.encode(target.written.name),
+            DEVICE + "ListSeries",
+            SERIES_LIST_QUERY.encode(SeriesQuery(deployment=target.written.name)),
             metadata=[("x-filler", "x" * 200_000)],
         )
 
@@ -132,7 +133,7 @@ async def test_methods_that_do_not_exist_and_those_of_the_other_port_are_unimple
             # Not as a stream: grpc.aio says INTERNAL when the call ends before it has written its message.
             await status_of(devices, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b""),
             await status_of(devices, "/grpc.health.v1.Health/Watch", b""),
-            await status_of(peers, DEVICE + "ListTasks", b""),
+            await status_of(peers, DEVICE + "ListSeries", b""),
         ]
 
     assert found == [grpc.StatusCode.UNIMPLEMENTED] * len(found)
@@ -147,21 +148,21 @@ async def test_only_certificates_of_the_right_authority_get_in(target: Deployed)
         "a stranger's device": credentials(ca, stranger.issue_device()),
         "a stranger's aggregator": credentials(ca, stranger.issue_aggregator("beta", ["127.0.0.1"])),
     }
-    query = TASK_LIST_QUERY.encode(target.written.name)
+    query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment=target.written.name))
     found: dict[str, grpc.StatusCode] = {}
     async with healthy(target):
         for name, one in strangers.items():
             async with target.channel(0, one) as channel:
-                found[name] = await status_of(channel, DEVICE + "ListTasks", query)
+                found[name] = await status_of(channel, DEVICE + "ListSeries", query)
             async with target.channel(0, one, peer=True) as channel:
                 found[f"{name}, peer port"] = await status_of(channel, PEER + "GetStatus", b"")
         async with target.channel(0, credentials(ca, device), peer=True) as channel:
             found["a device at the peer port"] = await status_of(channel, PEER + "GetStatus", b"")
         fooled = credentials(stranger.certificate.public_bytes(Encoding.PEM), device)
         async with target.channel(0, fooled) as channel:
-            found["a client that trusts others"] = await status_of(channel, DEVICE + "ListTasks", query)
+            found["a client that trusts others"] = await status_of(channel, DEVICE + "ListSeries", query)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{target.written.plans[0].device_port}") as channel:
-            found["plaintext"] = await status_of(channel, DEVICE + "ListTasks", query)
+            found["plaintext"] = await status_of(channel, DEVICE + "ListSeries", query)
 
     assert {name: code for name, code in found.items() if code not in NO_ENTRY} == {}
 

@@ -27,10 +27,11 @@ from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason, SignatureError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SeriesQuery
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER
-from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS, TASK_LIST_QUERY
+from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
+from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
 from fleetcount_relay.app import _load_tls
 from fleetcount_relay.config import load_relay_config
 from fleetcount_relay.forwarding import Forwarder
@@ -548,7 +549,7 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
 
 
 async def test_a_relay_takes_uploads_of_devices_alone() -> None:
-    calls = {"ListTasks": TASK_LIST_QUERY.encode("test"), "OpenSessions": b"", "Upload": b""}
+    calls = {"ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test")), "OpenSessions": b"", "Upload": b""}
     async with relayed() as here, running_relay(here) as (endpoint, _):
         reader = device_authority().issue_new(Purpose.READER, "ann")
         authority = here.authority.certificate.public_bytes(Encoding.PEM)
@@ -565,7 +566,7 @@ async def test_a_relay_takes_uploads_of_devices_alone() -> None:
                 found[method] = await call.code()
 
     assert found == {
-        "ListTasks": grpc.StatusCode.OK,
+        "ListSeries": grpc.StatusCode.OK,
         "OpenSessions": grpc.StatusCode.PERMISSION_DENIED,
         "Upload": grpc.StatusCode.PERMISSION_DENIED,
     }

@@ -8,7 +8,8 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from fleetcount_protocol.wire.device import TASK_LIST_QUERY
+from fleetcount_protocol.messages import SeriesQuery
+from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
 
 from tests.support.deployment import Deployed
 
@@ -48,7 +49,9 @@ async def healthy(pair: Deployed) -> AsyncIterator[Callable[[], float]]:
     assert after == before
     for position in range(pair.count):
         async with pair.channel(position) as channel:
-            listed = await status_of(channel, DEVICE + "ListTasks", TASK_LIST_QUERY.encode(pair.written.name))
+            listed = await status_of(
+                channel, DEVICE + "ListSeries", SERIES_LIST_QUERY.encode(SeriesQuery(deployment=pair.written.name))
+            )
             assert listed is grpc.StatusCode.OK
     grown = [resident_kib(pid) - kib for pid, kib in zip(after, memory, strict=True)]
     assert max(grown) < 64 * 1024, grown

@@ -13,7 +13,7 @@ import grpc
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_TASK_LIST_BYTES
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_SERIES_LIST_BYTES
 from fleetcount_protocol.wire.call_metadata import CARRIED_HEADER
 from fleetcount_protocol.wire.device_columns import split_entries
 from fleetcount_transport.logs import log
@@ -70,7 +70,7 @@ def upstream_options(aggregator_id: AggregatorId) -> list[tuple[str, int | str]]
     """Return the options of a channel to an aggregator."""
     return [
         ("grpc.ssl_target_name_override", str(aggregator_id)),
-        ("grpc.max_receive_message_length", MAX_TASK_LIST_BYTES + _HEADROOM_BYTES),
+        ("grpc.max_receive_message_length", MAX_SERIES_LIST_BYTES + _HEADROOM_BYTES),
         ("grpc.max_send_message_length", MAX_BATCH_BYTES + _HEADROOM_BYTES),
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 200),

@@ -41,7 +41,6 @@ _DEVICES: Final = frozenset({Purpose.DEVICE})
 _READERS: Final = _DEVICES | {Purpose.READER}
 _OPEN_SESSIONS: Final = "OpenSessions"
 _UNARY: Final = {
-    "ListTasks": _READERS,
     "ListSeries": _READERS,
     _OPEN_SESSIONS: _DEVICES,
     "GetRelease": _READERS,
