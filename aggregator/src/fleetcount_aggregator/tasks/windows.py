@@ -88,6 +88,7 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
             log.info("window_missing", series=str(one.series_id), window=one.index, reason=one.missing)
     context.failpoints.hit("series.after_window_store")
     if opened is not None:
+        log.info("window_announced", task=str(opened.task_id), series=str(series.series_id), window=rows[-1].index)
         context.take_up(opened, State.ANNOUNCED)
     return True
 
