@@ -18,6 +18,7 @@ from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_protocol.errors import SignatureError, TaskError
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.series import SignedSeries
 from fleetcount_protocol.series.signed_file import encode_signed_series
 from fleetcount_protocol.series.signing import sign_series
@@ -312,7 +313,7 @@ async def test_a_task_waits_for_its_verify_key_and_is_refused_in_the_end(tmp_pat
     for _ in range(10):
         await directory.poll()
 
-    assert [len(one.series.domain.names) for one in network.core(0).context.series.values()] == [8]
+    assert [window_task(one.series, 0).values for one in network.core(0).context.series.values()] == [8]
     assert "never.verify-seed" in (tmp_path / "never.refused").read_text()
 
 
