@@ -39,7 +39,7 @@ from fleetcount_protocol.wire.topics import session_topic
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.connections import own_transport
 from fleetcount_simulator.network.parties import Parties, running
-from one_window import draft
+from one_window import draft, once
 from rows import Row, quick, report, smoke
 
 TIMES: Final = 10
@@ -119,10 +119,8 @@ def question(parties: Parties) -> Task:
     asked = draft(
         parties.deployment.aggregators,
         domain,
-        math.ceil(time.time()) + 3,
-        (7_200, 60),
+        once(math.ceil(time.time()) + 3, 7_200, 60, expiry_s=1_740),
         sampling_rate=Fraction(2, 5),
-        expiry_s=1_740,
         deployment=parties.deployment.name,
         release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20)),
     )

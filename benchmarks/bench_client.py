@@ -40,7 +40,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, SeriesId, SessionId, T
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_protocol.task.task import Aggregator, HpkeKey, Task
-from one_window import draft
+from one_window import draft, once
 from rows import Row, quick, report, smoke
 
 DEVICE = Digest(bytes(32))
@@ -70,7 +70,7 @@ def make_aggregator(number: int) -> Aggregator:
 
 def make_window(aggregators: Sequence[Aggregator]) -> Task:
     """Return the only window of the benchmark's question: in which of 999 cells?"""
-    return window_task(draft(aggregators, CELLS, OPENS, (100, 100), expiry_s=100, min_batch_size=10), 0)
+    return window_task(draft(aggregators, CELLS, once(OPENS, 100, 100, expiry_s=100), min_batch_size=10), 0)
 
 
 def seal(task: Task, keys: tuple[TaskKey, ...], made: ReportParts) -> list[bytes]:

@@ -52,7 +52,7 @@ from fleetcount_protocol.wire.device import (
 )
 from fleetcount_simulator.network.deployments import Deployment, local_plans, write_aggregators
 from fleetcount_simulator.network.parties import submit_question
-from one_window import SEED, draft
+from one_window import SEED, draft, once
 from rows import Row, quick, report, smoke
 
 HELPER = 1
@@ -241,9 +241,7 @@ def ask(deployment: Deployment, number: int) -> Task:
     question = draft(
         deployment.aggregators,
         places,
-        math.ceil(time.time()) + 3,
-        (3_600, 3_600),
-        expiry_s=2_800,
+        once(math.ceil(time.time()) + 3, 3_600, 3_600, expiry_s=2_800),
         name=f"question {number}",
         signal=f"Vehicle.Bench{number}",
     )

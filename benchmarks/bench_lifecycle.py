@@ -44,7 +44,7 @@ from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Aggregator
 from fleetcount_simulator.network.deployments import Deployment
 from fleetcount_transport.logs import configure
-from one_window import SEED, draft, signed_by
+from one_window import SEED, draft, once, signed_by
 from rows import Row, Unit, quick, report, smoke
 from stored_window import context_over, identity_of
 
@@ -91,12 +91,10 @@ def seat_of(deployment: Deployment) -> Seat:
     return Seat(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
 
 
-async def take_on(context: Context, seat: Seat, number: int, opens: int, **changes: object) -> InstalledSeries:
+async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule) -> InstalledSeries:
     """Store a question about a signal of its own as one that every aggregator has; return it."""
     places = Categories(names=tuple(f"place {one}" for one in range(100)))
-    asked = draft(
-        seat.aggregators, places, opens, (60, 60), name=f"question {number}", signal=f"Vehicle.Bench{number}", **changes
-    )
+    asked = draft(seat.aggregators, places, schedule, name=f"question {number}", signal=f"Vehicle.Bench{number}")
     await adopt_series(context, signed_by(asked, seat.keys), SEED)
     series = context.series[asked.series_id]
     for other in series.others:
@@ -157,7 +155,7 @@ async def fill(seat: Seat) -> None:
                 round_two_s=60,
                 expiry_s=30 * 86_400,
             )
-            series = await take_on(context, seat, number, now, schedule=schedule)
+            series = await take_on(context, seat, number, schedule)
             # Keys of ended windows are gone: here they lie in memory and not in a file each.
             passing = context_over(MemoryStore(), seat.identity, InlineWorkers())
             rows = [await task_row(passing, series.window(index)) for index in range(WINDOWS)]
@@ -174,10 +172,7 @@ async def open_many(seat: Seat) -> None:
     async with store_of(seat.config) as store:
         context = context_over(store, seat.identity, InlineWorkers())
         for number in range(OPEN):
-            schedule = Schedule(
-                first=opens, every_s=2 * 86_400, windows=1, round_one_s=86_400, round_two_s=86_400, expiry_s=86_400
-            )
-            series = await take_on(context, seat, ENDED + number, opens, schedule=schedule)
+            series = await take_on(context, seat, ENDED + number, once(opens, 86_400, 86_400))
             window = series.window(0)
             row = replace(await task_row(context, window), state=State.COLLECTING)
             decided = WindowRow(series_id=series.series_id, index=0, task_id=window.task_id)

@@ -51,7 +51,7 @@ from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Aggregator, Release, ReleaseKind, Task
 from fleetcount_simulator.network.ports import free_ports
 from meter import Meter
-from one_window import draft, signed_by
+from one_window import draft, once, signed_by
 from rows import Row, Unit, quick, report, smoke
 from side_by_side import ENDING_S, Results, in_both
 from stored_window import context_over, identity_of, put
@@ -115,8 +115,7 @@ def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Seque
     series = draft(
         described(signing, ports),
         Categories(names=tuple(f"cell {one}" for one in range(1, values + 1))),
-        int(time.time()) - 30,
-        (10, 10),
+        once(int(time.time()) - 30, 10, 10),
         sampling_rate=Fraction(1, 4),
         name="a million",
         signal="Vehicle.Speed",

@@ -1,4 +1,4 @@
-"""What benchmarks ask: a question of one window."""
+"""What benchmarks ask: a question, mostly of one window."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,25 +21,27 @@ LEAST_EVERY_S: Final = 60
 """An aggregator makes a window's task so long before it opens, or as soon as the question is there."""
 
 
+def once(opens: int, round_one_s: int, round_two_s: int, *, expiry_s: int = 86_400) -> Schedule:
+    """Return the schedule of one window, which opens at a Unix second."""
+    return Schedule(
+        first=opens,
+        every_s=max(LEAST_EVERY_S, round_one_s + round_two_s),
+        windows=1,
+        round_one_s=round_one_s,
+        round_two_s=round_two_s,
+        expiry_s=expiry_s,
+    )
+
+
 def draft(
     aggregators: Sequence[Aggregator],
     domain: ValueDomain,
-    opens: int,
-    rounds_s: tuple[int, int],
+    schedule: Schedule,
     *,
     sampling_rate: Fraction = Fraction(1, 10),
-    expiry_s: int = 86_400,
     **changes: Any,
 ) -> Series:
-    """Return a sampling question of one window, which opens at a Unix second and has rounds of so many seconds."""
-    schedule = Schedule(
-        first=opens,
-        every_s=max(LEAST_EVERY_S, sum(rounds_s)),
-        windows=1,
-        round_one_s=rounds_s[0],
-        round_two_s=rounds_s[1],
-        expiry_s=expiry_s,
-    )
+    """Return a sampling question that nobody has signed, with some fields changed."""
     fields: dict[str, Any] = {
         "name": "bench",
         "deployment": "bench",
