@@ -80,8 +80,8 @@ class Chain:
             CheckFailedError: a record of another question or window, or one that names another record before it.
         """
         place, link = record.task.series, record.chain
-        task = None if place is None else self.task(place.index)
-        if place is None or link is None or not isinstance(task, Task) or record.task_id != task.task_id:
+        task = self.task(place.index)
+        if not isinstance(task, Task) or record.task_id != task.task_id:
             raise CheckFailedError(f"the record of task {record.task_id} is of no window of this question")
         before = None if self.last < 0 else self.last
         if (link.previous_index, link.previous) != (before, self._record and self._record.digest):

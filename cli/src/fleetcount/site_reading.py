@@ -149,7 +149,7 @@ def _release(source: Source, folder: Path) -> Entry:
         raise UsageError(f"{source.path}: {error}") from error
     verify_record_signatures(record, signatures, source.trusted)
     task = record.task
-    if task.series is not None and task.series.index > 0:
+    if task.series.index > 0:
         raise UsageError(f"{source.path} is one of many windows; publish the directory of their records")
     table = _single_table(record)
     places = _places(task)
