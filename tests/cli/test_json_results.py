@@ -66,8 +66,9 @@ def test_what_a_device_says_of_itself(document: Callable, offered: tuple[Path, A
     ledger = document("device", "ledger", "--config", config)
     log = document("device", "log", "--config", config)
 
-    assert (listed[0]["name"], listed[0]["state"], listed[0]["reserved"]) == (series.name, "offered", 0)
-    assert ledger["refused"][0]["rule"] == "total_epsilon"
+    states = {one["name"]: (one["state"], one["reserved"]) for one in listed}
+    assert states == {series.name: ("offered", 0), "too much": ("refused", 0)}
+    assert ledger["refused"][0]["rule"] == "smallest_min_batch_size"
     assert (ledger["answered"], ledger["reserved"], ledger["charges"]) == (0, 0, [])
     assert any("refused: 'too much'" in one["text"] for one in log)
     assert document("device", "question", "reserved", "--config", config) == []

@@ -98,7 +98,7 @@ async def test_records_are_kept_one_by_one_and_gaps_are_named_with_their_reason(
     assert "paused: windows 2 to 3" in ahead
     assert ahead[-1].startswith("next: window 4 opens")
     assert "got: 1 new records, 1 in all" in first.out, first
-    assert "no record: windows 2 to 3: no task; the next record will say why" in between
+    assert "no record: windows 2 to 3: paused; the next record will say why" in between
     assert "2 of 6 windows released, the last is window 1; all signatures and the chain hold" in between
     assert "got: 2 new records, 3 in all, every signature checked" in second.out
     assert "missing: windows 2 to 3: paused" in second.out
@@ -183,7 +183,7 @@ async def test_waiting_goes_on_until_the_last_window_ends(running: Running, monk
     ran = await waiting
 
     assert "got: 5 new records, 5 in all" in ran.out, ran
-    assert "no record: window 5: no task" in ran.out
+    assert "no record: window 5: stopped" in ran.out
     assert "the last window closed" in ran.out
 
 

@@ -1,35 +1,56 @@
 """What the soak counts is there to be seen: files, descriptors, memory, bytes a task."""
 
-import gc
-import os
-from contextlib import ExitStack
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
 import grpc
 import grpc.aio
 import pytest
+from fleetcount_protocol.series.series import Series
 
 from tests.campaign import soak
 from tests.campaign.soak import Held, Soak, allowed, grown, held, too_slow
+from tests.support.series_samples import sampling_series
 
 KIB = 1024
 
 
+GROWS = """
+import sys
+from pathlib import Path
+print("ready", flush=True)
+input()
+files = [(Path(sys.argv[1]) / str(number)).open("wb") for number in range(20)]
+for file in files:
+    file.write(bytes(64 * 1024))
+    file.flush()
+kept = b"1" * (32 * 1024 * 1024)
+print("grown", flush=True)
+input()
+"""
+
+
+@pytest.mark.processes
 def test_what_a_process_opens_and_writes_is_counted(tmp_path: Path) -> None:
-    gc.collect()  # Descriptors that tests before left to the collector close now, and not in between.
-    before = held(os.getpid(), tmp_path, ended=0)
-    with ExitStack() as stack:
-        for number in range(20):
-            stack.enter_context((tmp_path / str(number)).open("wb")).write(bytes(64 * KIB))
-        kept = b"\1" * (32 * KIB * KIB)
-        after = held(os.getpid(), tmp_path, ended=10)
+    """In a process of its own: what tests before this one left open here may close in between."""
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", GROWS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        before = held(child.pid, tmp_path, ended=0)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "grown\n"
+        after = held(child.pid, tmp_path, ended=10)
 
     growth = grown(before, after)
     assert growth["descriptors"] >= 20 > allowed(2.5)["descriptors"]
     assert growth["files"] == 20
     assert growth["bytes_a_task"] == 2 * 64 * KIB
-    assert growth["own_mib"] > len(kept) / KIB**2 / 2
+    assert growth["own_mib"] > 32 / 2
 
 
 def test_growth_is_what_came_after_the_first_look() -> None:
@@ -44,8 +65,9 @@ def test_growth_is_what_came_after_the_first_look() -> None:
 class _Deployment:
     """Stands for one whose tasks are not there in time, or end in an error."""
 
-    def submit(self, task: object, key: bytes) -> None:
-        """Take any task."""
+    def submit(self, question: Series) -> Series:
+        """Take any question."""
+        return question
 
 
 def _call_failed(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
@@ -67,10 +89,10 @@ async def test_a_task_that_is_not_there_in_time_ends_no_soak_and_is_told_of(
     async def nowhere(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(soak, "signed_task_of", nowhere)
+    monkeypatch.setattr(soak, "offer_of", nowhere)
     run = Soak(cast("Any", _Deployment()), cast("Any", None))
 
-    await run.one(cast("Any", type("Named", (), {"name": "question 7"})), b"")
+    await run.one(sampling_series(name="question 7"))
 
     assert (len(run.slow), len(run.wrong)) == (slow, wrong)
     assert "question 7" in [*run.slow, *run.wrong][0]

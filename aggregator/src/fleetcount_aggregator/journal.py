@@ -143,11 +143,8 @@ async def once(
     """
     context.check_whole(task_id)
     name = step_name(step, batch)
-    known = await context.store.step(task_id, name)
-    if known is None:
-        key = (task_id, name)
-        begin = partial(_take, context, task_id, step, name, request, work, within or nullcontext())
-        known = await context.steps_under_way.once(key, begin)
+    begin = partial(_known_or_taken, context, task_id, step, name, request, work, within or nullcontext())
+    known = await context.steps_under_way.once((task_id, name), begin)
     if RULES[step].moves_to is not None and context.states.get(task_id) in RULES[step].allowed:
         await context.catch_up(task_id)  # It was stored, and the store's answer was lost.
     if known.request != request:
@@ -155,7 +152,7 @@ async def once(
     return known.answer
 
 
-async def _take(
+async def _known_or_taken(
     context: Context,
     task_id: TaskId,
     step: Step,
@@ -164,6 +161,10 @@ async def _take(
     work: Entry | Callable[[], Awaitable[Entry]],
     within: AbstractContextManager[None],
 ) -> StepRow:
+    # Looked for by the one call that takes it: what another has stored since is not begun again.
+    known = await context.store.step(task_id, name)
+    if known is not None:
+        return known
     rule, state = RULES[step], context.states[task_id]
     if state not in rule.allowed:
         raise StateConflictError(state, name)

@@ -233,6 +233,7 @@ def _series_json(series: "SeriesLine") -> dict[str, Any]:
         "next": None if series.opens is None else series.following,
         "opens": series.opens,
         "missing": {reason: list(windows) for reason, windows in series.missing.items()},
+        "refused_by": series.refused_by,
     }
 
 
@@ -255,5 +256,7 @@ def _series_lines(series: "SeriesLine") -> Iterator[str]:
     following = "no window to come" if series.opens is None else f"window {series.following} at {utc(series.opens)}"
     head = f"series {series.series_id.hex()[:12]}  {series.released} of {series.windows} released"
     yield f"{head}, {following}  {series.name}"
+    if series.refused_by:
+        yield f"    {series.refused_by} does not take the series; its log says why"
     for reason, windows in sorted(series.missing.items()):
         yield f"    missing: {reason} {len(windows)}, the last is window {windows[-1]}"

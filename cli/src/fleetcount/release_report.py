@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fleetcount_analysis.interval_words import BELOW_NOISE, interval_text, level_text
-from fleetcount_mechanisms.accounting.series_statement import NEIGHBOURS
 from fleetcount_mechanisms.design import Outputs
-from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
@@ -20,7 +18,6 @@ from fleetcount_protocol.release import (
     sides_words,
     verify_record_signatures,
 )
-from fleetcount_protocol.task.domain import Prefixes
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Task
 
@@ -133,20 +130,10 @@ def statement_lines(record: ReleaseRecord, *, explain: bool = False) -> list[str
     """Return the privacy statement in plain sentences, what is said of the participants, and every view on request."""
     noise = ", ".join(sorted({law.law for law in record.noise}))
     return [
-        *privacy_lines(record.task.design, _views(record), explain=explain),
+        *privacy_lines(record.task.design, record.statement, explain=explain),
         f"At least {record.participants_at_least} took part; each of the {len(record.noise)} aggregators added its own"
         f" noise ({noise}).",
     ]
-
-
-def _views(record: ReleaseRecord) -> tuple[AdversaryView, ...]:
-    """Return the views of the statement; where all answers of a device are one, those of one answer alone."""
-    views = record.statement
-    public = {(view.epsilon, view.delta) for view in views if view.adversary == views[0].adversary}
-    # A single walk has one truth a device too, but tells it in the releases of several windows.
-    if len(public) > 1 or isinstance(record.task.domain, Prefixes):
-        return views
-    return tuple(view for view in views if view.neighbours == NEIGHBOURS[0]) or views
 
 
 def release_json(record: ReleaseRecord, truths: Sequence[int] | None = None) -> dict[str, Any]:
@@ -171,6 +158,6 @@ def release_json(record: ReleaseRecord, truths: Sequence[int] | None = None) -> 
         "task_id": record.task_id.hex(),
         "level": str(record.level),
         "participants_at_least": record.participants_at_least,
-        "statement": statement_json(record.task.design, _views(record)),
+        "statement": statement_json(record.task.design, record.statement),
         "cells": cells,
     }

@@ -368,7 +368,7 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
 
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
         await client.subscribe(series_filter("test"), qos=1)
-        await next_on(client, "task")
+        await next_on(client, "series")
         await client.subscribe(receipt_topic("test", ALPHA, CAR, device.secrets[0].session_id), qos=1)
         payload = INSTALMENT.encode(device.first(0)[0])
         receipt = None
@@ -602,7 +602,7 @@ async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
         aiomqtt.Client("127.0.0.1", broker_port) as client,
     ):
         await client.subscribe(series_filter("test"), qos=1)
-        await next_on(client, "task")
+        await next_on(client, "series")
         await client.subscribe(receipt_topic("test", ALPHA, CAR, device.secrets[0].session_id), qos=1)
         await client.publish(topic, payload, qos=1)
         while not groups:
@@ -712,7 +712,7 @@ async def test_an_aggregator_that_holds_the_broker_up_goes_on_serving(
 
     async with asyncio.timeout(60), taking(core, broker_port, 5), aiomqtt.Client("127.0.0.1", broker_port) as client:
         await client.subscribe(series_filter("test"), qos=1)
-        await next_on(client, "task")
+        await next_on(client, "series")
         await client.subscribe("fleetcount/v1/test/+/receipt/+/+", qos=1)
         for user in users:
             await client.publish(report_topic("test", ALPHA, user, task.task_id), payload, qos=1)

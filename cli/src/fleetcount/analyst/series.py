@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fleetcount_analysis.answers import Answer, Region, difference, total
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.accounting.series_statement import plain_words, series_views
+from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.series.series import Series as AskedSeries
 from fleetcount_protocol.series.signing import verify_signed_series
@@ -190,13 +191,13 @@ class Series(Tabular):
     def budget(self) -> Budget:
         """Return what the series costs a device that answers every window, in all and so far."""
         asked, last = self.asked, self.kept.last
-        one, day, whole = self.statement.views[:3]
+        one, day, whole = _public(self.statement.views)
         begun = replace(asked.schedule, windows=last + 1).shape(asked.coin)
         return Budget(
             one_answer=one.epsilon,
             one_day=day.epsilon,
             whole_series=whole.epsilon,
-            so_far=series_views(asked.design, begun, asked.delta)[2].epsilon,
+            so_far=_public(series_views(asked.design, begun, asked.delta))[2].epsilon,
             delta=whole.delta,
             windows=asked.schedule.windows,
             released=len(self.windows),
@@ -258,3 +259,9 @@ class CellSeries(Tabular):
 
     def __repr__(self) -> str:
         return f"<CellSeries {self.label!r} of {len(self.columns['window'])} windows>"
+
+
+def _public(views: Sequence[AdversaryView]) -> tuple[AdversaryView, AdversaryView, AdversaryView]:
+    """Return what the public learns of one answer, one day and all of them, which of one window are the same."""
+    found = [view for view in views if view.adversary == views[0].adversary]
+    return found[0], found[len(found) // 2], found[-1]

@@ -47,13 +47,13 @@ def statement_of(case: Case) -> tuple[Statement, ...]:
     probability delta in each release is seen at least once with probability 1 - (1 - delta)^T. The same holds for
     T losses (eps, delta) (Kairouz, Oh, Viswanath 2015, Theorem 3.3).
 
-    A series has a statement of its own: for each adversary what one answer, one day and all windows tell at one delta
-    (`fleetcount_mechanisms.accounting.series_statement`).
+    A series of many windows has a statement of its own: for each adversary what one answer, one day and all windows
+    tell at one delta (`fleetcount_mechanisms.accounting.series_statement`).
 
     Raises:
         ScenarioError: a mechanism that cannot ask this question.
     """
-    if case.epochs.series is not None:
+    if case.epochs.series is not None and case.epochs.series.windows > 1:
         return _of_series(case, case.epochs.series)
     allowed = answers_allowed(case)
     answered = case.epochs.count if allowed is None else min(case.epochs.count, allowed)
