@@ -189,9 +189,8 @@ def _statement(record: ReleaseRecord) -> list[str]:
 
 
 def _window(record: ReleaseRecord) -> Window:
-    place = record.task.series
     return Window(
-        index=0 if place is None else place.index,
+        index=record.task.series.index,
         opens=record.task.round_one_opens,
         released_at=record.released_at,
         digest=record.digest.hex(),
