@@ -37,8 +37,7 @@ from tests.support.fuzz_decoders import rule_of, search, seeds  # noqa: E402 - p
 from tests.support.fuzz_fields import crossed  # noqa: E402 - path
 
 TARGET = ROOT / "tests" / "vectors" / "refused"
-LAYOUTS = {"task", "task_file", "task_file_stored"}
-LAYOUTS |= {"series", "series_file", "series_file_stored", "record", "record_json"}
+LAYOUTS = {"task", "series", "series_file", "series_file_stored", "record", "record_json"}
 PADDED = [1 << power for power in range(10, 25)]
 
 
@@ -97,8 +96,8 @@ def session_cases() -> Iterator[dict[str, Any]]:
     now = datetime(2027, 1, 15, tzinfo=UTC)
     time = int(now.timestamp())
     authority, other = (certificates.CertificateAuthority.create(name, now) for name in ("Vectors", "Others"))
-    task = samples.every_task()["sampling_post_quantum"]
-    alpha, key = task.aggregators[0], task.aggregators[0].hpke_keys[0]
+    alpha = samples.keyed_aggregator(0)
+    key = alpha.hpke_keys[0]
 
     def identity(credential: certificates.Credential) -> session.DeviceIdentity:
         return session.DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)

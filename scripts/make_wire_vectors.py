@@ -26,7 +26,7 @@ from fleetcount_protocol.release import set_digest  # noqa: E402 - path
 from fleetcount_protocol.series import derive, key_list, orders, series_json  # noqa: E402 - path
 from fleetcount_protocol.series import signed_file as signed_series_file  # noqa: E402 - path
 from fleetcount_protocol.series.series import decode_series  # noqa: E402 - path
-from fleetcount_protocol.task import signed_file, succession, task_json  # noqa: E402 - path
+from fleetcount_protocol.task import succession, task_json  # noqa: E402 - path
 from fleetcount_protocol.task.task import decode_task  # noqa: E402 - path
 
 from tests.support import protocol_samples as samples  # noqa: E402 - path
@@ -59,16 +59,13 @@ def refused_only(decode: Any, candidates: Iterator[dict[str, str]]) -> list[dict
 
 
 def tasks() -> list[dict[str, Any]]:
-    """Return tasks of every kind with their ids and signatures."""
+    """Return tasks of every kind with their ids."""
     return [
         {
             "name": name,
             "canonical": task.canonical.hex(),
             "task_id": task.task_id.hex(),
             "task": task_json.task_to_json(task),
-            "signing_keys": [samples.seed_bytes(f"signing {place}").hex() for place in range(len(task.aggregators))],
-            "signatures": [signature.hex() for signature in samples.sign_all(task).signatures],
-            "file": signed_file.encode_signed_task(samples.sign_all(task)).hex(),
             "bad": refused_only(decode_task, cut_and_flipped(task.canonical)),
         }
         for name, task in samples.every_task().items()
@@ -99,11 +96,9 @@ def series() -> list[dict[str, Any]]:
                         "canonical": task.canonical.hex(),
                         "task_id": task.task_id.hex(),
                         "verify_key": derive.window_verify_key(series_samples.SEED, task.task_id).hex(),
-                        "file": signed_file.encode_signed_task(samples.sign_all(task)).hex(),
                         "bad": refused_only(decode_task, cut_and_flipped(task.canonical)),
                     }
                     for task in tasks
-                    if task.series
                 ],
                 "bad": refused_only(decode_series, cut_and_flipped(made.canonical)),
             }
@@ -236,10 +231,10 @@ def sessions() -> list[dict[str, Any]]:
     authority = certificates.CertificateAuthority.create("Vectors", now)
     credential = authority.issue_device("d-vector", now)
     device = session.DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
-    task = samples.every_task()["sampling_post_quantum"]
+    parties = (samples.keyed_aggregator(0), samples.hybrid_aggregator(1))
     privates = [samples.seed_bytes("sealing 0"), samples.seed_bytes("hybrid", 96)]
     found = []
-    for aggregator, private in zip(task.aggregators, privates, strict=True):
+    for aggregator, private in zip(parties, privates, strict=True):
         expiry = int(now.timestamp()) + 86_400
         request, opening = session.new_session(aggregator, aggregator.hpke_keys[0], device, expiry, SeededRandom(1))
         ephemeral = X25519PrivateKey.from_private_bytes(samples.seed_bytes("ephemeral"))

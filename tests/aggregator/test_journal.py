@@ -79,7 +79,7 @@ async def task_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         database = tmp_path / f"{next(made)}.db"
         store: Store = MemoryStore() if request.param == "memory" else SqlStore.open(database, LOG_KEY)
         opened.append(store)
-        row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=state, abort_reason="", installed_at=0)
+        row = TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=state, abort_reason="", installed_at=0)
         await store.install(row)
         return a_context(store, state)
 
@@ -279,7 +279,9 @@ async def test_a_step_survives_its_process(tmp_path: Path) -> None:
     work = Work()
     for _ in range(2):
         store = SqlStore.open(tmp_path / "a.db", LOG_KEY)
-        row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=0)
+        row = TaskRow(
+            task_id=TASK, canonical=b"", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=0
+        )
         context = a_context(store, (await store.install(row)).state)
 
         answer = await take(context, Step.COMMIT, work)
@@ -304,7 +306,7 @@ async def test_a_move_is_made_iff_the_table_of_states_lists_it(task_in: TaskIn) 
 async def test_a_move_learns_the_state_of_the_store() -> None:
     store = MemoryStore()
     await store.install(
-        TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.RELEASED, abort_reason="", installed_at=0)
+        TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.RELEASED, abort_reason="", installed_at=0)
     )
     context = a_context(store, State.COLLECTING)
 

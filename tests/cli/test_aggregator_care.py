@@ -27,7 +27,7 @@ Shell = Callable[..., Any]
 TASK = TaskId(b"t" * 32)
 CONFIG = ("--config", "dep/alpha/aggregator.toml")
 ROW = TaskRow(
-    task_id=TASK, signed=b"signed", verify_key=b"sealed", state=State.COLLECTING, abort_reason="", installed_at=7
+    task_id=TASK, canonical=b"canonical", verify_key=b"sealed", state=State.COLLECTING, abort_reason="", installed_at=7
 )
 
 

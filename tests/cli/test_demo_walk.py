@@ -46,7 +46,7 @@ def counted(question: Question, task: Task, before: ReleaseRecord | None) -> Rel
     """Return the record of a step without any noise, which is as likely as any."""
     assert isinstance(task.domain, Prefixes)
     truths = Counter(task.domain.value_of(reading) for reading in question.scenario.readings)
-    index = 0 if task.series is None else task.series.index
+    index = task.series.index
     link = ChainLink(
         previous=before.digest if before else None, previous_index=index - 1 if before else None, missing=()
     )

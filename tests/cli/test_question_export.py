@@ -42,7 +42,7 @@ class Records:
 
     def add(self, indices: Sequence[int]) -> None:
         for index in indices:
-            before = -1 if self.last is None or self.last.task.series is None else self.last.task.series.index
+            before = -1 if self.last is None else self.last.task.series.index
             link = ChainLink(
                 previous=None if self.last is None else Digest(self.last.digest),
                 previous_index=None if self.last is None else before,

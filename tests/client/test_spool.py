@@ -20,8 +20,6 @@ from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SeriesId, SessionId, TaskId
-from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.task import SignedTask
 
 from tests.client.deployment import Deployment
 
@@ -235,7 +233,7 @@ def test_a_file_in_which_tasks_were_asked_alone_keeps_its_charges_and_goes_on_wi
     assert isinstance(begin(first.device(), task_id=window.task_id), Report)
     first.close()
     connection = sqlite3.connect(path)
-    signed = encode_signed_task(SignedTask(task=window, signatures=()))
+    signed = b"FCSTSK01" + len(window.canonical).to_bytes(4) + window.canonical + b"\0"
     connection.execute("UPDATE task SET canonical=? WHERE task_id=?", (signed, window.task_id))
     unit = b"the charge of a unit is not named after a window"
     connection.execute("UPDATE report SET charge_id=? WHERE task_id=?", (unit, window.task_id))

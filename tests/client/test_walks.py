@@ -44,7 +44,6 @@ def walking(world: Deployment, **changes: object) -> Series:
 
 def released(world: Deployment, task: Task, *busy: int, signers: int = 2) -> ReleaseAnswer:
     """Return the record of a step in which these cells are busy, signed by all."""
-    assert task.series is not None
     assert isinstance(task.domain, Prefixes)
     missing = tuple(MissingWindow(index=index, reason="paused") for index in range(task.series.index))
     made = record(task, chain=ChainLink(previous=None, previous_index=None, missing=missing))

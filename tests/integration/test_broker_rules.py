@@ -24,7 +24,6 @@ from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,
     SESSION_REPLY,
     SESSION_REQUEST,
-    SIGNED_TASK,
 )
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_simulator.network.brokers import find_mosquitto
@@ -74,7 +73,6 @@ def every_topic(users: dict[str, UserName]) -> dict[str, tuple[set[str], set[str
     for name in AGGREGATORS:
         place, connections = (NAME, AggregatorId(name)), {name, SLOT} if name == "alpha" else {name}
         for topic in (
-            topics.task_topic(*place, TASK),
             topics.release_topic(*place, TASK),
             topics.series_topic(*place, SERIES),
         ):
@@ -119,7 +117,7 @@ async def test_everybody_publishes_and_reads_its_own_and_nobody_takes_over_anoth
         for (name, party), topic in itertools.product(parties.items(), (*allowed, "elsewhere")):
             await party.publish(topic, name.encode(), qos=1)
         # Each party's last word to itself: what reaches it has reached it by then.
-        await parties["alpha"].publish(topics.task_topic(NAME, AggregatorId("alpha"), TASK), END.encode(), qos=1)
+        await parties["alpha"].publish(topics.release_topic(NAME, AggregatorId("alpha"), TASK), END.encode(), qos=1)
         found = dict(zip(names, await asyncio.gather(*map(heard, parties.values())), strict=True))
 
     for name in names:
@@ -163,7 +161,7 @@ async def test_who_takes_an_outcome_away_leaves_to_slot_0_what_waits_for_it(enro
 def test_the_shipped_files_fit_the_protocol_and_hold_no_comment_behind_a_value() -> None:
     rows = (DEPLOY / "mosquitto.conf").read_text().splitlines()
     settings = dict(row.split(maxsplit=1) for row in rows if row and not row.startswith("#"))
-    messages = (SIGNED_TASK, RELEASE_ANSWER, SERIES_OFFER, SESSION_REQUEST, SESSION_REPLY, INSTALMENT, INSTALMENT_REPLY)
+    messages = (RELEASE_ANSWER, SERIES_OFFER, SESSION_REQUEST, SESSION_REPLY, INSTALMENT, INSTALMENT_REPLY)
 
     assert [row for row in rows if "#" in row and not row.startswith("#")] == []
     # A broker that takes less cannot keep a record; one that takes more lets a device end an aggregator's connection.

@@ -49,9 +49,9 @@ from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
+from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.succession import SignedSuccession, with_successions
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 from fleetcount_transport.failpoints import Failpoints
 
@@ -282,76 +282,54 @@ class Network:
     # Series.
 
     def series(self, **changes: object) -> tuple[SignedSeries, bytes]:
-        """Return a signed series of sampling windows, one a minute, over 8 values, with `changes`, and its seed."""
-        task = self.task(**{key: changes.pop(key) for key in ("values",) if key in changes})[0].task
+        """Return a signed series of sampling windows, one a minute, over 8 `values`, with `changes`, and its seed."""
         seed = bytes(range(1, 33))
+        values = int(str(changes.pop("values", 8)))
         fields: dict[str, Any] = {
-            **{name: getattr(task, name) for name in ("name", "deployment", "signal", "domain", "mode", "mechanism")},
-            **{name: getattr(task, name) for name in ("release", "upload_style", "time_precision_s", "min_batch_size")},
+            "name": "where are you",
+            "deployment": "test",
+            "signal": "Vehicle.CurrentLocation",
+            "domain": Categories(names=tuple(f"place {one}" for one in range(1, values + 1))),
+            "mode": Mode.SAMPLING,
+            "mechanism": SamplingDie.uniform(Fraction(1, 4), values),
             "schedule": Schedule(
                 first=START + 120, every_s=60, windows=5, round_one_s=10, round_two_s=10, expiry_s=86_400
             ),
             "coin": Coin.WINDOW,
             "participants": Participants.HIDDEN,
             "delta": Fraction(1, 10**9),
-            "aggregators": tuple(replace(seat.aggregator, hpke_keys=()) for seat in self.seats),
+            "release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)),
+            "upload_style": UploadStyle.TWO_INSTALMENTS,
+            "time_precision_s": 10,
+            "min_batch_size": 2,
+            "aggregators": tuple(seat.aggregator for seat in self.seats),
             "verify_seed_digest": Digest(hashlib.sha256(seed).digest()),
-        }
-        series = Series(**(fields | changes))
+        } | changes
+        fields["aggregators"] = tuple(replace(one, hpke_keys=()) for one in fields["aggregators"])
+        series = Series(**fields)
         signatures = tuple(sign_series(series, seat.signing_key) for seat in self.seats)
         return SignedSeries(series=series, signatures=signatures), seed
 
-    # Tasks.
-
-    def task(self, **changes: object) -> tuple[SignedTask, bytes]:
-        """Return a signed sampling task over 8 values, with `changes`, and its verify key."""
-        verify_key = bytes(range(32))
-        values = changes.pop("values", 8)
-        base = Task(
-            name="where are you",
-            deployment="test",
-            signal="Vehicle.CurrentLocation",
-            domain=Categories(names=tuple(f"place {one}" for one in range(1, int(str(values)) + 1))),
-            mode=Mode.SAMPLING,
-            mechanism=SamplingDie.uniform(Fraction(1, 4), int(str(values))),
-            aggregators=tuple(seat.aggregator for seat in self.seats),
-            round_one_opens=START + 10,
-            round_one_closes=START + 20,
-            round_two_closes=START + 30,
-            expiry=START + 86_400,
-            time_precision_s=10,
-            min_batch_size=2,
-            release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)),
-            upload_style=UploadStyle.TWO_INSTALMENTS,
-            verify_key_digest=Digest(hashlib.sha256(verify_key).digest()),
-        )
-        task = replace(base, **changes)  # type: ignore[arg-type]  # the test names fields of Task.
-        return self.sign(task), verify_key
-
-    def sign(self, task: Task) -> SignedTask:
-        """Return the task with everybody's signature."""
-        return SignedTask(task=task, signatures=tuple(sign_task(task, seat.signing_key) for seat in self.seats))
-
     def once(self, **changes: object) -> tuple[SignedSeries, bytes]:
-        """Return a signed series of one window that asks what `task` does with the same changes, and its seed."""
-        task = self.task(**changes)[0].task
-        opens, two_rounds = task.round_one_opens, task.round_two_closes
-        if task.upload_style is UploadStyle.ONE_ENVELOPE:
-            two_rounds = task.round_one_closes
-        rounds, step = two_rounds - opens, task.time_precision_s
-        shared = ("name", "deployment", "signal", "domain", "mode", "mechanism", "release", "upload_style")
-        return self.series(
-            **{name: getattr(task, name) for name in (*shared, "time_precision_s", "min_batch_size")},
-            aggregators=tuple(replace(one, hpke_keys=()) for one in task.aggregators),
-            schedule=Schedule(
-                first=opens,
-                every_s=-(-max(rounds, 60) // step) * step,
-                windows=1,
-                round_one_s=task.round_one_closes - opens,
-                round_two_s=two_rounds - task.round_one_closes,
-                expiry_s=task.expiry - two_rounds,
-            ),
+        """Return a signed series of one window, with `changes`, which may name the task's times, and its seed."""
+        times = {"round_one_opens": 10, "round_one_closes": 20, "round_two_closes": 30, "expiry": 86_400}
+        opens, one_closes, two_closes, expiry = (int(str(changes.pop(one, START + at))) for one, at in times.items())
+        if changes.get("upload_style") is UploadStyle.ONE_ENVELOPE:
+            two_closes = one_closes
+        step = int(str(changes.get("time_precision_s", 10)))
+        schedule = Schedule(
+            first=opens,
+            every_s=-(-max(two_closes - opens, 60) // step) * step,
+            windows=1,
+            round_one_s=one_closes - opens,
+            round_two_s=two_closes - one_closes,
+            expiry_s=expiry - two_closes,
         )
+        return self.series(**{"schedule": schedule, **changes})
+
+    def task(self, **changes: object) -> Task:
+        """Return the task of the window of `once`."""
+        return window_task(self.once(**changes)[0].series, 0)
 
     async def ask(self, **changes: object) -> Task:
         """Let the leader install a series of one window and hand it to everybody; return the window's task."""

@@ -17,9 +17,9 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import SessionSecret
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment
-from fleetcount_protocol.release.record import Cell, ReleaseRecord
+from fleetcount_protocol.release.record import Cell, ChainLink, MissingWindow, ReleaseRecord
 from fleetcount_protocol.task.domain import Bins, Categories, Frame, H3Cells, Prefixes, SquareGrid
-from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
+from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import (
     Aggregator,
     HpkeKey,
@@ -27,7 +27,6 @@ from fleetcount_protocol.task.task import (
     Release,
     ReleaseKind,
     SeriesRef,
-    SignedTask,
     Task,
     UploadStyle,
 )
@@ -50,21 +49,32 @@ def key_pair(position: int) -> HpkeKeyPair:
     return HpkeKeyPair(position + 1, seed_bytes(f"sealing {position}"))
 
 
+def keyed_aggregator(position: int) -> Aggregator:
+    """Return the aggregator at `position` with its sealing key, as a device fills it in."""
+    pair = key_pair(position)
+    return replace(aggregator(position), hpke_keys=(HpkeKey(key_id=pair.key_id, public_key=pair.public_key),))
+
+
+def hybrid_aggregator(position: int) -> Aggregator:
+    """Return the aggregator at `position` with a sealing key of both kinds in one, id 7."""
+    pair = HpkeKeyPair(7, seed_bytes("hybrid", 96))
+    return replace(aggregator(position), hpke_keys=(HpkeKey(key_id=7, public_key=pair.public_key),))
+
+
 def aggregator(position: int) -> Aggregator:
     """Return the aggregator at `position` as tasks name it."""
-    pair = key_pair(position)
     return Aggregator(
         aggregator_id=AggregatorId(NAMES[position]),
         operator=f"Operator {NAMES[position]}",
         grpc_endpoint=f"127.0.0.1:{7411 + position}",
         mqtt_broker="broker.example:1884",
-        hpke_keys=(HpkeKey(key_id=pair.key_id, public_key=pair.public_key),),
+        hpke_keys=(),
         signing_public_key=signing_key(position).public_key().public_bytes_raw(),
     )
 
 
 def sampling_task(parties: int = 2, **changes: Any) -> Task:
-    """Return a two-round task over a grid of six squares, with the named fields changed."""
+    """Return the first window of two rounds over a grid of six squares, with the named fields changed."""
     fields: dict[str, Any] = {
         "name": "Where are you now?",
         "deployment": "bologna",
@@ -82,12 +92,13 @@ def sampling_task(parties: int = 2, **changes: Any) -> Task:
         "release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(17, 10), level=Fraction(19, 20)),
         "upload_style": UploadStyle.TWO_INSTALMENTS,
         "verify_key_digest": Digest(seed_bytes("verify key digest")),
+        "series": SeriesRef(series_id=SeriesId(seed_bytes("series")), index=0),
     }
     return Task(**(fields | changes))
 
 
 def one_round_task(mode: Mode, **changes: Any) -> Task:
-    """Return a one-round yes/no task with the named fields changed."""
+    """Return the first window of one round of a yes/no question, with the named fields changed."""
     fields: dict[str, Any] = {
         "name": "Faster than 50 km/h?",
         "signal": "Vehicle.Speed",
@@ -99,13 +110,10 @@ def one_round_task(mode: Mode, **changes: Any) -> Task:
     return sampling_task(**(fields | changes))
 
 
-def in_series(task: Task, index: int = 5, *, noised_participants: bool = False, **changes: Any) -> Task:
-    """Return the task as a window of a series: with its place there, and without sealing keys."""
-    series_id = SeriesId(seed_bytes("series"))
-    ref = SeriesRef(series_id=series_id, index=index, noised_participants=noised_participants)
-    aggregators = tuple(replace(one, hpke_keys=()) for one in task.aggregators)
-    fields: dict[str, Any] = {"series": ref, "aggregators": aggregators}
-    return replace(task, **(fields | changes))
+def at_window(task: Task, index: int = 5, *, noised_participants: bool = False, **changes: Any) -> Task:
+    """Return the task as a later window of its series, with the named fields changed."""
+    ref = replace(task.series, index=index, noised_participants=noised_participants)
+    return replace(task, **({"series": ref} | changes))
 
 
 def every_task() -> dict[str, Task]:
@@ -120,8 +128,6 @@ def every_task() -> dict[str, Task]:
     die = SamplingDie(sampling_rate=Fraction(1, 4), values=2, face_probabilities=faces)
     speeds = Bins(edges=(Fraction(0), Fraction(61, 2), Fraction(50)), open_above=False, unit="km/h")
     cells = H3Cells(resolution=9, cells=(0x891EA6D6533FFFF, 0x891EA6D6537FFFF))
-    hybrid = HpkeKeyPair(7, seed_bytes("hybrid", 96))
-    pq = replace(aggregator(1), mqtt_broker="", hpke_keys=(HpkeKey(key_id=7, public_key=hybrid.public_key),))
     rounds = {"round_two_closes": 1_800_000_600}
     grid = SquareGrid(x0=Fraction(0), y0=Fraction(-1), size=Fraction(125), columns=4, rows=8)
     frame = Frame(epsg=25832, offset_x="-683195.58", offset_y="-4928877.56")
@@ -140,7 +146,7 @@ def every_task() -> dict[str, Task]:
         "sampling_places": sampling_task(
             domain=Prefixes(bits=32, cells=(0, 7, 2**32 - 1)), mechanism=SamplingDie.uniform(Fraction(1, 4), 3)
         ),
-        "sampling_post_quantum": sampling_task(aggregators=(aggregator(0), pq)),
+        "sampling_no_broker": sampling_task(aggregators=(aggregator(0), replace(aggregator(1), mqtt_broker=""))),
         "mangat": one_round_task(Mode.RESPONSE),
         "warner": one_round_task(Mode.RESPONSE, mechanism=Warner(Fraction(3, 4))),
         "two_coin": one_round_task(Mode.RESPONSE, mechanism=TwoCoin(Fraction(4, 5), Fraction(1, 5))),
@@ -162,14 +168,6 @@ def every_task() -> dict[str, Task]:
             release=replace(one_sided, thresholds=(3,) * 8 + (9, 10), zooms=2),
         ),
     }
-
-
-def sign_all(task: Task) -> SignedTask:
-    """Return the task with the signatures of all its aggregators; none for a window of a series."""
-    if task.series is not None:
-        return SignedTask(task=task, signatures=())
-    signatures = tuple(sign_task(task, signing_key(position)) for position in range(len(task.aggregators)))
-    return SignedTask(task=task, signatures=signatures)
 
 
 def trusted(task: Task) -> dict[AggregatorId, TrustedAggregator]:
@@ -243,8 +241,11 @@ def record(task: Task | None = None, **changes: Any) -> ReleaseRecord:
         )
         for value in range(1, task.design.cell_count + 1)
     )
+    reasons = ("missed", "paused", "paused")
+    missing = tuple(MissingWindow(index=one, reason=reasons[one % 3]) for one in range(task.series.index))
     fields: dict[str, Any] = {
         "task": task,
+        "chain": ChainLink(previous=None, previous_index=None, missing=missing),
         "cells": cells,
         "statement": statement(),
         "released_at": task.round_two_closes + 120,

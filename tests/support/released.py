@@ -5,11 +5,14 @@ Keys here protect nothing.
 
 import math
 from collections.abc import Callable, Collection
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 from fleetcount.question_records import save_record
+from fleetcount_aggregator.release.record import WindowTerms
 from fleetcount_analysis.reading import exact_estimates, read
+from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, record_to_json, sign_record
@@ -27,6 +30,14 @@ Counts = NDArray[np.int64]
 Truth = Callable[[int], Counts]
 
 
+ONCE = WindowTerms(
+    chain=ChainLink(previous=None, previous_index=None, missing=()),
+    shape=SeriesShape(units=(1,), days=(1,)),
+    delta=Fraction(1, 10**9),
+)
+"""What the record of a question of one window says beyond its task."""
+
+
 def write_series(folder: Path, series: Series, windows: Collection[int], truth: Truth) -> None:
     """Write a directory as `fleetcount question release` keeps it; `truth(index)` are the cells' true counts."""
     folder.mkdir(parents=True)
@@ -41,8 +52,8 @@ def write_series(folder: Path, series: Series, windows: Collection[int], truth: 
 
 
 def write_release(path: Path, task: Task, truth: Counts) -> None:
-    """Write the release file of a single task."""
-    record = _record(task, truth, 1, None)
+    """Write the release file of a first window."""
+    record = _record(task, truth, 1, ONCE.chain)
     path.write_text(record_to_json(record, _signed(record)))
 
 
@@ -50,7 +61,7 @@ def _signed(record: ReleaseRecord) -> tuple[bytes, ...]:
     return tuple(sign_record(record, signing_key(place)) for place in range(len(record.task.aggregators)))
 
 
-def _record(task: Task, truth: Counts, seed: int, link: ChainLink | None) -> ReleaseRecord:
+def _record(task: Task, truth: Counts, seed: int, link: ChainLink) -> ReleaseRecord:
     design, source = task.design, np.random.default_rng(seed)
     raw = source.binomial(truth, float(design.channel[0])) + _noise(design, truth.size, source)
     found = read(design, raw, task.release.level)

@@ -9,7 +9,7 @@ from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.release.record import ChainLink, MissingWindow, NoisedParticipants, ReleaseRecord
+from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule
 from fleetcount_protocol.series.key_list import KeyList, ListedKey
@@ -56,7 +56,7 @@ def sampling_series(parties: int = 2, **changes: Any) -> Series:
         "upload_style": UploadStyle.TWO_INSTALMENTS,
         "time_precision_s": 60,
         "min_batch_size": 10,
-        "aggregators": tuple(replace(aggregator(position), hpke_keys=()) for position in range(parties)),
+        "aggregators": tuple(aggregator(position) for position in range(parties)),
         "verify_seed_digest": Digest(hashlib.sha256(SEED).digest()),
     }
     return Series(**(fields | changes))
@@ -160,10 +160,6 @@ def order(series: Series, number: int, action: OrderAction, from_window: int, po
 def window_record(series: Series, index: int, **changes: Any) -> ReleaseRecord:
     """Return a record of a window, the first of its series, with made-up numbers and the named fields changed."""
     task = window_task(series, index)
-    missing = tuple(MissingWindow(index=one, reason="paused" if one % 3 else "missed") for one in range(index))
     noised = series.participants is Participants.NOISED
-    fields: dict[str, Any] = {
-        "chain": ChainLink(previous=None, previous_index=None, missing=missing),
-        "participants": NoisedParticipants(raw=-3, low=10, high=41) if noised else None,
-    }
+    fields = {"participants": NoisedParticipants(raw=-3, low=10, high=41) if noised else None}
     return record(task, **(fields | changes))

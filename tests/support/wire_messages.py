@@ -44,12 +44,9 @@ from fleetcount_protocol.wire import series as series_codec
 from fleetcount_protocol.wire.strict import WireMessage
 
 from tests.support.protocol_samples import (
-    in_series,
     instalment,
-    one_round_task,
     seed_bytes,
     session_secret,
-    sign_all,
     signing_key,
 )
 from tests.support.series_samples import SEED, key_list, one_round_series, order, sign_everywhere
@@ -102,7 +99,6 @@ def share(name: AggregatorId) -> NoisedShare:
 
 def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     """Return name -> (codec, value) for device.proto."""
-    signed = sign_all(one_round_task(Mode.RESPONSE))
     accepted = SessionAccepted(
         session_id=SessionId(seed_bytes("session id", 16)),
         expiry=1_800_086_400,
@@ -114,11 +110,6 @@ def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     first = instalment(round=1, public_share=b"")
     released = ReleaseAnswer(state=TaskState.RELEASED, record=seed_bytes("record", 500), signatures=SIGNATURES)
     return {
-        "signed_task": (codec.SIGNED_TASK, signed),
-        "signed_task_window": (codec.SIGNED_TASK, sign_all(in_series(one_round_task(Mode.DIRECT)))),
-        "task_list": (codec.TASK_LIST, (signed, signed)),
-        "task_list_empty": (codec.TASK_LIST, ()),
-        "task_list_query": (codec.TASK_LIST_QUERY, "bologna"),
         "session_request": (codec.SESSION_REQUEST, session_request()),
         "session_requests": (codec.SESSION_REQUESTS, (session_request(),)),
         "session_accepted": (codec.SESSION_REPLY, accepted),

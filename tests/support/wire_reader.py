@@ -105,11 +105,9 @@ def _skip_mechanism(task: _Bytes) -> None:
 def _read_task(data: bytes) -> tuple[str, tuple[bytes, ...]]:
     """Return the task's name and its aggregators' Ed25519 keys."""
     task = _Bytes(data)
-    label = task.take(8)
-    if label not in (b"FCTASK01", b"FCTASK02"):
+    if task.take(8) != b"FCTASK02":
         raise ValueError("not a task")
-    if label == b"FCTASK02":
-        task.take(32 + 4 + 1)  # Which window of which series.
+    task.take(32 + 4 + 1)  # Which window of which series.
     name = task.text()
     task.text()
     task.text()
@@ -131,9 +129,7 @@ def _read_task(data: bytes) -> tuple[str, tuple[bytes, ...]]:
     for _ in range(task.number(1)):
         for _ in range(4):
             task.text()
-        for _ in range(task.number(1)):
-            task.number(1)
-            task.take(1216 if task.number(2) == 0x647A else 32)
+        task.take(1)
         keys.append(task.take(32))
     task.end()
     return name, tuple(keys)
@@ -158,8 +154,7 @@ def verify_record(data: bytes, signatures: Sequence[bytes]) -> ReadRecord:
         InvalidSignature: a signature does not verify.
     """
     record = _Bytes(data)
-    label = record.take(8)
-    if label not in (b"FCRECD01", b"FCRECD02"):
+    if record.take(8) != b"FCRECD02":
         raise ValueError("not a record")
     task = record.sized(4)
     name, keys = _read_task(task)
@@ -167,8 +162,7 @@ def verify_record(data: bytes, signatures: Sequence[bytes]) -> ReadRecord:
         raise ValueError("not one signature an aggregator")
     for key, signature in zip(keys, signatures, strict=True):
         Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
-    if label == b"FCRECD02":
-        _skip_link(record)
+    _skip_link(record)
     record.take(8)
     if record.number(1):
         record.take(8)

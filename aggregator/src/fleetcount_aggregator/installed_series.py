@@ -10,7 +10,6 @@ from fleetcount_protocol.ids import AggregatorId, SeriesId
 from fleetcount_protocol.series.derive import window_task, window_verify_key
 from fleetcount_protocol.series.orders import SignedOrder, skipped_windows, stopped_at
 from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.task.task import SignedTask
 
 from fleetcount_aggregator.host.states import MissingReason
 from fleetcount_aggregator.installed_task import InstalledTask
@@ -81,7 +80,7 @@ class InstalledSeries:
         """Return the task of a window with its verify key: the same at every aggregator and at any time."""
         task = window_task(self.series, index, survivors)
         return InstalledTask(
-            signed=SignedTask(task=task, signatures=()),
+            task=task,
             verify_key=window_verify_key(self.seed, task.task_id),
             position=self.position,
         )

@@ -9,7 +9,7 @@ from typing import Final
 
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task.circuit import context_of, prio3_for
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.vdaf.two_round import first_instalment_size, second_instalment_size
 
@@ -33,19 +33,14 @@ class Window:
 class InstalledTask:
     """A task this aggregator has checked and stored, and its secret verify key."""
 
-    signed: SignedTask
+    task: Task
     verify_key: bytes = field(repr=False)
     position: int
 
     @property
-    def task(self) -> Task:
-        """The question itself."""
-        return self.signed.task
-
-    @property
     def task_id(self) -> TaskId:
         """The task's name."""
-        return self.signed.task.task_id
+        return self.task.task_id
 
     @property
     def is_leader(self) -> bool:

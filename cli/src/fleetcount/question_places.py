@@ -91,8 +91,6 @@ def walks_of(walk: "DrillDown", records: "Iterator[ReleaseRecord]") -> Iterator[
     number = -1
     for record in records:
         place = record.task.series
-        if place is None:
-            continue
         if steps and place.index // len(walk.levels) != number:
             yield _walked(walk, number, steps)
             steps = []

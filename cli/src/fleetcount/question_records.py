@@ -80,8 +80,8 @@ class Chain:
             CheckFailedError: a record of another question or window, or one that names another record before it.
         """
         place, link = record.task.series, record.chain
-        task = None if place is None else self.task(place.index)
-        if place is None or link is None or not isinstance(task, Task) or record.task_id != task.task_id:
+        task = self.task(place.index)
+        if not isinstance(task, Task) or record.task_id != task.task_id:
             raise CheckFailedError(f"the record of task {record.task_id} is of no window of this question")
         before = None if self.last < 0 else self.last
         if (link.previous_index, link.previous) != (before, self._record and self._record.digest):
@@ -228,8 +228,8 @@ def kept_records(directory: Path, chain: Chain, taken: Taken | None = None) -> I
         except FleetcountError as error:
             raise UsageError(f"{path}: {error}") from error
         place = record.task.series
-        if place is None or place.series_id != chain.series.series_id:
-            of = "no question" if place is None else f"question {place.series_id}"
+        if place.series_id != chain.series.series_id:
+            of = f"question {place.series_id}"
             raise UsageError(f"{path} is of {of}, not of {chain.series.series_id}; a directory holds one question")
         verify_record_signatures(record, signatures, trusted)
         chain.follow(record)
@@ -244,9 +244,6 @@ def save_record(directory: Path, record: ReleaseRecord, signatures: tuple[bytes,
     Raises:
         UsageError, MachineError: it is there already, or cannot be written.
     """
-    place = record.task.series
-    if place is None:
-        raise UsageError("the record is of no window of a question")
-    path = record_path(directory, place.index)
+    path = record_path(directory, record.task.series.index)
     write_file(path, record_to_json(record, signatures).encode(), overwrite=False)
     return path

@@ -148,8 +148,6 @@ def opened_numbers(record: ReleaseRecord) -> tuple[int, ...]:
 
 
 def _counts(series: Series, record: ReleaseRecord, outputs: tuple[int, ...]) -> WindowCounts:
-    if record.task.series is None:
-        raise UsageError("the record is of no window of a question")
     index = record.task.series.index
     return WindowCounts(
         index=index,

@@ -149,7 +149,7 @@ def _release(source: Source, folder: Path) -> Entry:
         raise UsageError(f"{source.path}: {error}") from error
     verify_record_signatures(record, signatures, source.trusted)
     task = record.task
-    if task.series is not None and task.series.index > 0:
+    if task.series.index > 0:
         raise UsageError(f"{source.path} is one of many windows; publish the directory of their records")
     table = _single_table(record)
     places = _places(task)
@@ -189,9 +189,8 @@ def _statement(record: ReleaseRecord) -> list[str]:
 
 
 def _window(record: ReleaseRecord) -> Window:
-    place = record.task.series
     return Window(
-        index=0 if place is None else place.index,
+        index=record.task.series.index,
         opens=record.task.round_one_opens,
         released_at=record.released_at,
         digest=record.digest.hex(),

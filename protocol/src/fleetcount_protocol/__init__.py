@@ -22,7 +22,6 @@ __all__ = [
     "SeriesOffer",
     "SignatureError",
     "SignedSeries",
-    "SignedTask",
     "SquareGrid",
     "Task",
     "TaskError",
@@ -30,15 +29,12 @@ __all__ = [
     "UsageError",
     "decode_record",
     "decode_signed_series",
-    "decode_signed_task",
     "decode_task",
     "encode_record",
-    "encode_signed_task",
     "record_from_json",
     "record_to_json",
     "task_to_json",
     "verify_record_signatures",
-    "verify_signed_task",
 ]
 
 if TYPE_CHECKING:
@@ -64,9 +60,8 @@ if TYPE_CHECKING:
     from fleetcount_protocol.series.series import SignedSeries
     from fleetcount_protocol.series.signed_file import decode_signed_series
     from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid
-    from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
-    from fleetcount_protocol.task.signing import TrustedAggregator, verify_signed_task
-    from fleetcount_protocol.task.task import Mode, ReleaseKind, SignedTask, Task, decode_task
+    from fleetcount_protocol.task.signing import TrustedAggregator
+    from fleetcount_protocol.task.task import Mode, ReleaseKind, Task, decode_task
     from fleetcount_protocol.task.task_json import task_to_json
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
@@ -83,9 +78,8 @@ else:
             "series.series": "SignedSeries",
             "series.signed_file": "decode_signed_series",
             "task.domain": "Bins Categories H3Cells SquareGrid",
-            "task.signed_file": "decode_signed_task encode_signed_task",
-            "task.signing": "TrustedAggregator verify_signed_task",
-            "task.task": "Mode ReleaseKind SignedTask Task decode_task",
+            "task.signing": "TrustedAggregator",
+            "task.task": "Mode ReleaseKind Task decode_task",
             "task.task_json": "task_to_json",
         },
     )

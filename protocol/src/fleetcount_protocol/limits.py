@@ -49,10 +49,8 @@ __all__ = [
     "MAX_SESSION_BYTES",
     "MAX_SESSION_LIFETIME_S",
     "MAX_SIGNATURE_BYTES",
-    "MAX_TASKS_PER_LIST",
     "MAX_TASK_BYTES",
     "MAX_TASK_LIFETIME_S",
-    "MAX_TASK_LIST_BYTES",
     "MAX_TERM",
     "MAX_TEXT_BYTES",
     "MAX_UNIX_TIME",
@@ -90,8 +88,6 @@ MAX_TASK_LIFETIME_S: Final = 100 * DAY_S
 MAX_TASK_BYTES: Final = MIB
 MAX_ZOOMS: Final = 6
 """Squares of once to 32 times the side: from 64 by 32, the largest such grid, to 2 by 1."""
-MAX_TASKS_PER_LIST: Final = 2_048
-MAX_TASK_LIST_BYTES: Final = 3 * MIB
 VERIFY_KEY_BYTES: Final = 32
 ED25519_SIGNATURE_BYTES: Final = 64
 """RFC 8032, section 5.1.6: of tasks, series, key lists, orders and records."""

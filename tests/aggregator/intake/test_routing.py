@@ -38,7 +38,12 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Replica
         assert await one.member.stand() == 1
         one.lead(1)
         row = TaskRow(
-            task_id=TASK, signed=b"signed", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=7
+            task_id=TASK,
+            canonical=b"task",
+            verify_key=b"",
+            state=State.COLLECTING,
+            abort_reason="",
+            installed_at=7,
         )
         await asyncio.to_thread(one.store.data_keys.make, TASK)
         await one.store.install(row)

@@ -151,12 +151,10 @@ async def test_a_link_that_the_own_store_contradicts_is_refused() -> None:
     helper, leader = network.core(1).context, network.core(0).context
     task = helper.tasks[window_task(series, 3).task_id]
     link = await chain_link(leader, leader.tasks[task.task_id])
-    assert link is not None
     gone = tuple(MissingWindow(index=index, reason="missed") for index in (1, 2))
 
     await check_link(helper, task, link)
     for forged in (
-        None,
         replace(link, previous=Digest(bytes(32))),
         replace(link, previous_index=0, missing=gone),
         ChainLink(previous=None, previous_index=None, missing=(MissingWindow(index=0, reason="missed"), *gone)),

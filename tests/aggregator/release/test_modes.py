@@ -21,6 +21,7 @@ from fleetcount_protocol.release import ReleaseRecord, decode_record
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, UploadStyle
 
 from tests.support.aggregators import Network, NoNoise, TestDevice, answer_all
+from tests.support.released import ONCE
 
 LEVEL = Fraction(19, 20)
 NOISED = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=LEVEL)
@@ -48,7 +49,7 @@ async def start(count: int = 2, **changes: object) -> tuple[Network, Task]:
     network = Network(count, limits=Limits(smallest_min_batch_size=2, allow_exact_release=True, allow_one_sided=True))
     await network.start_all()
     if changes.get("mode") in (Mode.RESPONSE, Mode.DIRECT):
-        changes.setdefault("round_two_closes", network.task()[0].task.round_one_closes)
+        changes.setdefault("round_two_closes", network.task().round_one_closes)
     return network, await network.ask(**changes)
 
 
@@ -254,7 +255,7 @@ async def test_shares_are_forgotten_after_the_release(tmp_path: Path) -> None:
 
 
 def test_the_release_time_is_on_the_grid_and_not_before_the_close() -> None:
-    task = Network(2).task()[0].task
+    task = Network(2).task()
 
     assert release_time(task, task.round_two_closes - 100) == task.round_two_closes
     assert release_time(task, task.round_two_closes + 1) == task.round_two_closes + 10
@@ -263,8 +264,8 @@ def test_the_release_time_is_on_the_grid_and_not_before_the_close() -> None:
 def test_records_agree_iff_only_interval_ends_differ_by_one() -> None:
     from dataclasses import replace
 
-    task = Network(2).task(values=2)[0].task
-    record = build_record(task, [5, 0], task.round_two_closes)
+    task = Network(2).task(values=2)
+    record = build_record(task, [5, 0], task.round_two_closes, ONCE)
     cell = record.cells[0]
 
     def with_cell(**changes: int | Fraction) -> ReleaseRecord:

@@ -15,11 +15,12 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.series.fields import Participants
 from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 
 from tests.aggregator.release.test_chain import COINS, DIFFERENCE, records, run_window, standing
 from tests.aggregator.release.test_modes import answer_whole, release, start
 from tests.support.aggregators import Network, answer_all
+from tests.support.released import ONCE
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(100), columns=4, rows=2)
 ZOOMED = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20), zooms=2)
@@ -88,7 +89,7 @@ async def test_the_ledger_of_an_aggregator_is_debited_for_every_zoom() -> None:
     tight = Limits(smallest_min_batch_size=2, largest_epsilon=Fraction(3, 2))
     network = Network(2, limits=tight)
     await network.start_all()
-    direct = {**DIRECT, "round_two_closes": network.task()[0].task.round_one_closes}
+    direct = {**DIRECT, "round_two_closes": network.task().round_one_closes}
 
     with pytest.raises(TaskError, match=r"epsilon"):
         await network.ask(**direct)
@@ -99,7 +100,7 @@ async def test_the_ledger_of_an_aggregator_is_debited_for_every_zoom() -> None:
 async def test_what_several_zooms_tell_is_not_computed_and_so_refused_under_a_limit() -> None:
     network = Network(2, limits=Limits(smallest_min_batch_size=2, largest_posterior=Fraction(99, 100), give_up_s=10))
     await network.start_all()
-    task = await network.ask(**{**DIRECT, "round_two_closes": network.task()[0].task.round_one_closes})
+    task = await network.ask(**{**DIRECT, "round_two_closes": network.task().round_one_closes})
     await answer_whole(network, task, [one_hot(truth) for truth in TRUTHS])
 
     await network.run_to_the_end(task)
@@ -109,9 +110,8 @@ async def test_what_several_zooms_tell_is_not_computed_and_so_refused_under_a_li
 
 
 def test_records_that_differ_in_a_larger_square_do_not_agree() -> None:
-    task = Network(2).task(**{**DIRECT, "round_two_closes": Network(2).task()[0].task.round_one_closes})[0].task
-    assert isinstance(task, Task)
-    record, other = (build_record(task, [*COUNTS[:-1], last], task.round_two_closes) for last in (2, 3))
+    task = Network(2).task(**{**DIRECT, "round_two_closes": Network(2).task().round_one_closes})
+    record, other = (build_record(task, [*COUNTS[:-1], last], task.round_two_closes, ONCE) for last in (2, 3))
 
     assert same_record(record, record)
     assert not same_record(record, other)

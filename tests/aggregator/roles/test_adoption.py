@@ -210,7 +210,7 @@ async def test_windows_and_orders_of_after_the_backup_are_taken_up_and_the_serie
         await network.advance_to(series.schedule.opens(index) - 30)
         await network.look_after_all()
         tasks = [one.task for one in network.core(1).context.live.values()]
-        [task] = [one for one in tasks if one.series is not None and one.series.index == index]
+        [task] = [one for one in tasks if one.series.index == index]
         await answer_all(network, task, [(0, 1), (2, 2)], offset=10 * index)
         await network.run_to_the_end(task)
         return task

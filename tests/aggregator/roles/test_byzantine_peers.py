@@ -503,7 +503,6 @@ async def steered(network: Network, task: Task, target: list[int]) -> tuple[Open
 
 def proposal(network: Network, task: Task, shares: tuple[NoisedShare, ...], numbers: list[int]) -> RecordProposal:
     """Return a record that really follows from the numbers."""
-    assert task.series is not None
     series = network.core(1).context.series[task.series.series_id].series
     first = ChainLink(previous=None, previous_index=None, missing=())
     terms = WindowTerms(chain=first, shape=series.shape, delta=series.delta)

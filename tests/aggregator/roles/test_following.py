@@ -228,7 +228,7 @@ async def test_a_server_that_is_away_while_tasks_are_taken_up_damages_none(
     store = coordinator.store
     assert isinstance(store, SqlStore)
     link, nobody = store.engine._reader, Server(url="postgresql://127.0.0.1:1/nobody")  # type: ignore[attr-defined]
-    here, read_in_work, read_signed = link._server, store.tasks_in_work, store.signed
+    here, read_in_work, read_canonical = link._server, store.tasks_in_work, store.canonical
 
     async def read_and_lose() -> Sequence[TaskId]:
         found = await read_in_work()
@@ -238,7 +238,7 @@ async def test_a_server_that_is_away_while_tasks_are_taken_up_damages_none(
 
     async def come_back_and_read(task_id: TaskId) -> bytes | None:
         link._server = here
-        return await read_signed(task_id)
+        return await read_canonical(task_id)
 
     monkeypatch.setattr(store, "tasks_in_work", read_and_lose)
     monkeypatch.setattr(store, "signed", come_back_and_read)

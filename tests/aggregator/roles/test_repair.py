@@ -117,7 +117,7 @@ async def test_what_a_damaged_task_was_charged_counts_on(tmp_path: Path) -> None
         "UPDATE tasks SET state = 'agreeing' WHERE task_id = ?",
         "UPDATE steps SET answer = x'00' WHERE task_id = ? AND name = 'commit'",
         "UPDATE tasks SET task_id = x'%s' WHERE task_id = ?" % ("07" * 32),
-        "UPDATE tasks SET signed_seal = x'00', rest_seal = x'00' WHERE task_id = ?",
+        "UPDATE tasks SET canonical_seal = x'00', rest_seal = x'00' WHERE task_id = ?",
     ],
     ids=["state", "commit", "key", "tags"],
 )

@@ -54,7 +54,7 @@ def task_id(number: int) -> TaskId:
 
 def row_of(number: int, state: State = State.RELEASED) -> TaskRow:
     return TaskRow(
-        task_id=task_id(number), signed=b"signed", verify_key=b"", state=state, abort_reason="", installed_at=0
+        task_id=task_id(number), canonical=b"canonical", verify_key=b"", state=state, abort_reason="", installed_at=0
     )
 
 

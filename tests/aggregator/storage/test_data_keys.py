@@ -44,7 +44,12 @@ def open_store(directory: Path, key: bytes = KEY, former: SigningKeyKeys | None 
 
 def row() -> TaskRow:
     return TaskRow(
-        task_id=TASK, signed=b"signed", verify_key=b"sealed", state=State.COLLECTING, abort_reason="", installed_at=7
+        task_id=TASK,
+        canonical=b"task",
+        verify_key=b"sealed",
+        state=State.COLLECTING,
+        abort_reason="",
+        installed_at=7,
     )
 
 

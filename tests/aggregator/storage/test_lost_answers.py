@@ -28,7 +28,7 @@ async def opened(directory: Path, url: str, shards: int = 2) -> SqlStore:
     await store.install(
         TaskRow(
             task_id=TASK,
-            signed=b"signed",
+            canonical=b"canonical",
             verify_key=b"sealed",
             state=State.COLLECTING,
             abort_reason="",

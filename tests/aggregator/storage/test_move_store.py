@@ -72,7 +72,7 @@ async def filled(place: StorePlace) -> None:
     store = opened(place)
     sealed = store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
     row = TaskRow(
-        task_id=TASK, signed=b"signed", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
+        task_id=TASK, canonical=b"canonical", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
     )
     await store.install(row)
     await store.install_series(SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7))
@@ -181,7 +181,7 @@ async def fill_shards(place: StorePlace) -> None:
     for task_id in (OPEN, CLOSED, ENDED):
         sealed = store.data_keys.make(task_id).seal(b"the verify key", b"verify key", task_id)
         row = TaskRow(
-            task_id=task_id, signed=b"s", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
+            task_id=task_id, canonical=b"s", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
         )
         await store.install(row)
         for start in range(0, 40, 5):

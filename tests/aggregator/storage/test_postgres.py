@@ -58,7 +58,12 @@ def postgres_cluster() -> Iterator[Cluster]:
 
 def task_row() -> TaskRow:
     return TaskRow(
-        task_id=TASK, signed=b"signed", verify_key=b"sealed", state=State.COLLECTING, abort_reason="", installed_at=7
+        task_id=TASK,
+        canonical=b"task",
+        verify_key=b"sealed",
+        state=State.COLLECTING,
+        abort_reason="",
+        installed_at=7,
     )
 
 

@@ -116,6 +116,24 @@ async def test_a_store_of_every_released_version_goes_on_where_it_was(tmp_path: 
     assert bytes(loaded.batch.input_shares) == b"".join(b"part %d of %2d" % (r, n) for n in (1, 2, 3) for r in (1, 2))
 
 
+@pytest.mark.parametrize("signatures", [0, 2, 5])
+async def test_a_task_of_before_is_found_by_its_bytes_without_what_lay_around_them(
+    tmp_path: Path, signatures: int
+) -> None:
+    path, canonical = unpacked(5, tmp_path), bytes(range(256)) * 300
+    wrapped = b"FCSTSK01" + len(canonical).to_bytes(4) + canonical + bytes([signatures]) + b"\x40" * 65 * signatures
+    with closing(sqlite3.connect(path)) as database:
+        assert len(database.execute("SELECT signed FROM tasks").fetchall()) == 2
+        database.execute("UPDATE tasks SET signed = ? WHERE task_id = ?", (wrapped, TASK))
+        database.commit()
+
+    store = SqlStore.open(path, KEY, None)
+
+    assert await store.canonical(TASK) == canonical
+    assert not await store.damaged()
+    await store.close()
+
+
 @pytest.mark.parametrize("released", RELEASED)
 async def test_a_store_that_is_brought_up_under_another_key_by_mistake_is_left_to_its_own(
     tmp_path: Path, released: int

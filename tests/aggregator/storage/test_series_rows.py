@@ -23,7 +23,7 @@ def open_store(directory: Path) -> SqlStore:
 def task_row(number: int) -> TaskRow:
     return TaskRow(
         task_id=TaskId(bytes([number]) * 32),
-        signed=b"signed",
+        canonical=b"canonical",
         verify_key=b"sealed",
         state=State.ANNOUNCED,
         abort_reason="",

@@ -30,7 +30,7 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
         assert await one.member.stand() == 1
         one.lead(1)
         row = TaskRow(
-            task_id=TASK, signed=b"signed", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=7
+            task_id=TASK, canonical=b"canonical", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=7
         )
         await asyncio.to_thread(one.store.data_keys.make, TASK)
         await one.store.install(row)

@@ -93,7 +93,7 @@ async def reopened(directory: Path, opens: "Opening | None" = None) -> SqlStore:
 
 def task_row(task_id: TaskId = TASK, state: State = State.COLLECTING) -> TaskRow:
     return TaskRow(
-        task_id=task_id, signed=b"signed", verify_key=b"sealed", state=state, abort_reason="", installed_at=7
+        task_id=task_id, canonical=b"canonical", verify_key=b"sealed", state=state, abort_reason="", installed_at=7
     )
 
 
@@ -460,9 +460,9 @@ async def test_a_task_is_installed_once_and_tasks_keep_their_order(store: Store)
     other = TaskId(b"a" * 32)
     await store.install(task_row(other, State.ANNOUNCED))
 
-    stored = await store.install(replace(task_row(), signed=b"other"))
+    stored = await store.install(replace(task_row(), canonical=b"other"))
 
-    assert stored.signed == b"signed"
+    assert stored.canonical == b"canonical"
     assert list(await store.tasks_in_work()) == [TASK, other]
 
 

@@ -77,7 +77,7 @@ async def test_what_is_written_while_a_store_is_checked_is_no_damage(
     place = StorePlace(directory=tmp_path, url=url)
     store = SqlStore.over(open_engine(place), place.file, KEY)
     sealed = store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
-    row = TaskRow(task_id=TASK, signed=b"", verify_key=sealed, state=State.AGREEING, abort_reason="", installed_at=1)
+    row = TaskRow(task_id=TASK, canonical=b"", verify_key=sealed, state=State.AGREEING, abort_reason="", installed_at=1)
     await store.install(row)
     unwritten = {str(one.damage) for one in check_store(place, StoreKeys(KEY, None)).verdicts}
 

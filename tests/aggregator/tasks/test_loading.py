@@ -24,8 +24,7 @@ from fleetcount_protocol.messages import FinishedRecord, Receipt
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.task import Release, ReleaseKind, SignedTask, Task
+from fleetcount_protocol.task.task import Release, ReleaseKind, Task
 
 from tests.support.aggregators import Network, TestDevice, answer_all
 from tests.support.nightly import NIGHTLY
@@ -59,7 +58,7 @@ async def fill(network: Network, series: Series, position: int, last: int) -> No
         task = window_task(series, index)
         row = TaskRow(
             task_id=task.task_id,
-            signed=encode_signed_task(SignedTask(task=task, signatures=())),
+            canonical=task.canonical,
             verify_key=b"",
             state=State.RELEASED,
             abort_reason="",
@@ -239,7 +238,9 @@ async def test_a_task_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Path)
     row = await context.store.task(task.task_id)
     assert row is not None
     other = TaskId(bytes(32))
-    await context.store.install(replace(row, task_id=other, signed=row.signed.replace(b"Vehicle.C", b"Vehicle C")))
+    await context.store.install(
+        replace(row, task_id=other, canonical=row.canonical.replace(b"Vehicle.C", b"Vehicle C"))
+    )
 
     with pytest.raises(DecodeError, match="signal is 'Vehicle CurrentLocation'"):
         await load_tasks(context)

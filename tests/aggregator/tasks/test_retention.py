@@ -18,8 +18,7 @@ from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import AbortTask, FinishedRecord, Receipt, Refusal
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.task.task import Task
 
 from tests.support.aggregators import START, Network, TestDevice, answer_all
 
@@ -196,7 +195,7 @@ def abort_of(task: Task) -> AbortTask:
 async def fill(network: Network, count: int, signal: str) -> list[Task]:
     """Put released tasks of years ago to rest in the leader's store, one an hour, as if each had ended in its turn."""
     store = network.core(0).context.store
-    base = network.task(signal=signal)[0].task
+    base = network.task(signal=signal)
     tasks: list[Task] = []
     for number in range(count):
         moment = START - 3600 * (count - number)
@@ -211,7 +210,7 @@ async def fill(network: Network, count: int, signal: str) -> list[Task]:
         await store.install(
             TaskRow(
                 task_id=task.task_id,
-                signed=encode_signed_task(SignedTask(task=task, signatures=(b"", b""))),
+                canonical=task.canonical,
                 verify_key=b"",
                 state=State.RELEASED,
                 abort_reason="",

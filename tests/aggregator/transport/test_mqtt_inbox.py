@@ -8,7 +8,7 @@ from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.transport.mqtt_inbox import Inbox
 from fleetcount_protocol.ids import AggregatorId, TaskId, UserName
 from fleetcount_protocol.limits import MAX_INSTALMENT_BYTES, MAX_SESSION_BYTES
-from fleetcount_protocol.wire.topics import TopicKind, receipt_filter, report_topic, session_topic, task_topic
+from fleetcount_protocol.wire.topics import TopicKind, receipt_filter, release_topic, report_topic, session_topic
 from fleetcount_transport.admission.admission import Admission
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.mqtt_packets import Publication
@@ -125,7 +125,7 @@ async def test_a_user_whose_messages_failed_is_turned_away_and_no_other() -> Non
         (session_topic("test", ALPHA, UserName("car")), b"", True),
         (session_topic("test", ALPHA, UserName("car")), bytes(MAX_SESSION_BYTES + 1), False),
         (report_topic("test", ALPHA, UserName("car"), TASK), bytes(MAX_INSTALMENT_BYTES + 1), False),
-        (task_topic("test", ALPHA, TASK), b"", False),
+        (release_topic("test", ALPHA, TASK), b"", False),
         (receipt_filter("test", None), b"", False),
         ("elsewhere", b"", False),
     ],

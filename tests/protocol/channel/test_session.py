@@ -30,7 +30,7 @@ from fleetcount_protocol.messages import Instalment, SessionAccepted, SessionReq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.protocol_samples import aggregator, key_pair, seed_bytes, session_secret
+from tests.support.protocol_samples import aggregator, key_pair, keyed_aggregator, seed_bytes, session_secret
 from tests.support.twins import twin_of
 
 NOW = datetime(2027, 1, 15, tzinfo=UTC)
@@ -39,7 +39,7 @@ AUTHORITY = certificates.CertificateAuthority.create("Fleet", NOW)
 CREDENTIAL = AUTHORITY.issue_device(now=NOW)
 DEVICE = DeviceIdentity(certificate=CREDENTIAL.certificate, private_key=CREDENTIAL.private_key)
 ALPHA = AggregatorId("alpha")
-REQUEST, OPENING = new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, TIME + 86_400, SeededRandom(1))
+REQUEST, OPENING = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], DEVICE, TIME + 86_400, SeededRandom(1))
 SECRET = session_secret()
 KEY = SECRET.task_key
 TASK, REPORT = TaskId(seed_bytes("task")), ReportId(seed_bytes("report", 16))
@@ -99,7 +99,7 @@ def test_post_quantum_session_returns_the_secret() -> None:
 
 def test_only_who_holds_the_sealing_key_can_answer_and_only_this_request() -> None:
     accepted, _ = accept(REQUEST)
-    other, _ = new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, TIME + 86_400, SeededRandom(7))
+    other, _ = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], DEVICE, TIME + 86_400, SeededRandom(7))
     ephemeral = X25519PrivateKey.generate().public_key().public_bytes_raw()
     forged = [
         replace(accepted, ephemeral_key=ephemeral),
@@ -210,7 +210,7 @@ def test_certificates_of_others_are_refused() -> None:
     stranger = certificates.CertificateAuthority.create("Fleet", NOW)
     credential = stranger.issue_device(now=NOW)
     device = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
-    request, _ = new_session(aggregator(0), aggregator(0).hpke_keys[0], device, TIME + 60, SeededRandom(3))
+    request, _ = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], device, TIME + 60, SeededRandom(3))
 
     refuses(RejectReason.BAD_CERTIFICATE, request)
     refuses(RejectReason.BAD_CERTIFICATE, resigned(replace(REQUEST, certificate=b"\x30\x03\x02\x01\x01")))
@@ -223,7 +223,7 @@ def test_certificates_of_others_are_refused() -> None:
 def test_only_a_device_s_certificate_reports(purpose: certificates.Purpose) -> None:
     credential = AUTHORITY.issue_new(purpose, "somebody", now=NOW)
     other = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
-    request, _ = new_session(aggregator(0), aggregator(0).hpke_keys[0], other, TIME + 60, SeededRandom(3))
+    request, _ = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], other, TIME + 60, SeededRandom(3))
 
     refuses(RejectReason.BAD_CERTIFICATE, request)
 
@@ -232,7 +232,7 @@ def test_a_session_ends_with_its_certificate_at_the_latest() -> None:
     end = int(DEVICE.certificate.not_valid_after_utc.timestamp())
     now = end - 12
     last, beyond = (
-        new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, expiry, SeededRandom(3))[0]
+        new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], DEVICE, expiry, SeededRandom(3))[0]
         for expiry in (end, end + 1)
     )
 

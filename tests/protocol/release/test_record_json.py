@@ -30,8 +30,6 @@ TEXT = record_to_json(MADE, SIGNATURES)
 def test_record_returns_through_json_and_still_verifies(name: str) -> None:
     made = record(TASKS[name], statement=TASKS[name].design.views())
     signatures = tuple(sign_record(made, signing_key(place)) for place in range(len(made.task.aggregators)))
-    if name == "sampling_post_quantum":
-        assert len(signatures) == 2
 
     read, read_signatures = record_from_json(record_to_json(made, signatures))
 

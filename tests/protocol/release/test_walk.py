@@ -20,7 +20,6 @@ LINK = ChainLink(previous=None, previous_index=None, missing=())
 
 def estimated(task: Task, busy: dict[int, int], released_at: int | None = None) -> ReleaseRecord:
     """Return a record of a step in which these cells reach these numbers and all others none."""
-    assert task.series is not None
     made = record(task, chain=replace(LINK, previous=None, previous_index=None, missing=()))
     cells = tuple(replace(cell, estimate=Fraction(busy.get(cell.value, 0))) for cell in made.cells)
     return replace(made, cells=cells, released_at=released_at or made.released_at)

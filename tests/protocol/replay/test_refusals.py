@@ -80,6 +80,7 @@ WITHOUT_BYTES = {
     "protocol/series/series.py": {"DecodeError('series is not in its canonical form')"},
     "protocol/task/task.py": {"DecodeError('task is not in its canonical form')"},
     "protocol/task/rules.py": {
+        "require(not keys",
         "require(len(task.series.series_id) == 32",
         "require(len(task.verify_key_digest) == 32",
         "require(release.noise_epsilon is None",

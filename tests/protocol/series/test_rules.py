@@ -10,7 +10,7 @@ from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.series.fields import Coin, Participants
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, UploadStyle
 
-from tests.support.protocol_samples import aggregator
+from tests.support.protocol_samples import aggregator, keyed_aggregator
 from tests.support.series_samples import (
     FIRST,
     HOURLY,
@@ -115,7 +115,7 @@ def test_noised_participants_are_for_modes_whose_outputs_do_not_tell_them() -> N
 def test_every_rule_of_a_task_holds_for_its_windows() -> None:
     spoilt: list[tuple[dict[str, Any], str]] = [
         ({"signal": "Vehicle. Speed"}, "signal is"),
-        ({"aggregators": (aggregator(0), aggregator(1))}, "names 1 sealing keys"),
+        ({"aggregators": (keyed_aggregator(0), aggregator(1))}, "names 1 sealing keys"),
         ({"min_batch_size": 1}, "min_batch_size is 1"),
         ({"mechanism": SamplingDie.uniform(Fraction(3, 5), 6, allow_large_rate=True)}, "sampling rate is 3/5"),
         ({"mechanism": None}, "sampling mode does not take"),

@@ -1,31 +1,27 @@
-"""A series is believed only with the signatures of all; a window only if it follows from such a series."""
+"""A series is believed only with the signatures of all its aggregators, each trusted under this very key."""
 
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import SignedSeries
-from fleetcount_protocol.series.signing import sign_series, verify_signed_series, verify_window
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.series.signing import sign_series, verify_signed_series
 
-from tests.support.protocol_samples import signing_key, trusted
+from tests.support.protocol_samples import aggregator, signing_key, trusted
 from tests.support.series_samples import sampling_series, sign_everywhere
 
 SERIES = sampling_series(3)
 SIGNED = sign_everywhere(SERIES)
-WINDOW = window_task(SERIES, 17)
-TRUSTED = trusted(WINDOW)
+TRUSTED = trusted(SERIES.first_window)
+BETA = AggregatorId("beta")
 
 
-def window(**changes: object) -> SignedTask:
-    return SignedTask(task=replace(WINDOW, **changes), signatures=())  # type: ignore[arg-type]
-
-
-def test_signatures_of_all_are_accepted_and_stand_for_a_window() -> None:
+def test_signatures_of_all_are_accepted_and_are_over_the_canonical_bytes_alone() -> None:
     verify_signed_series(SIGNED, TRUSTED)
-    verify_window(window(), SIGNED, TRUSTED)
+
+    key = Ed25519PublicKey.from_public_bytes(SERIES.aggregators[0].signing_public_key)
+    key.verify(SIGNED.signatures[0], SERIES.canonical)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
@@ -33,43 +29,40 @@ def test_every_signature_is_needed(position: int) -> None:
     other = sign_series(sampling_series(3, name="Another"), signing_key(position))
     for wrong in (b"", bytes(64), other, SIGNED.signatures[position - 1]):
         signatures = tuple(wrong if place == position else one for place, one in enumerate(SIGNED.signatures))
-        spoilt = SignedSeries(series=SERIES, signatures=signatures)
         with pytest.raises(SignatureError, match=SERIES.aggregators[position].aggregator_id):
-            verify_signed_series(spoilt, TRUSTED)
-        with pytest.raises(SignatureError, match=SERIES.aggregators[position].aggregator_id):
-            verify_window(window(), spoilt, TRUSTED)
-    with pytest.raises(SignatureError, match="2 signatures for 3"):
-        verify_signed_series(replace(SIGNED, signatures=SIGNED.signatures[:2]), TRUSTED)
+            verify_signed_series(replace(SIGNED, signatures=signatures), TRUSTED)
 
 
-def test_aggregators_are_trusted_under_this_key_and_operator() -> None:
-    known = dict(TRUSTED)
-    del known[AggregatorId("beta")]
+def test_every_flipped_bit_of_a_signature_is_refused() -> None:
+    first = SIGNED.signatures[0]
+    for bit in range(8 * len(first)):
+        flipped = bytearray(first)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(SignatureError):
+            verify_signed_series(replace(SIGNED, signatures=(bytes(flipped), *SIGNED.signatures[1:])), TRUSTED)
+
+
+def test_number_of_signatures_must_match() -> None:
+    for signatures in (SIGNED.signatures[:2], (*SIGNED.signatures, b"")):
+        with pytest.raises(SignatureError, match="signatures for 3"):
+            verify_signed_series(replace(SIGNED, signatures=signatures), TRUSTED)
+
+
+def test_one_untrusted_aggregator_spoils_the_series() -> None:
+    known = {name: one for name, one in TRUSTED.items() if name != BETA}
+
     with pytest.raises(TaskError, match="beta is not among the trusted"):
         verify_signed_series(SIGNED, known)
-    one = {name: replace(party, operator="Operator alpha") for name, party in TRUSTED.items()}
-    with pytest.raises(TaskError, match="trusted under another operator"):
-        verify_window(window(), SIGNED, one)
 
 
-def test_a_window_is_believed_in_these_very_bytes_only() -> None:
-    for changes in (
-        {"min_batch_size": 11},
-        {"expiry": WINDOW.expiry + 60},
-        {"round_one_opens": WINDOW.round_one_opens + 60},
-        {"name": "Another"},
+def test_trust_is_in_this_key_and_this_operator() -> None:
+    for changed, why in (
+        ({"signing_public_key": aggregator(4).signing_public_key}, "another signing key"),
+        ({"operator": "Somebody else"}, "another operator"),
     ):
-        with pytest.raises(TaskError, match="is not what window 17 of series"):
-            verify_window(window(**changes), SIGNED, TRUSTED)
-    assert WINDOW.series is not None
-    for index in (16, 720):
-        with pytest.raises(TaskError, match=f"is not what window {index}"):
-            verify_window(window(series=replace(WINDOW.series, index=index)), SIGNED, TRUSTED)
+        with pytest.raises(TaskError, match=why):
+            verify_signed_series(SIGNED, {**TRUSTED, BETA: replace(TRUSTED[BETA], **changed)})
 
 
-def test_a_window_belongs_to_this_series_and_has_no_signatures() -> None:
-    other = sampling_series(3, name="Another")
-    with pytest.raises(TaskError, match="is no window of series"):
-        verify_window(window(), sign_everywhere(other), TRUSTED)
-    with pytest.raises(TaskError, match="has 3 signatures, allowed for a window: none"):
-        verify_window(SignedTask(task=WINDOW, signatures=SIGNED.signatures), SIGNED, TRUSTED)
+def test_operators_differing_in_spelling_only_are_trusted_as_one() -> None:
+    verify_signed_series(SIGNED, {**TRUSTED, BETA: replace(TRUSTED[BETA], operator="OPERATOR beta")})

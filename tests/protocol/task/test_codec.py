@@ -7,22 +7,22 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, TaskError, UsageError
+from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, TaskError
 from fleetcount_protocol.layout import fraction_bytes, text_bytes, uint
+from fleetcount_protocol.task.codec import encode_key
 from fleetcount_protocol.task.domain import Bins, Categories, Frame, SquareGrid, ValueDomain
-from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
-from fleetcount_protocol.task.task import SignedTask, Task, decode_task
+from fleetcount_protocol.task.task import Task, decode_task
 from fleetcount_protocol.task.task_json import task_to_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cases import places_of_bits
-from tests.support.protocol_samples import every_task, in_series, sampling_task, sign_all
+from tests.support.protocol_samples import at_window, every_task, keyed_aggregator, sampling_task
 
 TASKS = every_task() | {
-    f"window_{name}": in_series(every_task()[name]) for name in ("sampling_faces_bins", "direct", "k_ary")
+    f"window_{name}": at_window(every_task()[name]) for name in ("sampling_faces_bins", "direct", "k_ary")
 }
-TASKS["window_noised"] = in_series(every_task()["direct"], noised_participants=True)
+TASKS["window_noised"] = at_window(every_task()["direct"], noised_participants=True)
 NAMES = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1, max_size=30).map(
     lambda text: unicodedata.normalize("NFC", text)
 )
@@ -77,10 +77,7 @@ def test_task_returns(task: Task) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_kind_of_task_returns(name: str) -> None:
-    signed = sign_all(TASKS[name])
-
     assert decode_task(TASKS[name].canonical) == TASKS[name]
-    assert decode_signed_task(encode_signed_task(signed)) == signed
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -114,10 +111,9 @@ def test_every_flipped_bit_is_refused_or_another_task(name: str) -> None:
 
 @given(st.binary(max_size=600))
 def test_noise_is_refused_with_our_own_error(data: bytes) -> None:
-    for decode in (decode_task, decode_signed_task):
-        for prefix in (b"", b"FCTASK01", b"FCTASK02", b"FCSTSK01"):
-            with pytest.raises(FleetcountError):
-                decode(prefix + data)
+    for prefix in (b"", b"FCTASK01", b"FCTASK02"):
+        with pytest.raises(FleetcountError):
+            decode_task(prefix + data)
 
 
 @given(st.sampled_from(sorted(TASKS)), st.data())
@@ -142,39 +138,38 @@ def test_decoding_refuses_what_may_not_be_asked() -> None:
         decode_task(data[:index] + (1).to_bytes(4) + data[index + 4 :])
 
 
-def test_a_window_is_the_task_it_would_be_alone_behind_its_place_in_the_series() -> None:
-    window = in_series(TASKS["direct"], index=719)
-    assert window.series is not None
-    place = b"FCTASK02" + window.series.series_id + uint(719, 4) + b"\1"
-    without_keys = window.canonical.replace(place, b"FCTASK01")
-    plain = TASKS["direct"].canonical
-    for one in TASKS["direct"].aggregators:
-        keys = b"\x01" + uint(one.hpke_keys[0].key_id, 1) + uint(0x20, 2) + one.hpke_keys[0].public_key
-        assert plain.count(keys) == 1
-        plain = plain.replace(keys, b"\x00")
+def test_a_window_is_the_same_question_behind_its_place_in_the_series() -> None:
+    first, later = TASKS["direct"], at_window(TASKS["direct"], index=719)
+    place = b"FCTASK02" + first.series.series_id
 
-    assert without_keys == plain
-    with pytest.raises(DecodeError, match="counts 0 parts"):
-        decode_task(without_keys)
+    assert first.canonical.startswith(place + uint(0, 4) + b"\1")
+    assert later.canonical == place + uint(719, 4) + b"\1" + first.canonical[len(place) + 5 :]
 
 
-def test_a_window_names_no_sealing_keys_on_the_wire() -> None:
+def test_a_task_that_was_asked_without_a_series_is_refused() -> None:
     task = TASKS["direct"]
-    window = in_series(task)
-    assert window.series is not None
-    smuggled = b"FCTASK02" + window.series.series_id + uint(5, 4) + b"\1" + task.canonical[8:]
+    for data in (b"FCTASK01" + task.canonical[8:], b"FCTASK01" + task.canonical[8 + 37 :]):
+        with pytest.raises(DecodeError, match="does not begin with b'FCTASK02'"):
+            decode_task(data)
 
-    with pytest.raises(DecodeError, match="names 1 sealing keys"):
+
+def test_a_task_names_no_sealing_keys_on_the_wire() -> None:
+    data = TASKS["direct"].canonical
+    key = keyed_aggregator(1).hpke_keys[0]
+    signing = TASKS["direct"].aggregators[1].signing_public_key
+    smuggled = data.replace(b"\0" + signing, b"\1" + encode_key(key) + signing)
+    assert smuggled != data
+
+    with pytest.raises(DecodeError, match="counts 1 parts"):
         decode_task(smuggled)
 
 
-def test_half_of_the_devices_may_be_sampled_in_a_window_only() -> None:
-    half = SamplingDie.uniform(Fraction(1, 2), 6, allow_large_rate=True)
-    window = in_series(sampling_task(), mechanism=half)
+def test_half_of_the_devices_may_be_sampled_and_no_more() -> None:
+    task = sampling_task(mechanism=SamplingDie.uniform(Fraction(1, 2), 6, allow_large_rate=True))
 
-    assert decode_task(window.canonical) == window
-    with pytest.raises(DecodeError, match="below 1/2"):
-        decode_task(sampling_task().canonical.replace(fraction_bytes(Fraction(1, 4)), fraction_bytes(Fraction(1, 2))))
+    assert decode_task(task.canonical) == task
+    with pytest.raises(DecodeError, match="sampling rate is 2/3"):
+        decode_task(task.canonical.replace(fraction_bytes(Fraction(1, 2)), fraction_bytes(Fraction(2, 3))))
 
 
 def test_zooms_stand_behind_the_noise_and_have_one_spelling() -> None:
@@ -221,44 +216,6 @@ def test_task_beyond_its_cap_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) 
         decode_task(bytes(101))
 
 
-def test_signed_task_file_has_a_place_for_every_aggregator() -> None:
-    signed = sign_all(sampling_task())
-    waiting = SignedTask(task=signed.task, signatures=(signed.signatures[0], b""))
-
-    assert decode_signed_task(encode_signed_task(waiting)) == waiting
-    assert (signed.complete, waiting.complete) == (True, False)
-    for signatures in ((), signed.signatures[:1], (*signed.signatures, b""), (b"short", b"")):
-        with pytest.raises(UsageError):
-            encode_signed_task(replace(signed, signatures=signatures))
-
-
-def test_a_window_travels_without_signatures_and_with_none_only() -> None:
-    window = in_series(sampling_task())
-    signed = SignedTask(task=window, signatures=())
-
-    assert decode_signed_task(encode_signed_task(signed)) == signed
-    assert signed.complete
-    for signatures in ((b"",), (b"", b""), (bytes(64), bytes(64))):
-        assert not replace(signed, signatures=signatures).complete
-        with pytest.raises(UsageError, match="for a window of a series, which has none"):
-            encode_signed_task(replace(signed, signatures=signatures))
-    with pytest.raises(DecodeError, match="2 signatures for a window"):
-        decode_signed_task(encode_signed_task(signed)[:-1] + b"\2\0\0")
-    with pytest.raises(DecodeError, match="0 signatures for 2 aggregators"):
-        decode_signed_task(encode_signed_task(sign_all(sampling_task()))[:-131] + b"\0")
-
-
-def test_signed_task_file_is_refused_truncated_and_tampered() -> None:
-    data = encode_signed_task(sign_all(sampling_task()))
-    for end in range(len(data)):
-        with pytest.raises(DecodeError):
-            decode_signed_task(data[:end])
-    with pytest.raises(DecodeError, match="trailing"):
-        decode_signed_task(data + b"\0")
-    with pytest.raises(DecodeError, match="3 signatures for 2"):
-        decode_signed_task(data[:-131] + b"\3" + data[-130:] + b"\0")
-
-
 def test_task_for_people_says_everything_and_is_json() -> None:
     for task in TASKS.values():
         shown = json.loads(json.dumps(task_to_json(task)))
@@ -284,7 +241,7 @@ def test_a_frame_stands_behind_its_grid_and_changes_nothing_else() -> None:
     task = every_task()["sampling_framed"]
     assert isinstance(task.domain, SquareGrid)
     bare = replace(task, domain=replace(task.domain, frame=None))
-    at = len(b"FCTASK01") + sum(2 + len(text.encode()) for text in (task.name, task.deployment, task.signal))
+    at = len(b"FCTASK02") + 37 + sum(2 + len(text.encode()) for text in (task.name, task.deployment, task.signal))
     frame = uint(25832, 2) + text_bytes("-683195.58") + text_bytes("-4928877.56")
 
     assert bare.canonical == task.canonical[:at] + b"\3" + task.canonical[at + 1 :].replace(frame, b"")

@@ -17,13 +17,20 @@ from fleetcount_mechanisms.responses import (
 )
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.ids import AggregatorId, SeriesId
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task.circuit import context_of, opened_outputs, prio3_for
 from fleetcount_protocol.task.domain import Bins, Categories, SquareGrid
 from fleetcount_protocol.task.rules import operator_key
-from fleetcount_protocol.task.task import HpkeKey, Mode, Release, ReleaseKind, SeriesRef, Task, UploadStyle
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, UploadStyle
 
-from tests.support.protocol_samples import aggregator, every_task, in_series, one_round_task, sampling_task
+from tests.support.protocol_samples import (
+    aggregator,
+    at_window,
+    every_task,
+    keyed_aggregator,
+    one_round_task,
+    sampling_task,
+)
 
 NOISED = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20))
 EXACT = replace(NOISED, kind=ReleaseKind.EXACT, noise_epsilon=None)
@@ -120,18 +127,12 @@ def test_six_aggregators_are_refused() -> None:
     [
         ({"aggregator_id": AggregatorId("alpha")}, "aggregator id alpha is given twice"),
         ({"signing_public_key": aggregator(0).signing_public_key}, "signing key .* given twice"),
-        ({"hpke_keys": aggregator(0).hpke_keys}, "sealing key .* given twice"),
         ({"grpc_endpoint": "127.0.0.1:7411"}, "gRPC endpoint .* given twice"),
         ({"operator": "OPERATOR  alpha"}, "1 operator"),
         ({"operator": "Ｏperator alpha"}, "1 operator"),
         ({"operator": ""}, "operator of beta"),
         ({"grpc_endpoint": "", "mqtt_broker": ""}, "neither"),
-        ({"hpke_keys": ()}, "number of sealing keys"),
-        ({"hpke_keys": aggregator(1).hpke_keys * 9}, "number of sealing keys"),
-        ({"hpke_keys": aggregator(1).hpke_keys + aggregator(2).hpke_keys * 2}, "key id twice"),
-        ({"hpke_keys": (HpkeKey(key_id=256, public_key=aggregator(1).hpke_keys[0].public_key),)}, "key id"),
-        ({"hpke_keys": (HpkeKey(key_id=1, public_key=bytes(32)),)}, "small order"),
-        ({"hpke_keys": (HpkeKey(key_id=1, public_key=bytes(31)),)}, "31 bytes"),
+        ({"hpke_keys": keyed_aggregator(1).hpke_keys}, "beta names 1 sealing keys, a series takes them from its key"),
         ({"signing_public_key": bytes(31)}, "31 bytes"),
         ({"signing_public_key": bytes(32)}, "small order"),
     ],
@@ -208,39 +209,23 @@ def test_response_answers_exactly_the_values(mechanism: Mangat) -> None:
         one_round_task(Mode.RESPONSE, domain=Categories(names=("a", "b", "c")), mechanism=mechanism)
 
 
-@pytest.mark.parametrize("rate", [Fraction(1, 2), Fraction(3, 4)])
-def test_large_sampling_rates_are_refused_even_if_the_die_allows_them(rate: Fraction) -> None:
-    refuses("below 1/2", mechanism=SamplingDie.uniform(rate, 6, allow_large_rate=True))
-
-
 @pytest.mark.parametrize("rate", [Fraction(1, 2) + Fraction(1, 10**9), Fraction(3, 4)])
-def test_a_window_of_a_series_may_sample_half_and_no_more(rate: Fraction) -> None:
-    task = sampling_task()
-
-    assert in_series(task, mechanism=SamplingDie.uniform(Fraction(1, 2), 6, allow_large_rate=True)).series
-    with pytest.raises(TaskError, match="from 1/1000000 to 1/2"):
-        in_series(task, mechanism=SamplingDie.uniform(rate, 6, allow_large_rate=True))
+def test_half_of_the_devices_may_be_sampled_and_no_more(rate: Fraction) -> None:
+    assert sampling_task(mechanism=SamplingDie.uniform(Fraction(1, 2), 6, allow_large_rate=True)).series
+    refuses("from 1/1000000 to 1/2", mechanism=SamplingDie.uniform(rate, 6, allow_large_rate=True))
 
 
 @pytest.mark.parametrize("index", [-1, 2**16, 1.0, True])
 def test_a_window_has_a_place_in_its_series(index: int) -> None:
-    assert in_series(sampling_task(), index=2**16 - 1).series
+    assert at_window(sampling_task(), index=2**16 - 1).series
     with pytest.raises(TaskError, match="index of the window is"):
-        in_series(sampling_task(), index=index)
+        at_window(sampling_task(), index=index)
 
 
 def test_a_response_window_has_no_noised_participants() -> None:
-    assert in_series(one_round_task(Mode.DIRECT), noised_participants=True).series
+    assert at_window(one_round_task(Mode.DIRECT), noised_participants=True).series
     with pytest.raises(TaskError, match="participants is noised, allowed in response mode: hidden"):
-        in_series(one_round_task(Mode.RESPONSE), noised_participants=True)
-
-
-def test_a_window_of_a_series_names_no_sealing_keys() -> None:
-    task = sampling_task()
-    ref = SeriesRef(series_id=SeriesId(bytes(32)), index=0)
-
-    with pytest.raises(TaskError, match="aggregator alpha names 1 sealing keys, a series takes them from its key list"):
-        replace(task, series=ref)
+        at_window(one_round_task(Mode.RESPONSE), noised_participants=True)
 
 
 def test_mechanism_numbers_are_bounded() -> None:

@@ -10,7 +10,9 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.release import sign_record, verify_record_signatures
 from fleetcount_protocol.series.key_list import KeyList, ListedKey, sign_key_list, verify_key_list
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order, verify_order
-from fleetcount_protocol.task.signing import TrustedAggregator, sign_task, verify_signed_task
+from fleetcount_protocol.series.series import SignedSeries
+from fleetcount_protocol.series.signing import sign_series, verify_signed_series
+from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.succession import (
     SignedSuccession,
     Succession,
@@ -19,13 +21,13 @@ from fleetcount_protocol.task.succession import (
     sign_succession,
     with_successions,
 )
-from fleetcount_protocol.task.task import SignedTask
 
-from tests.support.protocol_samples import record, sampling_task, seed_bytes, sign_all, signing_key, trusted
-from tests.support.series_samples import sampling_series
+from tests.support.protocol_samples import keyed_aggregator, record, sampling_task, seed_bytes, signing_key, trusted
+from tests.support.series_samples import sampling_series, sign_everywhere
 
 TASK = sampling_task(3)
-OPENS = TASK.round_one_opens
+SERIES = sampling_series(3)
+OPENS = SERIES.schedule.first
 OLD, NEW, THIRD = signing_key(0), Ed25519PrivateKey.from_private_bytes(seed_bytes("the next key")), signing_key(4)
 
 
@@ -45,13 +47,12 @@ def shown(*statements: SignedSuccession) -> dict[AggregatorId, TrustedAggregator
     return {**known, name: with_successions(known[name], statements)}
 
 
-def by_the_new_key() -> SignedTask:
-    """The task as it names the new key, signed with it and by the others."""
-    first, *others = TASK.aggregators
-    task = replace(TASK, aggregators=(replace(first, signing_public_key=public(NEW)), *others))
-    return SignedTask(
-        task=task, signatures=tuple(sign_task(task, key) for key in (NEW, signing_key(1), signing_key(2)))
-    )
+def by_the_new_key() -> SignedSeries:
+    """The series as it names the new key, signed with it and by the others."""
+    first, *others = SERIES.aggregators
+    series = replace(SERIES, aggregators=(replace(first, signing_public_key=public(NEW)), *others))
+    signatures = tuple(sign_series(series, key) for key in (NEW, signing_key(1), signing_key(2)))
+    return SignedSeries(series=series, signatures=signatures)
 
 
 def test_a_statement_s_bytes_come_back_and_every_flipped_bit_is_refused_or_does_not_verify() -> None:
@@ -78,26 +79,26 @@ def test_both_keys_are_the_aggregator_s_while_one_succeeds_the_other() -> None:
     assert known.keys_at(200) == (public(NEW),)
 
 
-def test_a_task_of_the_new_key_is_taken_once_the_statement_was_shown_and_from_its_begin() -> None:
+def test_a_series_of_the_new_key_is_taken_once_the_statement_was_shown_and_from_its_begin() -> None:
     with pytest.raises(TaskError, match="trusted under another signing key"):
-        verify_signed_task(by_the_new_key(), trusted(TASK))
-    verify_signed_task(by_the_new_key(), shown(statement(OPENS, OPENS + 10)))
+        verify_signed_series(by_the_new_key(), trusted(TASK))
+    verify_signed_series(by_the_new_key(), shown(statement(OPENS, OPENS + 10)))
     with pytest.raises(TaskError, match="trusted under another signing key"):
-        verify_signed_task(by_the_new_key(), shown(statement(OPENS + 1, OPENS + 10)))
+        verify_signed_series(by_the_new_key(), shown(statement(OPENS + 1, OPENS + 10)))
 
 
-def test_a_task_of_the_old_key_is_taken_until_the_end() -> None:
-    verify_signed_task(sign_all(TASK), shown(statement(OPENS - 10, OPENS + 1)))
+def test_a_series_of_the_old_key_is_taken_until_the_end() -> None:
+    verify_signed_series(sign_everywhere(SERIES), shown(statement(OPENS - 10, OPENS + 1)))
     with pytest.raises(TaskError, match="trusted under another signing key"):
-        verify_signed_task(sign_all(TASK), shown(statement(OPENS - 10, OPENS)))
+        verify_signed_series(sign_everywhere(SERIES), shown(statement(OPENS - 10, OPENS)))
 
 
-def test_a_task_is_signed_with_the_key_that_it_names() -> None:
+def test_a_series_is_signed_with_the_key_that_it_names() -> None:
     signed = by_the_new_key()
-    other = SignedTask(task=signed.task, signatures=(sign_task(signed.task, OLD), *signed.signatures[1:]))
+    other = replace(signed, signatures=(sign_series(signed.series, OLD), *signed.signatures[1:]))
 
     with pytest.raises(SignatureError, match="does not verify"):
-        verify_signed_task(other, shown(statement(OPENS, OPENS + 10)))
+        verify_signed_series(other, shown(statement(OPENS, OPENS + 10)))
 
 
 @pytest.mark.parametrize("key", [OLD, NEW])
@@ -118,7 +119,7 @@ def test_a_record_s_signature_is_of_a_key_of_its_time(key: Ed25519PrivateKey) ->
 def test_key_lists_and_orders_follow() -> None:
     asked = sampling_series()
     described = asked.aggregators[0]
-    listed = ListedKey(key=TASK.aggregators[0].hpke_keys[0], not_before=0, not_after=10**10)
+    listed = ListedKey(key=keyed_aggregator(0).hpke_keys[0], not_before=0, not_after=10**10)
     keys = sign_key_list(KeyList(aggregator_id=described.aggregator_id, issued_at=500, keys=(listed,)), NEW)
     order = SeriesOrder(
         series_id=asked.series_id,

@@ -74,8 +74,8 @@ def test_fields_correspond_by_name_and_one_of_two_answers_has_some_of_them() -> 
 
     with pytest.raises(TypeError, match="Abort: no field corresponds to reason, set_digest"):
         shape(peer_pb2.CommitRequest, Abort, bounds)
-    with pytest.raises(TypeError, match="Query: no field corresponds to after"):
-        shape(device_pb2.ListTasksRequest, Query, bounds, subset=True)
+    with pytest.raises(TypeError, match="Query: no field corresponds to after, deployment"):
+        shape(device_pb2.GetReleaseRequest, Query, bounds, subset=True)
 
 
 def test_what_is_not_there_is_an_empty_field() -> None:
@@ -125,10 +125,10 @@ def test_parts_are_counted_before_one_is_read() -> None:
     def never(_: object) -> bytes:
         raise AssertionError("a part was read")
 
-    part: Shape[bytes, device_pb2.SignedTask] = Shape(lambda raw: device_pb2.SignedTask(task=raw), never)
-    codec = single("tasks", device_pb2.ListTasksResponse, tuple[bytes, ...], 1_000, Count(0, 1, part), 9)
+    part: Shape[bytes, device_pb2.SessionReply] = Shape(lambda raw: device_pb2.SessionReply(session_id=raw), never)
+    codec = single("replies", device_pb2.OpenSessionsResponse, tuple[bytes, ...], 1_000, Count(0, 1, part), 9)
 
-    refused(codec, codec.to_pb((b"a", b"b")), "2 tasks, not 0 to 1")
+    refused(codec, codec.to_pb((b"a", b"b")), "2 replies, not 0 to 1")
 
 
 def test_two_spellings_of_one_value_do_not_pass_the_comparison() -> None:

@@ -236,7 +236,7 @@ def test_two_million_empty_parts_cost_no_memory() -> None:
     bomb = b"\x0a\x00" * 500_000
     tracemalloc.start()
 
-    for message in (codec.INSTALMENTS, codec.INSTALMENT_REPLIES, codec.TASK_LIST, peer_codec.BATCH_PROPOSAL):
+    for message in (codec.INSTALMENTS, codec.INSTALMENT_REPLIES, peer_codec.BATCH_PROPOSAL):
         with pytest.raises(DecodeError, match="fields"):
             message.decode(bomb)
 
@@ -297,8 +297,6 @@ def test_instalment_fields_out_of_range_are_refused(changes: dict[str, Any]) -> 
         ("refusal", {"reason": 0}),
         ("refusal", {"reason": 2**31}),
         ("refusal", {"mac": bytes(32)}),
-        ("task_list_query", {"deployment": "a\nb"}),
-        ("task_list_query", {"deployment": "a" * 33}),
         ("release_answer_collecting", {"state": "done"}),
         ("release_answer_collecting", {"state": ""}),
         ("release_answer_collecting", {"record": b"record"}),

@@ -23,7 +23,6 @@ USERS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True).map(Us
 def test_topics_return(deployment: str, name: AggregatorId, user: UserName, data: bytes) -> None:
     task_id, series_id, session_id = TaskId(data), SeriesId(data), SessionId(data[:16])
     built = {
-        (TopicKind.TASK, None, data): topics.task_topic(deployment, name, task_id),
         (TopicKind.RELEASE, None, data): topics.release_topic(deployment, name, task_id),
         (TopicKind.SERIES, None, data): topics.series_topic(deployment, name, series_id),
         (TopicKind.SESSION, user, b""): topics.session_topic(deployment, name, user),
@@ -40,8 +39,6 @@ def test_topics_return(deployment: str, name: AggregatorId, user: UserName, data
 def test_topics_are_what_wire_md_says() -> None:
     base, task, session = "fleetcount/v1/bologna", TASK.hex(), SESSION.hex()
 
-    assert topics.task_topic("bologna", ALPHA, TASK) == f"{base}/alpha/task/{task}"
-    assert topics.task_filter("bologna") == f"{base}/+/task/+"
     assert topics.release_topic("bologna", ALPHA, TASK) == f"{base}/alpha/release/{task}"
     assert topics.series_topic("bologna", ALPHA, SeriesId(TASK)) == f"{base}/alpha/series/{task}"
     assert topics.series_filter("bologna") == f"{base}/+/series/+"
@@ -103,7 +100,6 @@ def variants(topic: str) -> list[str]:
 @pytest.mark.parametrize(
     "topic",
     [
-        topics.task_topic("bologna", ALPHA, TASK),
         topics.release_topic("bologna", ALPHA, TASK),
         topics.series_topic("bologna", ALPHA, SeriesId(TASK)),
         topics.session_topic("bologna", ALPHA, CAR),
@@ -167,9 +163,8 @@ def test_there_are_1_to_16_slots(slot: int, slots: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "+", "#", "a/b", "A", "a" * 33, "ä"])
 def test_no_wildcard_gets_into_a_topic(name: str) -> None:
-    for build in (topics.task_topic, topics.release_topic):
-        with pytest.raises(UsageError, match="deployment"):
-            build(name, ALPHA, TASK)
+    with pytest.raises(UsageError, match="deployment"):
+        topics.release_topic(name, ALPHA, TASK)
 
 
 @pytest.mark.parametrize("name", ["", "+", "#", "a/b", "$SYS", "%u", "a b", "-a", ".", "ä", "a\0", "a\n", "a" * 65])

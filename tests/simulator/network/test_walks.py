@@ -27,7 +27,6 @@ def step(task: Task, *busy: int, late_s: int = 0) -> WindowEnd:
 
 
 def link(task: Task) -> ChainLink:
-    assert task.series is not None
     missing = tuple(MissingWindow(index=index, reason="paused") for index in range(task.series.index))
     return ChainLink(previous=None, previous_index=None, missing=missing)
 

@@ -21,14 +21,12 @@ from fleetcount_aggregator.tasks.finished import record_here
 __all__ = ["chain_link", "check_link"]
 
 
-async def chain_link(context: Context, task: InstalledTask) -> ChainLink | None:
-    """Return the link of a window's record, None for a task of its own; run by the leader.
+async def chain_link(context: Context, task: InstalledTask) -> ChainLink:
+    """Return the link of a window's record; run by the leader.
 
     Every earlier window has ended here, so the link is the same whenever it is made again.
     """
     window = task.task.series
-    if window is None:
-        return None
     missing: list[MissingWindow] = []
     async with aclosing(decided_before(context, window.series_id, window.index)) as before:
         async for decided in before:
@@ -58,7 +56,7 @@ async def _record_digest(context: Context, task_id: TaskId) -> Digest | None:
     return None if record is None else Digest(hashlib.sha256(record).digest())
 
 
-async def check_link(context: Context, task: InstalledTask, link: ChainLink | None) -> None:
+async def check_link(context: Context, task: InstalledTask, link: ChainLink) -> None:
     """Refuse a link that this aggregator's own store contradicts.
 
     The record before must be the one released here, or signed here and not delivered yet; those said to be missing
@@ -68,10 +66,6 @@ async def check_link(context: Context, task: InstalledTask, link: ChainLink | No
         PeerRefusalError: DISAGREES.
     """
     window = task.task.series
-    if window is None or link is None:
-        if (window, link) != (None, None):
-            raise PeerRefusalError(PeerProblem.DISAGREES)
-        return
     async with aclosing(decided_before(context, window.series_id, window.index)) as before:
         async for decided in before:
             if decided.index == link.previous_index:

@@ -42,18 +42,16 @@ class WindowTerms:
     delta: Fraction
 
 
-def record_bytes(task: bytes, outputs: Sequence[int], released_at: int, window: WindowTerms | None = None) -> bytes:
+def record_bytes(task: bytes, outputs: Sequence[int], released_at: int, window: WindowTerms) -> bytes:
     """Return the canonical record of a task (canonical bytes in, canonical bytes out): what the workers run."""
     return encode_record(build_record(decode_task(task), outputs, released_at, window))
 
 
-def build_record(
-    task: Task, outputs: Sequence[int], released_at: int, window: WindowTerms | None = None
-) -> ReleaseRecord:
+def build_record(task: Task, outputs: Sequence[int], released_at: int, window: WindowTerms) -> ReleaseRecord:
     """Return the record of a task from its opened outputs (docs/wire.md, "Release record").
 
     `outputs` are those that the task's design opens, and behind them the number of participants where the task says
-    so; `window` is there for a window of a series.
+    so.
 
     Raises:
         UsageError: numbers beyond the 64 bits of a record.
@@ -62,7 +60,7 @@ def build_record(
     from fleetcount_analysis.reading import exact_estimates, read
 
     design, numbers = task.design, [int(output) for output in outputs]
-    opened = numbers.pop() if task.series is not None and task.series.noised_participants else None
+    opened = numbers.pop() if task.series.noised_participants else None
     reading, estimates = read(design, numbers, task.release.level), exact_estimates(design, numbers)
     baseline = numbers.pop(0) if design.baseline_opened else None
     columns = zip(numbers, estimates, reading.low.tolist(), reading.high.tolist(), strict=True)
@@ -73,10 +71,10 @@ def build_record(
     return ReleaseRecord(
         task=task,
         cells=cells,
-        statement=design.views() if window is None else _views(design, window.shape, window.delta),
+        statement=_views(design, window.shape, window.delta),
         released_at=released_at,
         baseline_raw=baseline,
-        chain=None if window is None else window.chain,
+        chain=window.chain,
         participants=None if opened is None else _participants(design, opened, task.release.level),
     )
 

@@ -177,10 +177,8 @@ class ReleaseSteps:
         await check_telling(self._context, task, record)
         return Entry(answer=sign_record(record, self._context.identity.signing_key))
 
-    def _terms(self, task: InstalledTask, chain: ChainLink | None) -> WindowTerms | None:
-        """Return what the record of a window says beyond its task, None for a task of its own."""
-        if task.task.series is None or chain is None:
-            return None
+    def _terms(self, task: InstalledTask, chain: ChainLink) -> WindowTerms:
+        """Return what the record of a window says beyond its task."""
         series = self._context.series[task.task.series.series_id].series
         return WindowTerms(chain=chain, shape=series.shape, delta=series.delta)
 

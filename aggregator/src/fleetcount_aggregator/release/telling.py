@@ -42,7 +42,7 @@ async def check_telling(context: Context, task: InstalledTask, record: ReleaseRe
 async def _previous(context: Context, record: ReleaseRecord) -> ReleaseRecord | None:
     """Return the record of the window before if it counts the same cells: steps of a walk do not."""
     window, link = record.task.series, record.chain
-    if window is None or link is None or link.previous_index is None:
+    if link.previous_index is None:
         return None
     before = await decided_window(context, window.series_id, link.previous_index)
     known = None if before.task_id is None else await record_here(context, before.task_id)

@@ -13,8 +13,7 @@ from fleetcount_protocol.errors import PeerError, TaskError
 from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 from fleetcount_protocol.series.derive import check_verify_seed
 from fleetcount_protocol.shared import SharedIds
-from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.task.task import Task
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context, Quarantined
@@ -80,22 +79,22 @@ class Adoption:
     async def _shared(self, peer: AggregatorId, after: SeriesId | None) -> SharedIds:
         return await call_peer(self._context, peer, lambda one: one.shared(after))
 
-    def _row(self, signed: SignedTask) -> TaskRow:
+    def _row(self, task: Task) -> TaskRow:
         """Return a task as it is taken up: without a verify key, so that it can go on nowhere."""
         return TaskRow(
-            task_id=signed.task.task_id,
-            signed=encode_signed_task(signed),
+            task_id=task.task_id,
+            canonical=task.canonical,
             verify_key=b"",
             state=State.ANNOUNCED,
             abort_reason="",
             installed_at=self._context.now(),
         )
 
-    def _set_aside(self, signed: SignedTask) -> None:
-        task_id = signed.task.task_id
+    def _set_aside(self, task: Task) -> None:
+        task_id = task.task_id
         lacked = Damage(table="tasks", what=f"task {task_id.hex()} {_LACKED}", task_id=task_id)
-        self._context.quarantined[task_id] = Quarantined(lacked, signed.task)
-        log.info("task_taken_up_again", task=str(task_id), name=signed.task.name)
+        self._context.quarantined[task_id] = Quarantined(lacked, task)
+        log.info("task_taken_up_again", task=str(task_id), name=task.name)
 
     async def _take_series(self, peer: AggregatorId, series_id: SeriesId) -> None:
         """Take up a series that is not known here, and the orders about it that are not."""
@@ -125,9 +124,9 @@ class Adoption:
                 if decided is None:
                     return False
                 window, task = decided
-                row = None if task is None else self._row(task.signed)
+                row = None if task is None else self._row(task.task)
                 await self._store.mend(partial(take_up_ended, task=row, windows=[window]))
                 if task is not None:
-                    self._set_aside(task.signed)
+                    self._set_aside(task.task)
                 series.following = window.index + 1
         return True

@@ -260,7 +260,7 @@ class Leader:
 
         A helper derives its windows by itself. A task that has ended is not handed over.
         """
-        if self._context.states[task.task_id] in UNFINISHED and task.task.series is not None:
+        if self._context.states[task.task_id] in UNFINISHED:
             series_id = task.task.series.series_id
             forget_given(self._context.series[series_id], helper)
             self._context.handovers.put(0, series_id)

@@ -30,7 +30,7 @@ async def abort_windows(
     """Abort here the windows of a series that still take reports and of which `ends` says so."""
     for task in list(context.live.values()):
         window = task.task.series
-        if window is None or window.series_id != series_id or context.states[task.task_id] not in _OPEN:
+        if window.series_id != series_id or context.states[task.task_id] not in _OPEN:
             continue
         if ends(window.index):
             await abort_here(context, task.task_id, reason)

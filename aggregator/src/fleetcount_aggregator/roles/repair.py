@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import ReleaseAnswer
-from fleetcount_protocol.task.signed_file import decode_signed_task
+from fleetcount_protocol.task.task import decode_task
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
@@ -22,7 +22,7 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.adoption import Adoption
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
-from fleetcount_aggregator.storage.mending import end_task, mend_others, note_settled, signed_of
+from fleetcount_aggregator.storage.mending import canonical_of, end_task, mend_others, note_settled
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import LedgerRow, StoreError
@@ -89,14 +89,12 @@ class Repair:
         return Mended(task_id=task_id, settled=settled, silent=silent)
 
     async def _read(self, task_id: TaskId) -> InstalledTask | None:
-        signed = await self._store.look(lambda db: signed_of(db, task_id))
-        if signed is None:
+        canonical = await self._store.look(lambda db: canonical_of(db, task_id))
+        if canonical is None:
             return None
         with suppress(DecodeError):
-            found = decode_signed_task(signed)
-            return InstalledTask(
-                signed=found, verify_key=b"", position=found.task.position_of(self._context.aggregator_id)
-            )
+            task = decode_task(canonical)
+            return InstalledTask(task=task, verify_key=b"", position=task.position_of(self._context.aggregator_id))
         return None
 
     def _has_record(self, task: InstalledTask, answers: Mapping[AggregatorId, ReleaseAnswer]) -> bool:
@@ -120,9 +118,9 @@ class Repair:
     async def others(self, *, dry_run: bool = False) -> list[str]:
         """Mend what belongs to no task under way; return what was done, or with `dry_run` would be."""
 
-        def debit_of(signed: bytes) -> LedgerRow | None:
+        def debit_of(canonical: bytes) -> LedgerRow | None:
             with suppress(DecodeError):
-                return debit_row(decode_signed_task(signed).task, self._context.now())
+                return debit_row(decode_task(canonical), self._context.now())
             return None
 
         def work(db: SealedDatabase) -> list[str]:

@@ -119,13 +119,8 @@ class Scheduler:
     def _earlier_window_is_open(self, task: InstalledTask) -> bool:
         """Whether the window before it in its series has not ended: a record names the digest of the one before."""
         window = task.task.series
-        if window is None:
-            return False
         others = ((one.task.series, self._context.states[one.task_id]) for one in self._context.awake.values())
         return any(
-            other is not None
-            and other.series_id == window.series_id
-            and other.index < window.index
-            and state in UNFINISHED
+            other.series_id == window.series_id and other.index < window.index and state in UNFINISHED
             for other, state in others
         )

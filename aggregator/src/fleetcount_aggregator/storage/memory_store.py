@@ -108,10 +108,10 @@ class MemoryStore:
         """See `Store.task`."""
         return self._tasks.get(task_id)
 
-    async def signed(self, task_id: TaskId) -> bytes | None:
-        """See `Store.signed`."""
+    async def canonical(self, task_id: TaskId) -> bytes | None:
+        """See `Store.canonical`."""
         row = await self.task(task_id)
-        return None if row is None else row.signed
+        return None if row is None else row.canonical
 
     async def damaged(self) -> Sequence[Damage]:
         """See `Store.damaged`: memory has no damage."""

@@ -5,16 +5,14 @@ Statements inside the caller's transaction. Decides nothing: who calls knows how
 
 import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
-from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task.signed_file import stored_task_bytes
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.archive import Rest
 from fleetcount_aggregator.storage.row_seal import (
+    CANONICAL,
     CHOSEN,
     COUNTERS,
     DURABLE,
@@ -23,7 +21,6 @@ from fleetcount_aggregator.storage.row_seal import (
     REJECTIONS,
     RESTS,
     SESSIONS,
-    SIGNED,
     STEPS,
     TASKS,
     SealedTable,
@@ -36,35 +33,33 @@ from fleetcount_aggregator.storage.store import LedgerRow, StoreError, TaskRow, 
 
 __all__ = [
     "Debit",
+    "canonical_of",
     "end_task",
     "is_restored",
     "mend_others",
     "note_settled",
-    "signed_of",
     "take_up_ended",
 ]
 
 Debit = Callable[[bytes], LedgerRow | None]
-"""The debit of a task by what was signed of it; None where that is a task of an older version."""
+"""The debit of a task by its bytes; None where that is a task of an older version."""
 _DRAWN: Final = ("commit", "sign", "release")
 """The steps after which a task has cost what it costs, one of which it keeps for good if it is signed or released."""
 
 
-def signed_of(db: SealedDatabase, task_id: TaskId) -> bytes | None:
-    """Return what was signed of a task, wherever it lies: the task's id follows from it. None if nobody has it."""
-    row = db.execute("SELECT signed FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
+def canonical_of(db: SealedDatabase, task_id: TaskId) -> bytes | None:
+    """Return a task's bytes, wherever they lie: the task's id follows from them. None if nobody has them."""
+    row = db.execute("SELECT canonical FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
     if row is not None and _derived(row[0]) == task_id:
         return bytes(row[0])
-    for lying in db.execute(SIGNED.select).fetchall():
-        if not SIGNED.holds(db, lying) and _derived(lying[1]) == task_id:
+    for lying in db.execute(CANONICAL.select).fetchall():
+        if not CANONICAL.holds(db, lying) and _derived(lying[1]) == task_id:
             return bytes(lying[1])
     return None
 
 
-def _derived(signed: object) -> bytes | None:
-    with suppress(DecodeError):
-        return hashlib.sha256(stored_task_bytes(signed)).digest() if isinstance(signed, bytes) else None
-    return None
+def _derived(canonical: object) -> bytes | None:
+    return hashlib.sha256(canonical).digest() if isinstance(canonical, bytes) else None
 
 
 def end_task(db: SealedDatabase, task_id: TaskId, reason: str, debit: LedgerRow) -> State:
@@ -74,13 +69,13 @@ def end_task(db: SealedDatabase, task_id: TaskId, reason: str, debit: LedgerRow)
     `Store.purge` deletes is left to it, but for batches and steps that pass.
 
     Raises:
-        StoreError: what was signed is nowhere whole.
+        StoreError: the task's bytes are nowhere whole.
     """
-    signed = signed_of(db, task_id)
-    if signed is None:
-        raise StoreError(f"what was signed of task {task_id.hex()} is damaged: only a backup has it")
+    canonical = canonical_of(db, task_id)
+    if canonical is None:
+        raise StoreError(f"the bytes of task {task_id.hex()} are damaged: only a backup has them")
     if db.execute("SELECT 1 FROM tasks WHERE task_id = ?", (task_id,)).fetchone() is None:
-        lying = next(row[0] for row in db.execute(SIGNED.select).fetchall() if row[1] == signed)
+        lying = next(row[0] for row in db.execute(CANONICAL.select).fetchall() if row[1] == canonical)
         db.execute("UPDATE tasks SET task_id = ? WHERE task_id = ?", (task_id, lying))
     db.execute("DELETE FROM batches WHERE task_id = ?", (task_id,))
     db.execute("DELETE FROM steps WHERE task_id = ? AND passing = 1", (task_id,))
@@ -92,7 +87,7 @@ def end_task(db: SealedDatabase, task_id: TaskId, reason: str, debit: LedgerRow)
     installed_at, place = (one if isinstance(one, int) else 0 for one in row)
     told = "" if state is State.RELEASED else reason
     db.execute(TASKS.update, TASKS.updating(db, task_id, state.value, told, installed_at, place, None, ",".join(names)))
-    db.execute(SIGNED.update, SIGNED.updating(db, task_id, signed))
+    db.execute(CANONICAL.update, CANONICAL.updating(db, task_id, canonical))
     db.execute(RESTS.update, RESTS.updating(db, task_id, Rest.IN_WORK.value, 0, 0))
     db.execute(DURABLE.update, DURABLE.updating(db, task_id, 0))
     db.execute(CHOSEN.update, CHOSEN.updating(db, task_id, None))
@@ -122,8 +117,8 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
         known = [row[0] for row in db.execute("SELECT task_id FROM tasks").fetchall()]
         charged += [one for one in known if one.hex() in lost]
         for task_id in dict.fromkeys(charged):
-            signed = signed_of(db, TaskId(task_id))
-            if signed is not None and (debit := debit_of(signed)) is not None and _debit(db, debit):
+            canonical = canonical_of(db, TaskId(task_id))
+            if canonical is not None and (debit := debit_of(canonical)) is not None and _debit(db, debit):
                 done.append(f"wrote the debit of task {task_id.hex()} again")
     return done
 

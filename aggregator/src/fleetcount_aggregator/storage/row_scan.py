@@ -4,7 +4,6 @@ Reads, and changes nothing. A damaged key hides a row from whoever asks for it b
 of its task (`read_step` looks there), and of what passes each row has another one beside it, which is compared here.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,10 +11,11 @@ from typing import Any, Final
 
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task.signed_file import stored_task_bytes
+from fleetcount_protocol.task.task import decode_task
 
 from fleetcount_aggregator.storage.row_seal import (
     BATCHES,
+    CANONICAL,
     CHOSEN,
     COUNTERS,
     DURABLE,
@@ -26,7 +26,6 @@ from fleetcount_aggregator.storage.row_seal import (
     RESTS,
     SEALED,
     SERIES,
-    SIGNED,
     STEPS,
     TASKS,
     WINDOWS,
@@ -50,7 +49,7 @@ def damage_at_start(db: SealedDatabase) -> list[Damage]:
     that seems to be at rest has no expiry there, and is looked at: no start would miss it.
     """
     found: list[Damage] = []
-    for one in (TASKS, SIGNED, DURABLE, CHOSEN, STEPS, REJECTIONS):
+    for one in (TASKS, CANONICAL, DURABLE, CHOSEN, STEPS, REJECTIONS):
         rows = db.execute(f"{one.select} WHERE task_id IN ({_WORKED})").fetchall()
         found += [_damage(db, one, row) for row in rows if not one.holds(db, row)]
     rests = db.execute(f"{RESTS.select} WHERE {IN_WORK} OR {_SEEMS_AT_REST}").fetchall()
@@ -77,11 +76,10 @@ def _damage(db: SealedDatabase, one: SealedTable, row: Sequence[Any]) -> Damage:
     if one is LEDGER:
         # Its task is whole; what was charged on a signal, and when, is read from debits.
         return replace(damage, task_id=None, hides_charge=True)
-    if one is SIGNED:
-        # If its key is what is damaged, what was signed still says whose row it is.
+    if one is CANONICAL:
+        # If its key is what is damaged, the bytes still say whose row it is.
         with suppress(DecodeError):
-            derived = TaskId(hashlib.sha256(stored_task_bytes(row[1])).digest())
-            return replace(damage, task_id=derived)
+            return replace(damage, task_id=decode_task(row[1]).task_id)
     return damage
 
 

@@ -170,7 +170,7 @@ TASKS: Final = SealedTable(
     "tasks", ("task_id",), ("state", "abort_reason", "installed_at", "place", "log_bytes", "taken")
 )
 """`taken` names the lasting steps of the task, so that one whose row is gone is not taken again."""
-SIGNED: Final = SealedTable("tasks", ("task_id",), ("signed",), "signed_seal")
+CANONICAL: Final = SealedTable("tasks", ("task_id",), ("canonical",), "canonical_seal")
 DURABLE: Final = SealedTable("tasks", ("task_id",), ("durable_bytes",), "durable_seal")
 CHOSEN: Final = SealedTable("tasks", ("task_id",), ("chosen",), "chosen_seal")
 STEPS: Final = SealedTable("steps", ("task_id", "name"), ("request", "answer", "passing"))
@@ -188,7 +188,7 @@ NOTES: Final = SealedTable("series_notes", ("series_id", "name"), ("note",))
 WINDOWS: Final = SealedTable("windows", ("series_id", "number"), ("task_id", "missing"))
 EPOCHS: Final = SealedTable("epochs", ("name",), ("epoch",))
 SEALED: Final = (
-    *(TASKS, SIGNED, DURABLE, CHOSEN, RESTS, STEPS, BATCHES, REJECTIONS, LEDGER, COUNTERS, MARKS),
+    *(TASKS, CANONICAL, DURABLE, CHOSEN, RESTS, STEPS, BATCHES, REJECTIONS, LEDGER, COUNTERS, MARKS),
     *(SESSIONS, SERIES, NOTES, WINDOWS, EPOCHS),
 )  # fmt: skip
 """All there are. Chains of sessions and verify keys are not among them: they lie sealed, and open or do not."""

@@ -20,6 +20,7 @@ from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
 from fleetcount_aggregator.storage.frame_homes import LogState
 from fleetcount_aggregator.storage.row_seal import (
     BATCHES,
+    CANONICAL,
     CHOSEN,
     COUNTERS,
     DURABLE,
@@ -28,7 +29,6 @@ from fleetcount_aggregator.storage.row_seal import (
     REJECTIONS,
     RESTS,
     SESSIONS,
-    SIGNED,
     STEPS,
     TASKS,
     Damage,
@@ -63,6 +63,7 @@ __all__ = [
     "raise_high_water",
     "read_batch",
     "read_batches",
+    "read_canonical",
     "read_chains",
     "read_chosen",
     "read_high_water",
@@ -73,7 +74,6 @@ __all__ = [
     "read_session",
     "read_sessions",
     "read_sessions_of",
-    "read_signed",
     "read_step",
     "read_task",
     "read_verify_keys",
@@ -90,7 +90,7 @@ IN_WORK: Final = f"(rest = {Rest.IN_WORK.value} OR state IN ({_UNFINISHED}, 'ver
 """Which tasks there is something to do for: those that have not ended, whatever else is said of them."""
 _DEBITS: Final = "debits"
 """The counter of all debits, those that are forgotten too: what peers compare with what they have seen."""
-TASK: Final = f"SELECT {TASKS.names}, signed, signed_seal, verify_key FROM tasks"  # noqa: S608 - constant
+TASK: Final = f"SELECT {TASKS.names}, canonical, canonical_seal, verify_key FROM tasks"  # noqa: S608 - constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +206,10 @@ def install_task(db: SealedDatabase, row: TaskRow) -> TaskRow:
         return known
     place = db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM tasks").fetchone()[0]
     held = _Held(row.task_id, row.state, row.abort_reason, row.installed_at, place, None, "")
-    tags = (SIGNED.sealed(db, row.task_id, row.signed), DURABLE.sealed(db, row.task_id, 0))
-    columns = f"{TASKS.names}, signed, signed_seal, durable_bytes, durable_seal, chosen_seal, rest_seal, verify_key"
+    tags = (CANONICAL.sealed(db, row.task_id, row.canonical), DURABLE.sealed(db, row.task_id, 0))
+    columns = (
+        f"{TASKS.names}, canonical, canonical_seal, durable_bytes, durable_seal, chosen_seal, rest_seal, verify_key"
+    )
     others = CHOSEN.sealed(db, row.task_id, None)[-1], RESTS.sealed(db, row.task_id, Rest.IN_WORK.value, 0, 0)[-1]
     db.execute(
         f"INSERT INTO tasks ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
@@ -230,15 +232,15 @@ def read_task(db: SealedDatabase, task_id: TaskId) -> TaskRow | None:
     return task_row(row)
 
 
-def read_signed(db: SealedDatabase, task_id: TaskId) -> bytes | None:
-    """See `Store.signed`."""
-    row = db.execute(f"{SIGNED.select} WHERE task_id = ?", (task_id,)).fetchone()
-    return row[1] if row is not None and SIGNED.holds(db, row) else None
+def read_canonical(db: SealedDatabase, task_id: TaskId) -> bytes | None:
+    """See `Store.canonical`."""
+    row = db.execute(f"{CANONICAL.select} WHERE task_id = ?", (task_id,)).fetchone()
+    return row[1] if row is not None and CANONICAL.holds(db, row) else None
 
 
 def task_holds(db: SealedDatabase, row: Sequence[Any]) -> bool:
     """Return whether a row as `TASK` selects it is as it was written."""
-    return TASKS.holds(db, row[:8]) and SIGNED.holds(db, (row[0], row[8], row[9]))
+    return TASKS.holds(db, row[:8]) and CANONICAL.holds(db, (row[0], row[8], row[9]))
 
 
 def task_row(row: Sequence[Any]) -> TaskRow:
@@ -246,7 +248,7 @@ def task_row(row: Sequence[Any]) -> TaskRow:
     held = _Held.of(row)
     return TaskRow(
         task_id=held.task_id,
-        signed=row[8],
+        canonical=row[8],
         verify_key=row[10],
         state=held.state,
         abort_reason=held.abort_reason,

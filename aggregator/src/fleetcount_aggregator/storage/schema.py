@@ -71,6 +71,17 @@ _TAKEN_SO_FAR: Final = (
     "UPDATE tasks SET taken = COALESCE((SELECT group_concat(name, ',') FROM steps"
     " WHERE steps.task_id = tasks.task_id AND passing = 0), '')"
 )
+_LENGTH: Final = " + ".join(
+    f"(instr('0123456789ABCDEF', substr(hex(substr(canonical, 9, 4)), {place}, 1)) - 1) * {16 ** (8 - place)}"
+    for place in range(1, 9)
+)
+_WRAPPED: Final = b"FCSTSK01".hex().upper()
+_BARE_TASKS: Final = (
+    # A task's bytes lay behind a label and their length, and before signatures; tasks without a series were signed.
+    "ALTER TABLE tasks RENAME COLUMN signed TO canonical",
+    f"UPDATE tasks SET canonical = substr(canonical, 13, {_LENGTH})"  # noqa: S608 - constant
+    f" WHERE hex(substr(canonical, 1, 8)) = '{_WRAPPED}'",
+)
 _ARCHIVE_CHANGES: Final = (
     # How far a task's life has come (`archive.Rest`), when it expires, and whether it is led here: known at rest.
     "ALTER TABLE tasks ADD COLUMN rest INTEGER NOT NULL DEFAULT 0",
@@ -93,8 +104,8 @@ _ARCHIVE_ROWS: Final = (
     "INSERT INTO counters (name, value) SELECT 'debits', COUNT(*) FROM ledger",
 )
 _TABLES: Final = (
-    "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, signed BLOB NOT NULL, verify_key BLOB NOT NULL, state TEXT NOT NULL,"
-    " abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL,"
+    "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, canonical BLOB NOT NULL, verify_key BLOB NOT NULL,"
+    " state TEXT NOT NULL, abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL,"
     " durable_bytes INTEGER NOT NULL DEFAULT 0, log_bytes INTEGER, chosen BLOB)",
     *_SESSION_TABLES,
     "CREATE TABLE batches (task_id BLOB NOT NULL, number INTEGER NOT NULL, positions BLOB NOT NULL,"
@@ -121,7 +132,10 @@ SQLITE: Final = Schema(
         # Sessions of before version 5 have no chain of keys, and no device goes on with one.
         4: ("DROP TABLE sessions", *_SESSION_TABLES),
         # Whatever this release adds.
-        5: (*_INSTANCE_TABLES, EPOCH_TABLE, *_ARCHIVE_CHANGES, *_ARCHIVE_ROWS, *_SEAL_COLUMNS, _TAKEN_SO_FAR),
+        5: (
+            *(*_INSTANCE_TABLES, EPOCH_TABLE, *_ARCHIVE_CHANGES, *_ARCHIVE_ROWS, *_BARE_TASKS, *_SEAL_COLUMNS),
+            _TAKEN_SO_FAR,
+        ),
     },
 )
 """In one SQLite file. A table or column that a release adds stands in `_TABLES` and in the step to its version."""

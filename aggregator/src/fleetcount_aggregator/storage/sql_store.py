@@ -215,10 +215,10 @@ class SqlStore(SqlArchive, SqlEpochs):
         row: TaskRow | None = await self._read(lambda db: sql.read_task(db, task_id))
         return row
 
-    async def signed(self, task_id: TaskId) -> bytes | None:
-        """See `Store.signed`."""
-        signed: bytes | None = await self._read(lambda db: sql.read_signed(db, task_id))
-        return signed
+    async def canonical(self, task_id: TaskId) -> bytes | None:
+        """See `Store.canonical`."""
+        canonical: bytes | None = await self._read(lambda db: sql.read_canonical(db, task_id))
+        return canonical
 
     async def damaged(self) -> Sequence[Damage]:
         """See `Store.damaged`; another process may have settled some of it since this one started."""

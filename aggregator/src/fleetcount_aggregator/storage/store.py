@@ -106,10 +106,10 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRow:
-    """A task signed by all, its verify key (sealed at rest) and where it stands."""
+    """A task's canonical bytes, its verify key (sealed at rest) and where it stands."""
 
     task_id: TaskId
-    signed: bytes = field(repr=False)
+    canonical: bytes = field(repr=False)
     verify_key: bytes = field(repr=False)
     state: State
     abort_reason: str
@@ -285,8 +285,8 @@ class Store(Archive, Protocol):
         """Return one task, or None."""
         ...
 
-    async def signed(self, task_id: TaskId) -> bytes | None:
-        """Return what was signed of a task, None if that is not as it was written, whatever else of it is."""
+    async def canonical(self, task_id: TaskId) -> bytes | None:
+        """Return a task's bytes, None if they are not as they were written, whatever else of it is."""
         ...
 
     async def damaged(self) -> Sequence["Damage"]:

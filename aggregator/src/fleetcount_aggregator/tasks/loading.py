@@ -11,8 +11,7 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.task.signal import check_signal
-from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task, stored_task_bytes
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.task.task import Task, decode_task
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import UNFINISHED, Context
@@ -46,17 +45,14 @@ def read_task(context: Context, row: TaskRow) -> InstalledTask:
     Raises:
         FleetcountError: it cannot be read (another at-rest key, a damaged file, a rule it breaks).
     """
-    signed, has_ended = decode_signed_task(row.signed), row.state in FINAL_STATES
-    if signed.task.task_id != row.task_id:
-        raise DamagedError(
-            Damage(
-                table="tasks", what=f"what was signed of task {row.task_id.hex()} is another task", task_id=row.task_id
-            )
-        )
+    task, has_ended = decode_task(row.canonical), row.state in FINAL_STATES
+    if task.task_id != row.task_id:
+        what = f"the bytes of task {row.task_id.hex()} are another task's"
+        raise DamagedError(Damage(table="tasks", what=what, task_id=row.task_id))
     return InstalledTask(
-        signed=signed,
+        task=task,
         verify_key=b"" if has_ended else context.data_key(row.task_id).open(row.verify_key, *_place(row.task_id)),
-        position=signed.task.position_of(context.aggregator_id),
+        position=task.position_of(context.aggregator_id),
     )
 
 
@@ -69,7 +65,7 @@ async def task_row(context: Context, task: InstalledTask) -> TaskRow:
     data_key = await asyncio.to_thread(context.store.data_keys.make, task.task_id)
     return TaskRow(
         task_id=task.task_id,
-        signed=encode_signed_task(task.signed),
+        canonical=task.task.canonical,
         verify_key=data_key.seal(task.verify_key, *_place(task.task_id)),
         state=State.ANNOUNCED,
         abort_reason="",
@@ -204,7 +200,7 @@ async def _take_up(context: Context, task_id: TaskId) -> None:
             await _set_aside(context, row, error)
         return
     window = task.task.series
-    if window is not None and window.series_id not in context.series and row.state in UNFINISHED:
+    if window.series_id not in context.series and row.state in UNFINISHED:
         damage = Damage(
             table="series", what=f"task {task_id.hex()} is a window of a series that is damaged", task_id=task_id
         )
@@ -214,11 +210,11 @@ async def _take_up(context: Context, task_id: TaskId) -> None:
 
 
 async def _quarantine(context: Context, damage: Damage) -> None:
-    """Put a task in quarantine with what was signed, if that is whole."""
+    """Put a task in quarantine with its fields, if its bytes are whole."""
     task: Task | None = None
-    if damage.task_id is not None and (signed := await context.store.signed(damage.task_id)) is not None:
+    if damage.task_id is not None and (canonical := await context.store.canonical(damage.task_id)) is not None:
         with suppress(DecodeError):
-            found = decode_signed_task(signed).task
+            found = decode_task(canonical)
             task = found if found.task_id == damage.task_id else None
     context.quarantine(damage, task)
 
@@ -226,9 +222,9 @@ async def _quarantine(context: Context, damage: Damage) -> None:
 async def _set_aside(context: Context, row: TaskRow, error: DecodeError) -> None:
     """Leave a task of an older version to the store, whose answers about it stay; one that runs ends.
 
-    Only a task that is stored as it was signed, and whose debit counts against nothing that can be asked today.
+    Only a task whose bytes are whole, and whose debit counts against nothing that can be asked today.
     """
-    intact = hashlib.sha256(stored_task_bytes(row.signed)).digest() == row.task_id
+    intact = hashlib.sha256(row.canonical).digest() == row.task_id
     debit = await context.store.debit(row.task_id)
     if not intact or (debit is not None and _counts(debit)):
         raise error

@@ -93,7 +93,7 @@ class Retention:
     async def _rest_series(self) -> None:
         """Put series to rest that are over: their windows have expired, and no budget looks back so far."""
         context, limits = self._context, self._context.limits
-        held = {one.task.series.series_id for one in context.live.values() if one.task.series is not None}
+        held = {one.task.series.series_id for one in context.live.values()}
         for series in list(context.series.values()):
             schedule = series.series.schedule
             over = schedule.end + max(schedule.expiry_s + limits.keep_digests_s, limits.budget_period_s)

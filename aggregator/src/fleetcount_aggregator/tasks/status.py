@@ -14,7 +14,7 @@ from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.series.orders import SignedOrder, stopped_at
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.series.signed_file import decode_signed_series
-from fleetcount_protocol.task.signed_file import decode_signed_task
+from fleetcount_protocol.task.task import decode_task
 
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.reasons import Wait, expected_wait
@@ -168,8 +168,8 @@ def _opened(place: StorePlace) -> Generator[SealedDatabase]:
 
 def _task_line(database: SealedDatabase, number: int, row: TaskRow) -> TaskLine:
     try:
-        task = decode_signed_task(row.signed).task
-        name, window = task.name, None if task.series is None else task.series.index
+        task = decode_task(row.canonical)
+        name, window = task.name, task.series.index
         wait = expected_wait(task, row.state, leads=None, give_up_s=None)
     except DecodeError:
         name, window, wait = _SET_ASIDE, None, None

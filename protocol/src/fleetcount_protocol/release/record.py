@@ -41,11 +41,9 @@ __all__ = [
     "verify_record_signatures",
 ]
 
-RECORD_LABEL: Final = b"FCRECD01"
-WINDOW_RECORD_LABEL: Final = b"FCRECD02"
-"""First bytes of the record of a window of a series."""
-_MAX_VIEWS: Final = 16
-_MAX_WINDOW_VIEWS: Final = 32
+RECORD_LABEL: Final = b"FCRECD02"
+"""First bytes of a record; "FCRECD01" began those of tasks that were asked without a series."""
+_MAX_VIEWS: Final = 32
 """Each adversary could learn from one answer, from a day and from the whole series."""
 _MAX_SENTENCE_BYTES: Final = 1_000
 _MAX_INT64: Final = 2**63 - 1
@@ -104,8 +102,8 @@ class ReleaseRecord:
 
     `baseline_raw` is the opened number of output 0 in response mode (for vector Mangat, of the participation bit),
     from which the estimates follow; None in the other modes. `released_at` is a Unix time on the task's grid, not
-    before the last round closed. Level, noise and the least number of participants follow from the task. `chain` is for
-    windows of a series, and needed there; `participants` for those whose series says that the number is noised.
+    before the last round closed. Level, noise and the least number of participants follow from the task. `chain` says
+    what came of the windows before; `participants` is for windows whose series says that the number is noised.
 
     Raises:
         UsageError: cells that are not those of the task with its labels, ends out of order, numbers beyond 64 bits,
@@ -117,8 +115,8 @@ class ReleaseRecord:
     cells: tuple[Cell, ...]
     statement: tuple[AdversaryView, ...]
     released_at: int
+    chain: ChainLink
     baseline_raw: int | None = None
-    chain: ChainLink | None = None
     participants: NoisedParticipants | None = None
 
     def __post_init__(self) -> None:
@@ -132,7 +130,7 @@ class ReleaseRecord:
                 f"released_at is {self.released_at}, allowed: a multiple of {self.task.time_precision_s} s "
                 f"from {self.task.round_two_closes} on"
             )
-        _check_statement(self.statement, _most_views(self.task))
+        _check_statement(self.statement)
         _check_window(self)
 
     @property
@@ -181,11 +179,11 @@ def encode_record(record: ReleaseRecord) -> bytes:
         UsageError: they are more than `MAX_RECORD_BYTES`.
     """
     baseline = b"" if record.baseline_raw is None else _int64(record.baseline_raw)
-    window = b"" if record.chain is None else encode_link(record.chain) + _encode_participants(record.participants)
     parts = [
-        _label_of(record.task),
+        RECORD_LABEL,
         sized(record.task.canonical, 4),
-        window,
+        encode_link(record.chain),
+        _encode_participants(record.participants),
         uint(record.released_at, 8),
         uint(bool(baseline), 1),
         baseline,
@@ -207,16 +205,14 @@ def decode_record(data: bytes) -> ReleaseRecord:
         DecodeError: they are not the canonical bytes of a record.
     """
     reader = Reader(data, "record", MAX_RECORD_BYTES)
-    label = reader.take(len(RECORD_LABEL))
+    reader.expect(RECORD_LABEL)
     task = decode_task(reader.sized(4, 1, MAX_TASK_BYTES))
-    if label != _label_of(task):
-        raise DecodeError(f"record does not begin with {_label_of(task)!r}")
-    chain, participants = (None, None) if task.series is None else (read_link(reader), _read_participants(reader))
+    chain, participants = read_link(reader), _read_participants(reader)
     released_at = reader.uint(8)
     baseline = reader.int64() if reader.flag() else None
     count = reader.count(2, task.design.cell_count, task.design.cell_count)
     cells = tuple(_read_cell(reader, value, task.label(value)) for value in range(1, count + 1))
-    views = tuple(_read_view(reader) for _ in range(reader.count(1, 1, _most_views(task))))
+    views = tuple(_read_view(reader) for _ in range(reader.count(1, 1, _MAX_VIEWS)))
     reader.finish()
     try:
         record = ReleaseRecord(
@@ -267,22 +263,11 @@ def verify_record_signatures(
 # Parts.
 
 
-def _label_of(task: Task) -> bytes:
-    return RECORD_LABEL if task.series is None else WINDOW_RECORD_LABEL
-
-
-def _most_views(task: Task) -> int:
-    return _MAX_VIEWS if task.series is None else _MAX_WINDOW_VIEWS
-
-
 def _check_window(record: ReleaseRecord) -> None:
     series, participants = record.task.series, record.participants
-    if (record.chain is None) != (series is None):
-        raise UsageError("chain is for windows of a series, and needed there")
-    if (participants is not None) != (series is not None and series.noised_participants):
+    if (participants is not None) != series.noised_participants:
         raise UsageError("participants is for windows of a series with noised participants, and needed there")
-    if record.chain is not None and series is not None:
-        check_link(record.chain, series.index)
+    check_link(record.chain, series.index)
     if participants is not None:
         for what in ("raw", "low", "high"):
             _check_int64(f"{what} of participants", getattr(participants, what))
@@ -324,9 +309,9 @@ def _check_cells(task: Task, cells: Sequence[Cell]) -> None:
             raise UsageError(f"label of cell {cell.value} is not the task's")
 
 
-def _check_statement(statement: Sequence[AdversaryView], most: int) -> None:
-    if not 1 <= len(statement) <= most:
-        raise UsageError(f"statement has {len(statement)} views, allowed: 1 to {most}")
+def _check_statement(statement: Sequence[AdversaryView]) -> None:
+    if not 1 <= len(statement) <= _MAX_VIEWS:
+        raise UsageError(f"statement has {len(statement)} views, allowed: 1 to {_MAX_VIEWS}")
     for view in statement:
         for number in (view.delta, view.epsilon or view.delta):
             if not number.is_finite() or not _PLAIN_DECIMAL.fullmatch(plain_decimal(number)):

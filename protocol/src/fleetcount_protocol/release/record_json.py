@@ -105,10 +105,8 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
 
 
 def _readable_window(record: ReleaseRecord) -> dict[str, Any]:
-    """Return what only the record of a window of a series says; nothing for any other."""
+    """Return what the record says of its series: the window, who took part, and the windows before."""
     series, chain, noised = record.task.series, record.chain, record.participants
-    if series is None or chain is None:
-        return {}
     shown = None if noised is None else {"raw": noised.raw, "low": noised.low, "high": noised.high}
     return {
         "series_id": series.series_id.hex(),

@@ -23,7 +23,6 @@ from fleetcount_protocol.series.key_list import decode_key_list, decode_signed_k
 from fleetcount_protocol.series.orders import decode_order, decode_signed_order, encode_signed_order
 from fleetcount_protocol.series.series import decode_series
 from fleetcount_protocol.series.signed_file import decode_signed_series, encode_signed_series, stored_series_bytes
-from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task, stored_task_bytes
 from fleetcount_protocol.task.succession import decode_signed_succession, encode_signed_succession
 from fleetcount_protocol.task.task import decode_task
 from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
@@ -86,8 +85,6 @@ def _layouts() -> list[Decoder]:
         Decoder("series_file_stored", stored_series_bytes),
         Decoder("succession_file", decode_signed_succession, encode_signed_succession),
         Decoder("task", decode_task, lambda value: value.canonical),
-        Decoder("task_file", decode_signed_task, encode_signed_task),
-        Decoder("task_file_stored", stored_task_bytes),
         Decoder("topic", lambda data: parse_topic(_text(data))),
     ]
 

@@ -57,7 +57,7 @@ def decode_series_fields(data: bytes) -> SeriesFields:
     participants = Participants(reader.count(1, 1, len(Participants)))
     delta = reader.fraction()
     drill_down = _read_drill_down(reader) if reader.flag() else None
-    terms = read_terms(reader, fewest_keys=0)
+    terms = read_terms(reader)
     reader.finish()
     return SeriesFields(
         **question,

@@ -51,7 +51,7 @@ def decode_signed_series(data: bytes) -> SignedSeries:
 
 
 def stored_series_bytes(data: bytes) -> bytes:
-    """Return the bytes that a `.series` file holds of its series, whether or not it may be asked.
+    """Return the bytes that a `.question` file holds of its series, whether or not it may be asked.
 
     Raises:
         DecodeError: it is no such file.

@@ -41,7 +41,7 @@ def opened_count(task: Task) -> int:
     The number of participants is opened in windows of series that say so: the leader's element is the number of
     accepted reports plus its noise, everybody else's its noise alone (docs/wire.md, "Opening").
     """
-    return task.design.output_count + (task.series is not None and task.series.noised_participants)
+    return task.design.output_count + task.series.noised_participants
 
 
 def prio3_for(task: Task) -> "Prio3":

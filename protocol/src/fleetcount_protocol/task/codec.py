@@ -14,7 +14,6 @@ from fleetcount_protocol.layout import Reader, fraction_bytes, text_bytes, uint
 from fleetcount_protocol.limits import (
     MAX_AGGREGATORS,
     MAX_ENDPOINT_BYTES,
-    MAX_HPKE_KEYS,
     MAX_TASK_BYTES,
     MAX_TEXT_BYTES,
     MAX_ZOOMS,
@@ -48,7 +47,6 @@ from fleetcount_protocol.task.public_keys import ED25519_KEY_BYTES, HYBRID_KEY_B
 
 __all__ = [
     "TASK_LABEL",
-    "WINDOW_LABEL",
     "decode_fields",
     "encode_fields",
     "encode_key",
@@ -61,21 +59,21 @@ __all__ = [
     "window_label",
 ]
 
-TASK_LABEL: Final = b"FCTASK01"
-WINDOW_LABEL: Final = b"FCTASK02"
-"""First bytes of a task that is a window of a series."""
+TASK_LABEL: Final = b"FCTASK02"
+"""First bytes of a task; "FCTASK01" began the tasks of before, which were asked without a series."""
+_NO_KEYS: Final = 0
+"""How many sealing keys stand with an aggregator: key lists have them."""
 _KEM_SIZES: Final = {0x0020: X25519_KEY_BYTES, 0x647A: HYBRID_KEY_BYTES}
 """KEM identifiers of the HPKE registry (RFC 9180, section 7.1, and its IANA page) and their public key sizes."""
 
 
 def encode_fields(task: TaskFields) -> bytes:
-    """Return the canonical bytes that are hashed into the task id and signed.
+    """Return the canonical bytes that are hashed into the task id.
 
     Raises:
         TaskError: they are more than `MAX_TASK_BYTES`.
     """
-    label = TASK_LABEL if task.series is None else window_label(task.series)
-    encoded = label + encode_question(task) + encode_times(task) + encode_terms(task)
+    encoded = window_label(task.series) + encode_question(task) + encode_times(task) + encode_terms(task)
     if len(encoded) > MAX_TASK_BYTES:
         raise TaskError(f"task has {len(encoded)} bytes, allowed: at most {MAX_TASK_BYTES}")
     return encoded
@@ -83,7 +81,7 @@ def encode_fields(task: TaskFields) -> bytes:
 
 def window_label(ref: SeriesRef) -> bytes:
     """Return the first bytes of the task of a window: label, series id, index, and what is said of participants."""
-    return WINDOW_LABEL + ref.series_id + uint(ref.index, 4) + uint(1 + ref.noised_participants, 1)
+    return TASK_LABEL + ref.series_id + uint(ref.index, 4) + uint(1 + ref.noised_participants, 1)
 
 
 def encode_question(task: TaskFields) -> bytes:
@@ -131,7 +129,7 @@ def decode_fields(data: bytes) -> TaskFields:
     series = _read_label(reader)
     question = read_question(reader)
     opens, one_closes, two_closes, expiry = (reader.uint(8) for _ in range(4))
-    terms = read_terms(reader, fewest_keys=1 if series is None else 0)
+    terms = read_terms(reader)
     reader.finish()
     return TaskFields(
         **question,
@@ -144,12 +142,8 @@ def decode_fields(data: bytes) -> TaskFields:
     )
 
 
-def _read_label(reader: Reader) -> SeriesRef | None:
-    label = reader.take(len(TASK_LABEL))
-    if label not in (TASK_LABEL, WINDOW_LABEL):
-        raise DecodeError(f"task does not begin with {TASK_LABEL!r} or {WINDOW_LABEL!r}")
-    if label == TASK_LABEL:
-        return None
+def _read_label(reader: Reader) -> SeriesRef:
+    reader.expect(TASK_LABEL)
     series_id, index = SeriesId(reader.take(SeriesId.SIZE)), reader.uint(4)
     return SeriesRef(series_id=series_id, index=index, noised_participants=reader.count(1, 1, 2) == 2)
 
@@ -168,7 +162,7 @@ def read_question(reader: Reader) -> dict[str, Any]:
     }
 
 
-def read_terms(reader: Reader, fewest_keys: int) -> dict[str, Any]:
+def read_terms(reader: Reader) -> dict[str, Any]:
     """Return the fields that stand behind a task's times, by name (`encode_terms`)."""
     return {
         "time_precision_s": reader.uint(4),
@@ -177,7 +171,7 @@ def read_terms(reader: Reader, fewest_keys: int) -> dict[str, Any]:
         "upload_style": UploadStyle(reader.count(1, 1, len(UploadStyle))),
         "verify_key_digest": Digest(reader.take(Digest.SIZE)),
         "aggregators": tuple(
-            _read_aggregator(reader, fewest_keys) for _ in range(reader.count(1, MIN_AGGREGATORS, MAX_AGGREGATORS))
+            _read_aggregator(reader) for _ in range(reader.count(1, MIN_AGGREGATORS, MAX_AGGREGATORS))
         ),
     }
 
@@ -254,7 +248,7 @@ def _encode_mechanism(mechanism: AnswerLaw | None) -> bytes:
 def _read_die(reader: Reader, values: int) -> SamplingDie:
     rate = reader.fraction()
     faces = tuple(reader.fraction() for _ in range(reader.count(2, 0, MAX_VALUES + 1)))
-    # Which rates a task may have is for the rules of a task, which know whether it is a window of a series.
+    # Which rates a task may have is for the rules of a task.
     return SamplingDie(sampling_rate=rate, values=values, face_probabilities=faces or None, allow_large_rate=True)
 
 
@@ -302,8 +296,7 @@ def _read_release(reader: Reader) -> Release:
 
 def _encode_aggregator(aggregator: Aggregator) -> bytes:
     texts = (aggregator.aggregator_id, aggregator.operator, aggregator.grpc_endpoint, aggregator.mqtt_broker)
-    keys = b"".join(encode_key(key) for key in aggregator.hpke_keys)
-    return b"".join(map(text_bytes, texts)) + uint(len(aggregator.hpke_keys), 1) + keys + aggregator.signing_public_key
+    return b"".join(map(text_bytes, texts)) + uint(_NO_KEYS, 1) + aggregator.signing_public_key
 
 
 def encode_key(key: HpkeKey) -> bytes:
@@ -313,13 +306,16 @@ def encode_key(key: HpkeKey) -> bytes:
     return uint(key.key_id, 1) + uint(kem, 2) + key.public_key
 
 
-def _read_aggregator(reader: Reader, fewest_keys: int) -> Aggregator:
+def _read_aggregator(reader: Reader) -> Aggregator:
+    identifier, operator = AggregatorId(reader.text(1, 32)), reader.text(1, MAX_TEXT_BYTES)
+    endpoint, broker = (reader.text(0, MAX_ENDPOINT_BYTES) for _ in range(2))
+    reader.count(1, _NO_KEYS, _NO_KEYS)
     return Aggregator(
-        aggregator_id=AggregatorId(reader.text(1, 32)),
-        operator=reader.text(1, MAX_TEXT_BYTES),
-        grpc_endpoint=reader.text(0, MAX_ENDPOINT_BYTES),
-        mqtt_broker=reader.text(0, MAX_ENDPOINT_BYTES),
-        hpke_keys=tuple(read_key(reader) for _ in range(reader.count(1, fewest_keys, MAX_HPKE_KEYS))),
+        aggregator_id=identifier,
+        operator=operator,
+        grpc_endpoint=endpoint,
+        mqtt_broker=broker,
+        hpke_keys=(),
         signing_public_key=reader.take(ED25519_KEY_BYTES),
     )
 

@@ -133,7 +133,8 @@ class Aggregator:
     """One aggregator as the task names it: who runs it, where devices reach it, which keys it answers for.
 
     `grpc_endpoint` is "host:port" or "" when it has none; `mqtt_broker` likewise; at least one of both.
-    `signing_public_key` is Ed25519, 32 bytes. A window of a series names no sealing keys: they come from key lists.
+    `signing_public_key` is Ed25519, 32 bytes. Tasks and series name no sealing keys: they come from key lists, and a
+    device fills in those it seals to.
     """
 
     aggregator_id: AggregatorId
@@ -158,13 +159,14 @@ class SeriesRef:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFields:
-    """The fields of a counting question (docs/wire.md, "Task"), whether or not it may be asked.
+    """The fields of one window of a counting question (docs/wire.md, "Task"), whether or not it may be asked.
 
     Times are whole Unix seconds on the grid of `time_precision_s`; round two opens when round one closes. In one-round
     modes and with `ONE_ENVELOPE`, reports are taken from `round_one_opens` to `round_one_closes` and
     `round_two_closes == round_one_closes` in one-round modes. Aggregator 0 is the leader and holds explicit shares.
-    `series` is set for a window of a series: what was signed is the series, so the task has no signatures of its own,
-    its aggregators name no sealing keys, and `verify_key_digest` is that of the seed of all windows' verify keys.
+    `series` says which window of which series this is: what was signed is the series, so the task has no signatures of
+    its own, its aggregators name no sealing keys, and `verify_key_digest` is that of the seed of all windows' verify
+    keys.
     """
 
     name: str
@@ -183,7 +185,7 @@ class TaskFields:
     release: Release
     upload_style: UploadStyle
     verify_key_digest: Digest
-    series: SeriesRef | None = None
+    series: SeriesRef
 
     @property
     def values(self) -> int:

@@ -19,7 +19,6 @@ from fleetcount_protocol.layout import check_text
 from fleetcount_protocol.limits import (
     MAX_AGGREGATORS,
     MAX_EPSILON,
-    MAX_HPKE_KEYS,
     MAX_REPORTS_PER_TASK,
     MAX_SERIES_WINDOWS,
     MAX_TASK_LIFETIME_S,
@@ -159,20 +158,18 @@ def _check_mechanism(task: TaskFields) -> None:
         check_fraction(parameter.replace("sampling_rate", "sampling rate"), getattr(mechanism, parameter))
     hit, miss = channel_of(mechanism)
     if kind.form is AnswerForm.TWO_ROUNDS:
-        _check_die(cast("SamplingDie", mechanism), in_series=task.series is not None)
+        _check_die(cast("SamplingDie", mechanism))
         return
     require(
         hit - miss >= _SMALLEST_WEIGHT, f"an answer is the truth with weight {hit - miss}, allowed: at least 1/1000000"
     )
 
 
-def _check_die(die: SamplingDie, *, in_series: bool) -> None:
-    # One answer is sampled rarely enough that most are not; over a series the promise of the whole decides, and at 1/2
-    # a coin of a day or of the series costs least noise.
+def _check_die(die: SamplingDie) -> None:
+    # At 1/2 a coin of a day or of the series costs least noise.
     rate = die.sampling_rate
-    fits = _SMALLEST_WEIGHT <= rate < _HALF or (in_series and rate == _HALF)
-    largest = "1/2" if in_series else "below 1/2"
-    require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to {largest}")
+    fits = _SMALLEST_WEIGHT <= rate <= _HALF
+    require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to {_HALF}")
     for face in die.face_probabilities or ():
         check_fraction("face probability", face)
 
@@ -253,14 +250,12 @@ def _check_design(task: TaskFields) -> None:
 
 
 def _check_series(task: TaskFields) -> None:
-    if task.series is not None:
-        require(len(task.series.series_id) == 32, "series_id must have 32 bytes")
-        check_range("index of the window", task.series.index, 0, MAX_SERIES_WINDOWS - 1)
-        require(
-            not task.series.noised_participants or task.mode is not Mode.RESPONSE,
-            "participants is noised, allowed in response mode: hidden; the opened numbers of all outputs tell it "
-            "already",
-        )
+    require(len(task.series.series_id) == 32, "series_id must have 32 bytes")
+    check_range("index of the window", task.series.index, 0, MAX_SERIES_WINDOWS - 1)
+    require(
+        not task.series.noised_participants or task.mode is not Mode.RESPONSE,
+        "participants is noised, allowed in response mode: hidden; the opened numbers of all outputs tell it already",
+    )
 
 
 def _check_aggregators(task: TaskFields) -> None:
@@ -268,10 +263,8 @@ def _check_aggregators(task: TaskFields) -> None:
     check_range("number of aggregators", len(aggregators), MIN_AGGREGATORS, MAX_AGGREGATORS)
     for aggregator in aggregators:
         _check_aggregator(aggregator)
-        _check_sealing_keys(aggregator, in_series=task.series is not None)
     _check_distinct("aggregator id", (str(one.aggregator_id) for one in aggregators))
     _check_distinct("signing key", (one.signing_public_key.hex() for one in aggregators))
-    _check_distinct("sealing key", (key.public_key.hex() for one in aggregators for key in one.hpke_keys))
     # One broker may serve all; one device endpoint cannot be two operators.
     _check_distinct("gRPC endpoint", (one.grpc_endpoint.lower() for one in aggregators if one.grpc_endpoint))
     operators = {operator_key(one.operator) for one in aggregators}
@@ -294,15 +287,8 @@ def _check_aggregator(aggregator: Aggregator) -> None:
     for endpoint in endpoints:
         _check_endpoint(name, endpoint)
     _check_key(name, check_signing_public_key, aggregator.signing_public_key)
-
-
-def _check_sealing_keys(aggregator: Aggregator, *, in_series: bool) -> None:
-    name, keys = aggregator.aggregator_id, aggregator.hpke_keys
-    if in_series:
-        require(not keys, f"aggregator {name} names {len(keys)} sealing keys, a series takes them from its key list")
-        return
-    check_range(f"number of sealing keys of {name}", len(keys), 1, MAX_HPKE_KEYS)
-    check_sealing_keys(name, keys)
+    keys = aggregator.hpke_keys
+    require(not keys, f"aggregator {name} names {len(keys)} sealing keys, a series takes them from its key list")
 
 
 def check_sealing_keys(name: str, keys: Sequence[HpkeKey]) -> None:

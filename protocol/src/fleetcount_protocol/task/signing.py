@@ -1,4 +1,4 @@
-"""Signatures of a task: every listed aggregator signs the canonical bytes, and everyone demands all of them.
+"""Signatures of aggregators and who is trusted: everyone demands one of every listed aggregator.
 
 It must not decide what a device's owner allows: that is the client's `policy`.
 """
@@ -8,23 +8,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MIN_OPERATORS
 from fleetcount_protocol.task.rules import operator_key
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator
 
 __all__ = [
     "SuccessorKey",
     "TrustedAggregator",
     "check_trusted",
-    "sign_task",
     "verify_all_signatures",
     "verify_by",
     "verify_ed25519",
-    "verify_signed_task",
 ]
 
 
@@ -59,32 +57,6 @@ class TrustedAggregator:
         begins = (0, *(one.not_before for one in self.successors))
         ends = (*(one.former_until for one in self.successors), moment + 1)
         return tuple(key for key, since, until in zip(self.keys, begins, ends, strict=True) if since <= moment < until)
-
-
-def sign_task(task: Task, key: Ed25519PrivateKey) -> bytes:
-    """Return an aggregator's Ed25519 signature (RFC 8032, pure) over the canonical bytes, 64 bytes.
-
-    The label at their front keeps them apart from everything else such a key signs.
-    """
-    return key.sign(task.canonical)
-
-
-def verify_signed_task(signed: SignedTask, trusted: Mapping[AggregatorId, TrustedAggregator]) -> None:
-    """Accept a task only with valid signatures of all its aggregators, each trusted under this very key and operator.
-
-    Raises:
-        TaskError: an aggregator that is not trusted or is described otherwise, fewer than two distinct operators, or a
-            window of a series, which has no signatures (`series.signing.verify_window`).
-        SignatureError: a signature that is missing or does not verify.
-    """
-    if signed.task.series is not None:
-        raise TaskError(
-            f"task {signed.task.name!r} is window {signed.task.series.index} of series {signed.task.series.series_id}: "
-            "the series is signed, and the window is believed only if it follows from it"
-        )
-    check_trusted(signed.task.aggregators, trusted, signed.task.round_one_opens)
-    what = f"task {signed.task.name!r}"
-    verify_all_signatures(signed.task.aggregators, signed.signatures, signed.task.canonical, what)
 
 
 def check_trusted(

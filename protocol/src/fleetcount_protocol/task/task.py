@@ -1,4 +1,4 @@
-"""The task: one counting question, immutable, the same bytes for every party.
+"""The task: one window of a counting question, immutable, the same bytes for every party.
 
 Making a `Task` checks every rule, so each one that exists may be asked. Reports are made and checked elsewhere.
 """
@@ -31,7 +31,6 @@ __all__ = [
     "Release",
     "ReleaseKind",
     "SeriesRef",
-    "SignedTask",
     "Task",
     "UploadStyle",
     "decode_task",
@@ -40,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Task(TaskFields):
-    """A counting question that may be asked; its fields are those of `TaskFields`.
+    """A window that may be asked; its fields are those of `TaskFields`.
 
     Raises:
         TaskError: a field outside its range, named with its value and the range.
@@ -51,7 +50,7 @@ class Task(TaskFields):
 
     @cached_property
     def canonical(self) -> bytes:
-        """The hand-written canonical bytes that are hashed and signed (docs/wire.md, "Task")."""
+        """The hand-written canonical bytes that are hashed (docs/wire.md, "Task")."""
         return encode_fields(self)
 
     @cached_property
@@ -74,21 +73,3 @@ def decode_task(data: bytes) -> Task:
     if task.canonical != data:
         raise DecodeError("task is not in its canonical form")
     return task
-
-
-@dataclass(frozen=True, kw_only=True)
-class SignedTask:
-    """A task with the Ed25519 signature of every listed aggregator, in its order; b"" where one is still missing.
-
-    A window of a series has no signatures: those of the series stand for it.
-    """
-
-    task: Task
-    signatures: tuple[bytes, ...]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every place holds a signature (not whether it verifies); a window of a series has no places."""
-        if self.task.series is not None:
-            return not self.signatures
-        return len(self.signatures) == len(self.task.aggregators) and all(self.signatures)

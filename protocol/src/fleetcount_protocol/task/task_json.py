@@ -20,13 +20,11 @@ def task_to_json(task: Task) -> dict[str, Any]:
     """
     release = task.release
     series = task.series
-    window: dict[str, Any] = {}
-    if series is not None:
-        participants = "noised" if series.noised_participants else "hidden"
-        window = {"series_id": series.series_id.hex(), "window": series.index, "participants": participants}
     return {
         "task_id": task.task_id.hex(),
-        **window,
+        "series_id": series.series_id.hex(),
+        "window": series.index,
+        "participants": "noised" if series.noised_participants else "hidden",
         "name": task.name,
         "deployment": task.deployment,
         "signal": task.signal,
@@ -78,6 +76,5 @@ def _aggregator_to_json(aggregator: Aggregator) -> dict[str, Any]:
         "operator": aggregator.operator,
         "grpc_endpoint": aggregator.grpc_endpoint,
         "mqtt_broker": aggregator.mqtt_broker,
-        "hpke_keys": [{"key_id": key.key_id, "public_key": key.public_key.hex()} for key in aggregator.hpke_keys],
         "signing_public_key": aggregator.signing_public_key.hex(),
     }

@@ -34,11 +34,6 @@ class DeviceServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.ListTasks = channel.unary_unary(
-                '/fleetcount_protocol.v1.DeviceService/ListTasks',
-                request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksRequest.SerializeToString,
-                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksResponse.FromString,
-                _registered_method=True)
         self.ListSeries = channel.unary_unary(
                 '/fleetcount_protocol.v1.DeviceService/ListSeries',
                 request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesRequest.SerializeToString,
@@ -63,13 +58,6 @@ class DeviceServiceStub(object):
 
 class DeviceServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
-
-    def ListTasks(self, request, context):
-        """Every task this aggregator serves and that has not expired, signed by all its aggregators.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def ListSeries(self, request, context):
         """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it.
@@ -102,11 +90,6 @@ class DeviceServiceServicer(object):
 
 def add_DeviceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'ListTasks': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListTasks,
-                    request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksRequest.FromString,
-                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksResponse.SerializeToString,
-            ),
             'ListSeries': grpc.unary_unary_rpc_method_handler(
                     servicer.ListSeries,
                     request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesRequest.FromString,
@@ -137,33 +120,6 @@ def add_DeviceServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class DeviceService(object):
     """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def ListTasks(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fleetcount_protocol.v1.DeviceService/ListTasks',
-            fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksRequest.SerializeToString,
-            fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def ListSeries(request,

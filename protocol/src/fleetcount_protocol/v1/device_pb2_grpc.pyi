@@ -34,8 +34,6 @@ class DeviceServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DeviceServiceAsyncStub: ...
-    ListTasks: _grpc.UnaryUnaryMultiCallable[_device_pb2.ListTasksRequest, _device_pb2.ListTasksResponse]
-    """Every task this aggregator serves and that has not expired, signed by all its aggregators."""
     ListSeries: _grpc.UnaryUnaryMultiCallable[_device_pb2.ListSeriesRequest, _device_pb2.ListSeriesResponse]
     """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it."""
     OpenSessions: _grpc.UnaryUnaryMultiCallable[_device_pb2.OpenSessionsRequest, _device_pb2.OpenSessionsResponse]
@@ -48,8 +46,6 @@ class DeviceServiceStub:
 @_typing.type_check_only
 class DeviceServiceAsyncStub(DeviceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
-    ListTasks: _aio.UnaryUnaryMultiCallable[_device_pb2.ListTasksRequest, _device_pb2.ListTasksResponse]  # type: ignore[assignment]
-    """Every task this aggregator serves and that has not expired, signed by all its aggregators."""
     ListSeries: _aio.UnaryUnaryMultiCallable[_device_pb2.ListSeriesRequest, _device_pb2.ListSeriesResponse]  # type: ignore[assignment]
     """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it."""
     OpenSessions: _aio.UnaryUnaryMultiCallable[_device_pb2.OpenSessionsRequest, _device_pb2.OpenSessionsResponse]  # type: ignore[assignment]
@@ -60,14 +56,6 @@ class DeviceServiceAsyncStub(DeviceServiceStub):
     """The signed record of a released task, or its state."""
 
 class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
-    @_abc_1.abstractmethod
-    def ListTasks(
-        self,
-        request: _device_pb2.ListTasksRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_device_pb2.ListTasksResponse, _abc.Awaitable[_device_pb2.ListTasksResponse]]:
-        """Every task this aggregator serves and that has not expired, signed by all its aggregators."""
-
     @_abc_1.abstractmethod
     def ListSeries(
         self,

@@ -24,9 +24,6 @@ from fleetcount_protocol.limits import (
     MAX_SESSION_BYTES,
     MAX_SESSIONS_PER_REQUEST,
     MAX_SIGNATURE_BYTES,
-    MAX_TASK_BYTES,
-    MAX_TASK_LIST_BYTES,
-    MAX_TASKS_PER_LIST,
     MAX_UNIX_TIME,
 )
 from fleetcount_protocol.messages import (
@@ -38,10 +35,8 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.signed_file import signed_task
-from fleetcount_protocol.task.task import SignedTask, decode_task
 from fleetcount_protocol.v1 import device_pb2 as pb
-from fleetcount_protocol.wire.codec import Bounds, Canonical, Count, Label, Range, Size, either, message, shape, single
+from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, either, message, shape, single
 
 __all__ = [
     "INSTALMENT",
@@ -54,20 +49,12 @@ __all__ = [
     "SESSION_REPLY",
     "SESSION_REQUEST",
     "SESSION_REQUESTS",
-    "SIGNED_TASK",
-    "TASK_LIST",
-    "TASK_LIST_QUERY",
     "batches",
 ]
 
 _SMALL_BYTES: Final = 1_024
 _ROUND: Final = Range(0, 2)
-_DEPLOYMENT: Final = Label(0, 32)
 _BOUNDS: Final[Bounds] = {
-    SignedTask: {
-        "task": Canonical(decode_task, 1, MAX_TASK_BYTES),
-        "signatures": Count(0, MAX_AGGREGATORS, Size(0, ED25519_SIGNATURE_BYTES)),
-    },
     SessionRequest: {
         "sealed_secret": Size(80, 2_048),
         "ephemeral_key": Size(32, 32),
@@ -92,23 +79,6 @@ _BOUNDS: Final[Bounds] = {
         "signatures": Count(0, MAX_AGGREGATORS, Size(ED25519_SIGNATURE_BYTES, ED25519_SIGNATURE_BYTES)),
     },
 }
-
-# Tasks.
-
-SIGNED_TASK: Final = message(
-    "signed task", pb.SignedTask, SignedTask, _BOUNDS, MAX_TASK_BYTES + _SMALL_BYTES, make=signed_task
-)
-"""A task with its signatures: the retained payload of a task topic."""
-
-TASK_LIST: Final = single(
-    "task list",
-    pb.ListTasksResponse,
-    tuple[SignedTask, ...],
-    MAX_TASK_LIST_BYTES,
-    Count(0, MAX_TASKS_PER_LIST, SIGNED_TASK),
-    MAX_TASKS_PER_LIST,
-)
-TASK_LIST_QUERY: Final = single("task list query", pb.ListTasksRequest, str, _SMALL_BYTES, _DEPLOYMENT)
 
 # Sessions.
 

@@ -33,8 +33,6 @@ __all__ = [
     "session_reply_filter",
     "session_reply_topic",
     "session_topic",
-    "task_filter",
-    "task_topic",
     "user_bucket",
 ]
 
@@ -49,7 +47,6 @@ _ANY: Final = "+"
 class TopicKind(StrEnum):
     """What a topic is for, as it is spelled in it."""
 
-    TASK = "task"
     RELEASE = "release"
     SERIES = "series"
     SESSION = "session"
@@ -63,7 +60,6 @@ _PERSONAL: Final = {TopicKind.SESSION, TopicKind.REPORT, TopicKind.SESSION_REPLY
 _SENT: Final = {TopicKind.SESSION, TopicKind.REPORT}
 """Below the bucket of a user too."""
 _SUBJECT_BYTES: Final = {
-    TopicKind.TASK: TaskId.SIZE,
     TopicKind.RELEASE: TaskId.SIZE,
     TopicKind.SERIES: SeriesId.SIZE,
     TopicKind.SESSION: 0,
@@ -119,16 +115,6 @@ def _no_topic(topic: str) -> DecodeError:
 
 
 # What aggregators keep, retained.
-
-
-def task_topic(deployment: str, leader: AggregatorId, task_id: TaskId) -> str:
-    """Where a leader keeps the signed task."""
-    return _topic(deployment, leader, TopicKind.TASK, task_id.hex())
-
-
-def task_filter(deployment: str) -> str:
-    """What a device subscribes to for all tasks of its deployment."""
-    return _topic(deployment, _ANY, TopicKind.TASK, _ANY)
 
 
 def release_topic(deployment: str, leader: AggregatorId, task_id: TaskId) -> str:

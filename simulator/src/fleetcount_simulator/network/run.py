@@ -393,7 +393,7 @@ def check_chain(records: Mapping[int, ReleaseRecord], pauses: Sequence[tuple[int
     for index, record in sorted(records.items()):
         link = record.chain
         previous = None if before is None else records[before].digest
-        if link is None or (link.previous_index, link.previous) != (before, previous):
+        if (link.previous_index, link.previous) != (before, previous):
             raise ProcessError(f"the record of window {index} does not follow that of window {before}")
         named = {one.index for one in link.missing if one.reason == _PAUSED}
         if named != paused & set(range(0 if before is None else before + 1, index)):

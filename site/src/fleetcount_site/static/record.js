@@ -87,12 +87,11 @@
    */
   function decodeRecord(data) {
     const reader = new Reader(data, "record", 2 ** 21);
-    const label = reader.ascii(8),
-      taskBytes = reader.sized(4, 1, 2 ** 20),
+    require(reader.ascii(8) === "FCRECD02", "record does not begin with FCRECD02");
+    const taskBytes = reader.sized(4, 1, 2 ** 20),
       task = fleetcount.decodeTask(taskBytes);
-    require(label === (task.series ? "FCRECD02" : "FCRECD01"), "record does not begin as its task asks");
-    const link = task.series ? readLink(reader, task.series.index) : null;
-    const participants = task.series ? readParticipants(reader, task.series.noised) : null;
+    const link = readLink(reader, task.series.index),
+      participants = readParticipants(reader, task.series.noised);
     const releasedAt = reader.time();
     require(releasedAt >= task.twoCloses && releasedAt % task.precision === 0, "released_at is " +
       releasedAt +
@@ -107,7 +106,7 @@
     for (let value = 1, count = reader.count(2, task.cells, task.cells); value <= count; value++) {
       cells.push(readCell(reader, task, value));
     }
-    const views = Array.from({ length: reader.count(1, 1, task.series ? 32 : 16) }, () => readView(reader));
+    const views = Array.from({ length: reader.count(1, 1, 32) }, () => readView(reader));
     reader.finish();
     return { task, taskBytes, link, participants, releasedAt, baseline, cells, views };
   }

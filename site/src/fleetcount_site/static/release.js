@@ -58,12 +58,9 @@
   function showFacts(record, index) {
     const { task } = record,
       level = shown(task.release.level.number * 100) + " %";
-    const missing = record.link
-      ? record.link.missing.map(
-          (one) =>
-            "window " + one.first + (one.count > 1 ? " to " + (one.first + one.count - 1) : "") + ": " + one.reason,
-        )
-      : [];
+    const missing = record.link.missing.map(
+      (one) => "window " + one.first + (one.count > 1 ? " to " + (one.first + one.count - 1) : "") + ": " + one.reason,
+    );
     facts([
       ["question", task.name],
       ["signal", task.signal],
@@ -78,18 +75,12 @@
           ? interval(record.participants.low, record.participants.high) + " (" + level + ")"
           : "at least " + task.minBatchSize,
       ],
-      ...(record.link
-        ? [
-            [
-              "in its series",
-              "window " +
-                index +
-                (record.link.previous
-                  ? ", after the record of window " + record.link.previousIndex
-                  : ", the first record"),
-            ],
-          ]
-        : []),
+      [
+        "in its series",
+        "window " +
+          index +
+          (record.link.previous ? ", after the record of window " + record.link.previousIndex : ", the first record"),
+      ],
       ...(missing.length ? [["windows missing before", missing.join("; ")]] : []),
     ]);
     return level;
@@ -155,7 +146,7 @@
     if (place < 0) throw new Error("window " + asked[1] + " has no record here");
     const [index] = series.windows[place],
       { record, verdict, bytes } = await fleetcount.signedRecord(series, index);
-    const only = series.windows.length === 1 && !record.link;
+    const only = series.windows.length === 1 && index === 0;
     document.title = record.task.name + (only ? "" : ", window " + index);
     at("title").textContent = document.title;
     fleetcount.showVerdict(at("verdict"), verdict);

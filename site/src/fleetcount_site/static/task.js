@@ -9,7 +9,6 @@
     ONE = Fraction.of(1),
     HALF = Fraction.of(1, 2),
     SMALLEST = Fraction.of(1, 1000000);
-  const KEM_SIZES = { 0x0020: 32, 0x647a: 1216 };
   const P = 2n ** 255n - 19n;
 
   function between(value, low, high) {
@@ -84,7 +83,7 @@
     if (mode === "sampling") {
       const most = mechanism.rate.compare(HALF);
       require(mechanism.rate.compare(SMALLEST) >= 0 &&
-        (most < 0 || (task.series && most === 0)), "sampling rate is " +
+        most <= 0, "sampling rate is " +
         mechanism.rate +
         ", allowed: from 1/1000000 to below 1/2");
     }
@@ -164,7 +163,7 @@
     return cells;
   }
 
-  function readAggregator(reader, inSeries) {
+  function readAggregator(reader) {
     const id = reader.text(1, 32),
       operator = reader.text(1, 200),
       endpoint = reader.text(0, 261),
@@ -172,24 +171,12 @@
     require(/^[a-z][a-z0-9-]{0,31}$/.test(id), "aggregator id '" +
       id +
       "' is not 1 to 32 of a-z, 0-9, '-' starting with a letter");
-    const count = reader.count(1, inSeries ? 0 : 1, 8),
-      sealing = [];
-    require(!inSeries || count === 0, "aggregator " +
-      id +
-      " names sealing keys, a series takes them from its key list");
-    for (let place = 0; place < count; place++) {
-      const keyId = reader.uint(1),
-        kem = reader.uint(2);
-      const size = KEM_SIZES[kem] || refuse("task names the unknown KEM " + kem);
-      sealing.push({ keyId, key: reader.take(size) });
-    }
+    require(reader.uint(1) === 0, "aggregator " + id + " names sealing keys, a series takes them from its key list");
     const key = reader.take(32);
     require(endpoint || broker, "aggregator " + id + " has neither a gRPC endpoint nor an MQTT broker");
     for (const one of [endpoint, broker]) if (one) checkEndpoint(id, one);
     checkSigningKey(id, key);
-    require(new Set(sealing.map((one) => one.keyId)).size === count, "aggregator " + id + " gives a key id twice");
-    sealing.forEach((one) => checkSealingKey(id, one.key));
-    return { id, operator, endpoint, broker, sealing, key };
+    return { id, operator, endpoint, broker, key };
   }
 
   function checkEndpoint(id, endpoint) {
@@ -239,13 +226,6 @@
 
   const ORDER_8_Y = 0x05fc536d880238b13933c6d305acdfd5f098eff289f4c345b027b2c28f95e826n;
   const SMALL_Y = [0n, 1n, P - 1n, ORDER_8_Y, P - ORDER_8_Y];
-  /* u = (1 + y)/(1 - y) (RFC 7748) of the points of order 8; of those of order 1, 2 and 4 it is 0, 1 and p - 1. */
-  const SMALL_U = [
-    0n,
-    1n,
-    P - 1n,
-    ...[ORDER_8_Y, P - ORDER_8_Y].map((y) => ((1n + y) * power(1n - y + P, P - 2n)) % P),
-  ];
 
   function checkSigningKey(id, key) {
     const y = little(key) & (2n ** 255n - 1n);
@@ -256,12 +236,6 @@
     require(power(square, (P - 1n) / 2n) === 1n, "aggregator " +
       id +
       ": signing key is not a point of the Ed25519 curve");
-  }
-
-  function checkSealingKey(id, key) {
-    const u = little(key.subarray(key.length - 32));
-    require(u < P, "aggregator " + id + ": sealing key is not a canonical X25519 key");
-    require(!SMALL_U.includes(u), "aggregator " + id + ": sealing key is an X25519 point of small order");
   }
 
   /* Browsers have no case folding: upper and then lower case is the same but for a few letters. */
@@ -282,19 +256,13 @@
       "a signing key",
       aggregators.map((one) => hex(one.key)),
     );
-    distinct(
-      "a sealing key",
-      aggregators.flatMap((one) => one.sealing.map((other) => hex(other.key))),
-    );
     distinct("a gRPC endpoint", aggregators.map((one) => one.endpoint.toLowerCase()).filter(Boolean));
     require(new Set(aggregators.map((one) => folded(one.operator))).size >=
       2, "the aggregators have one operator, allowed: at least 2");
   }
 
   function readLabel(reader) {
-    const label = reader.ascii(8);
-    if (label === "FCTASK01") return null;
-    require(label === "FCTASK02", "task does not begin with FCTASK01 or FCTASK02");
+    require(reader.ascii(8) === "FCTASK02", "task does not begin with FCTASK02");
     const id = reader.take(32),
       index = reader.uint(4);
     require(index < 65536, "index of the window is " + index + ", allowed: 0 to 65535");
@@ -327,14 +295,12 @@
     task.uploadStyle = reader.count(1, 1, 2);
     task.verifyKeyDigest = reader.take(32);
     const count = reader.count(1, 2, 5);
-    task.aggregators = Array.from({ length: count }, () => readAggregator(reader, task.series !== null));
+    task.aggregators = Array.from({ length: count }, () => readAggregator(reader));
     reader.finish();
     require(task.minBatchSize >= 2 && task.minBatchSize <= 2 ** 30, "min_batch_size is " +
       task.minBatchSize +
       ", allowed: 2 to 2^30");
-    require(!task.series ||
-      !task.series.noised ||
-      task.mode !== "response", "participants is noised in response mode");
+    require(!task.series.noised || task.mode !== "response", "participants is noised in response mode");
     checkMechanism(task);
     checkTimes(task);
     task.cells = checkRelease(task);
