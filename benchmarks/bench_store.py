@@ -60,7 +60,7 @@ def instalments(count: int, part_bytes: int) -> InstalmentRun:
 async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int) -> tuple[float, float, bytes]:
     """Store batches, `in_flight` of them waiting at a time; return seconds, seconds of CPU, and the log's key."""
     store = SqlStore.open(directory / "bench.db", KEY)
-    row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
+    row = TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
     await store.install(row)
     todo = iter(batches)
 
@@ -168,7 +168,7 @@ class _Timed(RowSeal):
 async def keep_task(directory: Path, count: int, part_bytes: int) -> None:
     """Keep a task's reports, close it, keep its batches and read them back: all that the store does for reports."""
     store = SqlStore.open(directory / "bench.db", KEY)
-    row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
+    row = TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
     await store.install(row)
     run = instalments(count, part_bytes)
     for start in range(0, count, 2_048):

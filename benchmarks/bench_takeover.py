@@ -74,9 +74,7 @@ async def open_task(owner: ReplicaStore, task_id: TaskId) -> None:
     owner.lead(await owner.member.stand() or 0)
     await asyncio.to_thread(owner.store.data_keys.make, task_id)
     await owner.store.install(
-        TaskRow(
-            task_id=task_id, signed=b"signed", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0
-        )
+        TaskRow(task_id=task_id, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
     )
     await owner.keeper.take()
 
