@@ -25,23 +25,21 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import Credential, Purpose, key_digest
 from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import Digest, UserName
+from fleetcount_protocol.ids import UserName
 from fleetcount_protocol.messages import Receipt, SessionAccepted
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
-from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, Release, ReleaseKind, Task
 from fleetcount_protocol.wire.device import SESSION_REQUEST, SESSION_REQUESTS
 from fleetcount_protocol.wire.topics import session_topic
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.connections import own_transport
 from fleetcount_simulator.network.parties import Parties, running
+from one_window import draft, once
 from rows import Row, quick, report, smoke
 
 TIMES: Final = 10
@@ -117,33 +115,16 @@ class Watched:
 
 def question(parties: Parties) -> Task:
     """Ask a question whose round one is open for as long as this runs; return the task of its only window."""
-    signed = parties.submit(
-        Series(
-            name="load",
-            deployment=parties.deployment.name,
-            signal="Vehicle.CurrentLocation",
-            domain=Categories(names=tuple(f"place {number}" for number in range(1, VALUES + 1))),
-            mode=Mode.SAMPLING,
-            mechanism=SamplingDie.uniform(Fraction(2, 5), VALUES),
-            aggregators=tuple(replace(one, hpke_keys=()) for one in parties.deployment.aggregators),
-            schedule=Schedule(
-                first=math.ceil(time.time()) + 3,
-                every_s=7_260,
-                windows=1,
-                round_one_s=7_200,
-                round_two_s=60,
-                expiry_s=1_740,
-            ),
-            coin=Coin.WINDOW,
-            participants=Participants.HIDDEN,
-            delta=Fraction(1, 10**9),
-            time_precision_s=1,
-            min_batch_size=2,
-            release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20)),
-            upload_style=UploadStyle.TWO_INSTALMENTS,
-            verify_seed_digest=Digest(bytes(32)),
-        )
+    domain = Categories(names=tuple(f"place {number}" for number in range(1, VALUES + 1)))
+    asked = draft(
+        parties.deployment.aggregators,
+        domain,
+        once(math.ceil(time.time()) + 3, 7_200, 60, expiry_s=1_740),
+        sampling_rate=Fraction(2, 5),
+        deployment=parties.deployment.name,
+        release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20)),
     )
+    signed = parties.submit(asked)
     return window_task(signed.series, 0)
 
 

@@ -3,12 +3,11 @@
 Every figure is the least of many runs, in milliseconds; it decides nothing.
 """
 
-import hashlib
 import itertools
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -33,14 +32,15 @@ from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report
 from fleetcount_client.stored import encode_instalment
 from fleetcount_mechanisms.accounting.charges import window_loss
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.chain import TaskKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import AggregatorId, Digest, SeriesId, SessionId, TaskId
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Task
+from one_window import draft, once
 from rows import Row, quick, report, smoke
 
 DEVICE = Digest(bytes(32))
@@ -56,7 +56,7 @@ CELLS = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=3
 
 
 def make_aggregator(number: int) -> Aggregator:
-    """Return one aggregator with fresh keys."""
+    """Return one aggregator with fresh keys, as a device knows it that has its key list."""
     signing = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
     return Aggregator(
         aggregator_id=AggregatorId(f"bench-{number}"),
@@ -68,26 +68,9 @@ def make_aggregator(number: int) -> Aggregator:
     )
 
 
-def make_task(aggregators: int) -> Task:
-    """Return the benchmark's question: in which of 999 cells?"""
-    return Task(
-        name="bench",
-        deployment="bench",
-        signal="Vehicle.CurrentLocation",
-        domain=CELLS,
-        mode=Mode.SAMPLING,
-        mechanism=SamplingDie.uniform(Fraction(1, 10), CELLS.values),
-        aggregators=tuple(make_aggregator(number) for number in range(aggregators)),
-        round_one_opens=OPENS,
-        round_one_closes=OPENS + 100,
-        round_two_closes=OPENS + 200,
-        expiry=OPENS + 300,
-        time_precision_s=1,
-        min_batch_size=10,
-        release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)),
-        upload_style=UploadStyle.TWO_INSTALMENTS,
-        verify_key_digest=Digest(hashlib.sha256(bytes(32)).digest()),
-    )
+def make_window(aggregators: Sequence[Aggregator]) -> Task:
+    """Return the only window of the benchmark's question: in which of 999 cells?"""
+    return window_task(draft(aggregators, CELLS, once(OPENS, 100, 100, expiry_s=100), min_batch_size=10), 0)
 
 
 def seal(task: Task, keys: tuple[TaskKey, ...], made: ReportParts) -> list[bytes]:
@@ -140,9 +123,9 @@ def row(path: str, ours: float, peer: str = "", theirs: float | None = None, *bo
     )
 
 
-def two_seals_ms(task: Task) -> float:
+def two_seals_ms(parties: Sequence[Aggregator]) -> float:
     """Return the time of the two HPKE seals that a protocol without sessions would spend on sealing alone."""
-    keys = [one.hpke_keys[0].public_key for one in task.aggregators]
+    keys = [one.hpke_keys[0].public_key for one in parties]
     return least_ms(lambda: [seal_to(key, bytes(32), b"report") for key in keys])
 
 
@@ -220,7 +203,8 @@ def main() -> None:
     identity = DeviceIdentity.generate(CertificateAuthority.create("bench"))
     source = SystemRandom()
     for aggregators in (5, 2):
-        task = make_task(aggregators)
+        parties = tuple(map(make_aggregator, range(aggregators)))
+        task = make_window(parties)
         sessions = [session_with(one.aggregator_id) for one in task.aggregators]
 
         def answer(task: Task = task, sessions: list[SessionSecret] = sessions) -> TwoRoundSecret:
@@ -233,11 +217,11 @@ def main() -> None:
 
         path, ours = f"device report, both rounds, sealed, L = 1,000, k = {aggregators}", least_ms(answer)
         if aggregators == 2:
-            row(path, ours, "two HPKE seals", two_seals_ms(task), 60, 20)
+            row(path, ours, "two HPKE seals", two_seals_ms(parties), 60, 20)
             row(path, ours, "the project's own limit", LIMIT_MS, 1)
         else:
             row(path, ours)
-    one = task.aggregators[0]
+    one = parties[0]
     opening = least_ms(lambda: new_session(one, one.hpke_keys[0], identity, OPENS, source))
     row("device: opening a session (once a day), seal and sign", opening)
     time_store(task, answer())

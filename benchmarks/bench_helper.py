@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench_client import OPENS, make_task
+from bench_client import OPENS, make_aggregator, make_window
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.verification.choice import new_batch_verifier
 from fleetcount_kernel.proofs import VERIFIED, BatchVerifier, ProofBatch, setting_of
@@ -28,7 +28,6 @@ from rows import Row, best_cpu_s, quick, report, smoke
 
 HELPER = 1
 VERIFY_KEY = bytes(32)
-"""What `bench_client.make_task` gives the digest of."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def verify(verifier: BatchVerifier, batch: ProofBatch) -> bytes:
 def main() -> None:
     """Print what a report costs, and of what that is made."""
     count = 16 if smoke() else 256 if quick() else 1_024
-    task = make_task(2)
+    task = make_window([make_aggregator(number) for number in range(2)])
     inbox = seal_reports(task, count)
     verifier = new_batch_verifier(setting_of(task, VERIFY_KEY, HELPER))
     batch = open_reports(inbox)

@@ -7,7 +7,6 @@ that. Decides nothing.
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import math
 import multiprocessing
@@ -19,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ import grpc
 import grpc.aio
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import Credential, key_digest, parse_certificate
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.report_ids import new_report_id
@@ -42,14 +39,21 @@ from fleetcount_protocol.channel.session import (
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST
 from fleetcount_protocol.messages import Instalment, Receipt, SessionAccepted
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, UploadStyle
-from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS, SESSION_REPLIES, SESSION_REQUESTS, batches
+from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.wire.device import (
+    INSTALMENT_REPLIES,
+    INSTALMENTS,
+    RELEASE_QUERY,
+    SESSION_REPLIES,
+    SESSION_REQUESTS,
+    batches,
+)
 from fleetcount_simulator.network.deployments import Deployment, local_plans, write_aggregators
+from fleetcount_simulator.network.parties import submit_question
+from one_window import SEED, draft, once
 from rows import Row, quick, report, smoke
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tests.support.lone_tasks import hand_in
 
 HELPER = 1
 SEED_BYTES = 32
@@ -65,18 +69,20 @@ Pair = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured: devices, tasks that each of them answers, and calls of the peer."""
+    """How much is measured: devices, questions that each of them answers, and calls of the peer."""
 
     devices: int
-    tasks: int
+    questions: int
     calls: int
 
 
 def sizes() -> Sizes:
     """Return what this kind of run measures."""
     if smoke():
-        return Sizes(devices=64, tasks=2, calls=200)
-    return Sizes(devices=1_000, tasks=32, calls=1_000) if quick() else Sizes(devices=5_000, tasks=32, calls=3_000)
+        return Sizes(devices=64, questions=2, calls=200)
+    return (
+        Sizes(devices=1_000, questions=32, calls=1_000) if quick() else Sizes(devices=5_000, questions=32, calls=3_000)
+    )
 
 
 def pem_pair(credential: Credential) -> Pair:
@@ -230,30 +236,29 @@ def aggregators(deployment: Deployment) -> Iterator[list[subprocess.Popen[bytes]
 
 
 def ask(deployment: Deployment, number: int) -> Task:
-    """Make, sign and submit one question over 100 values."""
-    verify_key = secrets.token_bytes(32)
-    opens = math.ceil(time.time()) + 3
-    task = Task(
+    """Make, sign and submit one question over 100 values; return the task of its only window."""
+    places = Categories(names=tuple(f"place {one}" for one in range(100)))
+    question = draft(
+        deployment.aggregators,
+        places,
+        once(math.ceil(time.time()) + 3, 3_600, 3_600, expiry_s=2_800),
         name=f"question {number}",
-        deployment="bench",
         signal=f"Vehicle.Bench{number}",
-        domain=Categories(names=tuple(f"place {one}" for one in range(100))),
-        mode=Mode.SAMPLING,
-        mechanism=SamplingDie.uniform(Fraction(1, 10), 100),
-        aggregators=deployment.aggregators,
-        round_one_opens=opens,
-        round_one_closes=opens + 3_600,
-        round_two_closes=opens + 7_200,
-        expiry=opens + 10_000,
-        time_precision_s=1,
-        min_batch_size=2,
-        release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)),
-        upload_style=UploadStyle.TWO_INSTALMENTS,
-        verify_key_digest=Digest(hashlib.sha256(verify_key).digest()),
     )
-    configs = [deployment.config_of(position) for position in range(2)]
-    hand_in(deployment.root / f"{number}.task", task, verify_key, configs)
-    return task
+    return window_task(submit_question(deployment, question, SEED).series, 0)
+
+
+async def served(channel: grpc.aio.Channel, tasks: Sequence[Task]) -> None:
+    """Wait until an aggregator knows every task and takes reports for it."""
+    method: Any = channel.unary_unary(_SERVICE + "GetRelease")
+    async with asyncio.timeout(START_S):
+        for task in tasks:
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await method(RELEASE_QUERY.encode(task.task_id))
+                    break
+                await asyncio.sleep(0.1)
+    await asyncio.sleep(max(0.0, tasks[-1].round_one_opens - time.time() + 0.1))
 
 
 def channel_to_helper(deployment: Deployment, credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
@@ -365,7 +370,7 @@ async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], s
     device = pem_pair(deployment.authorities.devices.issue_device())
     authority = deployment.authorities.aggregators.certificate.public_bytes(Encoding.PEM)
     credentials = grpc.ssl_channel_credentials(authority, *device)
-    tasks = [ask(deployment, number) for number in range(many.tasks)]
+    tasks = [ask(deployment, number) for number in range(many.questions)]
     waiting = make_sessions(deployment, many.devices)
     owners = [key_digest(parse_certificate(one.request.certificate)) for one in waiting]
     async with channel_to_helper(deployment, credentials) as channel:
@@ -376,7 +381,7 @@ async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], s
         with echo_server(deployment) as server:
             alone = await call_one_by_one(server, credentials, single, many.calls, 1)
             crowd = await call_one_by_one(server, credentials, single, 4 * many.calls, 32)
-        await asyncio.sleep(max(0.0, tasks[-1].round_one_opens - time.time() + 0.1))
+        await served(channel, tasks)
         ours = await upload_all(channel, reports, sessions, helper)
     note = f"{len(reports):,} reports of {len(single)} B on {STREAMS} streams, every receipt verified"
     print_rows(ours, alone, crowd, note)

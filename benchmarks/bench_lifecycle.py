@@ -1,7 +1,8 @@
-"""What an aggregator with years behind it costs: its start and memory with ended tasks, a stall, idle open tasks.
+"""What an aggregator with years behind it costs: its start and memory with ended windows, a stall, idle open windows.
 
-Ended tasks are made by rows, whole: signed task, set, record of a real one's size, debit, at rest. Every start is a
-fresh process over one store; the empty store of the same run is the peer. Decides nothing.
+Ended windows are those of series that still count in the budget of a period, and are made by rows, whole: window, set,
+record of a real one's size, debit, at rest. Every start is a fresh process over one store; the empty store of the same
+run is the peer. Decides nothing.
 """
 
 import asyncio
@@ -17,29 +18,54 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bench_intake import ask, deploy
+from bench_intake import deploy
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.config import AggregatorConfig, load_config
+from fleetcount_aggregator.context import Context, Identity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage import archive_rows
+from fleetcount_aggregator.installed_series import InstalledSeries
+from fleetcount_aggregator.storage import archive_rows, series_rows
 from fleetcount_aggregator.storage.archive import Rest, RestRow
+from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.rows import apply_change, install_task
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import LedgerRow, StepRow, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import LedgerRow, StepRow, TaskChange, TaskRow, WindowRow
 from fleetcount_aggregator.storage.store_keys import StoreKeys
-from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_aggregator.tasks.loading import task_row
+from fleetcount_aggregator.tasks.series_install import adopt_series
+from fleetcount_aggregator.tasks.series_notes import SERIES, note_given
+from fleetcount_aggregator.verification.workers import InlineWorkers
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Schedule
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.task import Aggregator
 from fleetcount_simulator.network.deployments import Deployment
+from fleetcount_transport.logs import configure
+from one_window import SEED, draft, once, signed_by
 from rows import Row, Unit, quick, report, smoke
+from stored_window import context_over, identity_of
 
 ENDED = 300 if smoke() else 10_000 if quick() else 100_000
 OPEN = 50 if smoke() else 500 if quick() else 2_000
 IDLE_S = 1 if smoke() else 5 if quick() else 20
-AT_ONCE = 1_000
+WINDOWS = 100
+"""Of a series that has ended; so many of them end in 23 days of the full size."""
+EVERY_S = 600
 RECORD = os.urandom(2_600)
-"""As long as the record of a task over eight values with two signatures."""
+"""As long as the record of a window over eight values with two signatures."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One aggregator of a deployment, and the signing keys of all."""
+
+    config: AggregatorConfig
+    identity: Identity
+    aggregators: tuple[Aggregator, ...]
+    keys: tuple[Ed25519PrivateKey, ...]
 
 
 @dataclass(frozen=True)
@@ -58,11 +84,33 @@ def opened(config: AggregatorConfig) -> SqlStore:
     return SqlStore.over(open_engine(place), place.file, wrapping.at_rest, wrapping.former)
 
 
-def fill_ended(db: SealedDatabase, tasks: Sequence[Task]) -> None:
-    """Write tasks as if each had been released and delivered in its turn."""
-    for task in tasks:
-        signed = encode_signed_task(SignedTask(task=task, signatures=(b"", b"")))
-        install_task(db, row_of(task, signed, State.RELEASED))
+def seat_of(deployment: Deployment) -> Seat:
+    """Return what the leader's process has of a deployment."""
+    configs = [load_config(deployment.config_of(position), {}) for position in range(len(deployment.aggregators))]
+    keys = tuple(load_signing_key(one.keys.signing_key_file) for one in configs)
+    return Seat(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
+
+
+async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule) -> InstalledSeries:
+    """Store a question about a signal of its own as one that every aggregator has; return it."""
+    places = Categories(names=tuple(f"place {one}" for one in range(100)))
+    asked = draft(seat.aggregators, places, schedule, name=f"question {number}", signal=f"Vehicle.Bench{number}")
+    await adopt_series(context, signed_by(asked, seat.keys), SEED)
+    series = context.series[asked.series_id]
+    for other in series.others:
+        await note_given(context, series, other, SERIES)
+    return series
+
+
+def fill_ended(db: SealedDatabase, series: InstalledSeries, rows: Sequence[TaskRow]) -> None:
+    """Write windows of a series as if each had been released and delivered in its turn."""
+    windows = [window_task(series.series, index) for index in range(len(rows))]
+    decided = [
+        WindowRow(series_id=series.series_id, index=index, task_id=task.task_id) for index, task in enumerate(windows)
+    ]
+    series_rows.decide_windows(db, decided, None)
+    for task, row in zip(windows, rows, strict=True):
+        install_task(db, row)
         for name, request, answer in (
             ("set", bytes(32), bytes(32)),
             ("release", bytes(32), RECORD),
@@ -79,31 +127,7 @@ def fill_ended(db: SealedDatabase, tasks: Sequence[Task]) -> None:
             debited_at=task.round_two_closes,
         )
         apply_change(db, TaskChange(task_id=task.task_id, required=frozenset(State), debit=debit), None)
-    archive_rows.put_to_rest(db, [RestRow(task_id=one.task_id, expiry=one.expiry, led=True) for one in tasks])
-
-
-def row_of(task: Task, signed: bytes, state: State, verify_key: bytes = b"") -> TaskRow:
-    """Return a task as it lies in the store."""
-    return TaskRow(
-        task_id=task.task_id,
-        signed=signed,
-        verify_key=verify_key,
-        state=state,
-        abort_reason="",
-        installed_at=task.round_one_opens,
-    )
-
-
-def moved(base: Task, number: int, opens: int) -> Task:
-    """Return a task like another, of another time and signal."""
-    return replace(
-        base,
-        signal=f"Vehicle.Bench{number % 5_000}",
-        round_one_opens=opens,
-        round_one_closes=opens + 60,
-        round_two_closes=opens + 120,
-        expiry=opens + 30 * 86_400,
-    )
+    archive_rows.put_to_rest(db, [RestRow(task_id=one.task_id, expiry=one.expiry, led=True) for one in windows])
 
 
 @asynccontextmanager
@@ -116,27 +140,43 @@ async def store_of(config: AggregatorConfig) -> AsyncIterator[SqlStore]:
         await store.close()
 
 
-async def fill(config: AggregatorConfig, base: Task) -> None:
-    """Put ended tasks into a store, one every 20 seconds up to now; none has expired."""
+async def fill(seat: Seat) -> None:
+    """Put series of ended windows into a store, a window every 20 seconds up to now; none has expired."""
     now = int(time.time())
-    async with store_of(config) as store:
-        for first in range(0, ENDED, AT_ONCE):
-            last = min(first + AT_ONCE, ENDED)
-            tasks = [moved(base, number, now - 20 * (ENDED - number)) for number in range(first, last)]
-            await store.mend(partial(fill_ended, tasks=tasks))
+    async with store_of(seat.config) as store:
+        context = context_over(store, seat.identity, InlineWorkers())
+        for number in range(ENDED // WINDOWS):
+            ends = now - 20 * (ENDED - (number + 1) * WINDOWS)
+            schedule = Schedule(
+                first=ends - WINDOWS * EVERY_S,
+                every_s=EVERY_S,
+                windows=WINDOWS,
+                round_one_s=60,
+                round_two_s=60,
+                expiry_s=30 * 86_400,
+            )
+            series = await take_on(context, seat, number, schedule)
+            # Keys of ended windows are gone: here they lie in memory and not in a file each.
+            passing = context_over(MemoryStore(), seat.identity, InlineWorkers())
+            rows = [await task_row(passing, series.window(index)) for index in range(WINDOWS)]
+            ended = [
+                replace(row, verify_key=b"", state=State.RELEASED, installed_at=series.series.schedule.opens(index))
+                for index, row in enumerate(rows)
+            ]
+            await store.mend(partial(fill_ended, series=series, rows=ended))
 
 
-async def open_many(config: AggregatorConfig, base: Task) -> None:
-    """Put tasks into a store that open tomorrow, known to every helper."""
-    tomorrow = int(time.time()) + 86_400
-    async with store_of(config) as store:
+async def open_many(seat: Seat) -> None:
+    """Put questions of one window into a store that have just opened, for a day."""
+    opens = int(time.time()) - 10
+    async with store_of(seat.config) as store:
+        context = context_over(store, seat.identity, InlineWorkers())
         for number in range(OPEN):
-            task = moved(base, number, tomorrow)
-            key = store.data_keys.make(task.task_id).seal(bytes(32), b"verify key", task.task_id)
-            signed = encode_signed_task(SignedTask(task=task, signatures=(b"", b"")))
-            await store.install(row_of(task, signed, State.ANNOUNCED, key))
-            step = StepRow(name="installed", request=b"", answer=b"")
-            await store.apply(TaskChange(task_id=task.task_id, required=frozenset(State), step=step))
+            series = await take_on(context, seat, ENDED + number, once(opens, 86_400, 86_400))
+            window = series.window(0)
+            row = replace(await task_row(context, window), state=State.COLLECTING)
+            decided = WindowRow(series_id=series.series_id, index=0, task_id=window.task_id)
+            await store.decide_windows([decided], row)
 
 
 def run(config: str, idle_s: float) -> Running:
@@ -216,26 +256,25 @@ def tell(path: str, ours: float, unit: Unit, limit: float, peer: str) -> None:
 def measure(deployment: Deployment) -> None:
     """Fill one store step by step, and start an aggregator over each step."""
     path = deployment.config_of(0)
-    config = load_config(path, {})
-    base = ask(deployment, 1)
-    for file in config.aggregator.task_directory.iterdir():
-        file.unlink()
+    seat = seat_of(deployment)
     if not smoke():
         run(str(path), 0.1)  # Compiles what every start loads.
     empty = run(str(path), IDLE_S)
-    asyncio.run(fill(config, base))
-    size = config.store_place.file.stat().st_size
+    asyncio.run(fill(seat))
+    size = seat.config.store_place.file.stat().st_size
     old = run(str(path), IDLE_S)
-    tell(f"start with {ENDED:,} ended tasks", old.seconds, "s", 3, "what is allowed")
-    tell(f"memory with {ENDED:,} ended tasks", old.mib - empty.mib, "MiB", 10, "beyond an empty store, allowed")
-    tell("longest stall of the event loop", 1e3 * asyncio.run(longest_stall_s(config)), "ms", 100, "what is allowed")
-    report(Row(path="disk for an ended task, retired or not", ours=size / ENDED, unit="B"))
+    tell(f"start with {ENDED:,} ended windows", old.seconds, "s", 3, "what is allowed")
+    tell(f"memory with {ENDED:,} ended windows", old.mib - empty.mib, "MiB", 10, "beyond an empty store, allowed")
+    tell(
+        "longest stall of the event loop", 1e3 * asyncio.run(longest_stall_s(seat.config)), "ms", 100, "what is allowed"
+    )
+    report(Row(path="disk for an ended window, retired or not", ours=size / ENDED, unit="B"))
     report(Row(path="start with an empty store", ours=empty.seconds, unit="s"))
-    asyncio.run(open_many(config, base))
+    asyncio.run(open_many(seat))
     many = run(str(path), IDLE_S)
-    tell(f"a core, idle with {OPEN:,} open tasks", 100 * many.idle_share, "%", 5, "what is allowed")
+    tell(f"a core, idle with {OPEN:,} open windows", 100 * many.idle_share, "%", 5, "what is allowed")
     report(Row(path="a core, idle with none", ours=100 * old.idle_share, unit="%"))
-    report(Row(path=f"start with {OPEN:,} open tasks", ours=many.seconds, unit="s"))
+    report(Row(path=f"start with {OPEN:,} open windows", ours=many.seconds, unit="s"))
     report(
         Row(
             path="peak memory of the benchmark",
@@ -247,6 +286,7 @@ def measure(deployment: Deployment) -> None:
 
 def main() -> None:
     """Measure over a deployment of its own."""
+    configure("warning")  # Else this process says of every series that it was taken up.
     with tempfile.TemporaryDirectory() as directory:
         measure(deploy(Path(directory)))
 

@@ -9,7 +9,6 @@ of its own (bench_million_postgres).
 
 import argparse
 import asyncio
-import hashlib
 import json
 import os
 import shutil
@@ -29,41 +28,37 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.app import Core
-from fleetcount_aggregator.context import Context, Identity, Limits
-from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.context import Identity, Limits
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.states import FINAL_STATES, State
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import TaskRow
 from fleetcount_aggregator.tasks.loading import load_tasks
+from fleetcount_aggregator.tasks.series_install import load_series
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
-from fleetcount_aggregator.verification.workers import ProcessWorkers
+from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
 from fleetcount_kernel.batch_sharding import BatchSharder
-from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.clock import SystemClock
-from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import SignedSeries
+from fleetcount_protocol.series.signed_file import decode_signed_series, encode_signed_series
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
-from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, Release, ReleaseKind, Task
 from fleetcount_simulator.network.ports import free_ports
 from meter import Meter
+from one_window import draft, once, signed_by
 from rows import Row, Unit, quick, report, smoke
 from side_by_side import ENDING_S, Results, in_both
+from stored_window import context_over, identity_of, put
 
 from tests.support.postgres import Cluster, find_postgres, own_cluster
 
 NAMES = (AggregatorId("alpha"), AggregatorId("beta"))
-VERIFY_KEY = bytes(range(32))
 MILLION = 1_000_000
 AIM_S = 60.0
 MUST_MIB = 1024.0
@@ -93,47 +88,47 @@ class Seat:
     devices: int
     seed: int
 
+    @property
+    def identity(self) -> Identity:
+        """Who the aggregator is."""
+        keys = [Ed25519PrivateKey.from_private_bytes(one) for one in self.signing_keys]
+        return identity_of(described(keys, self.ports), self.position, keys[self.position])
 
-def new_task(values: int, signing: Sequence[Ed25519PrivateKey], ports: Sequence[int]) -> SignedTask:
-    """Return a signed sampling task whose windows have just closed; without noise, so that the sum can be checked."""
-    now = int(time.time())
-    aggregators = tuple(
+
+def described(signing: Sequence[Ed25519PrivateKey], ports: Sequence[int]) -> tuple[Aggregator, ...]:
+    """Return both aggregators as a question names them."""
+    return tuple(
         Aggregator(
             aggregator_id=name,
             operator=f"Operator of {name}",
             grpc_endpoint=f"127.0.0.1:{port}",
             mqtt_broker="",
-            hpke_keys=(HpkeKey(key_id=1, public_key=HpkeKeyPair.generate(1).public_key),),
+            hpke_keys=(),
             signing_public_key=key.public_key().public_bytes_raw(),
         )
         for name, key, port in zip(NAMES, signing, ports, strict=True)
     )
-    task = Task(
+
+
+def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Sequence[int]) -> SignedSeries:
+    """Return a signed question whose only window has just closed; without noise, so that the sum can be checked."""
+    series = draft(
+        described(signing, ports),
+        Categories(names=tuple(f"cell {one}" for one in range(1, values + 1))),
+        once(int(time.time()) - 30, 10, 10),
+        sampling_rate=Fraction(1, 4),
         name="a million",
-        deployment="bench",
         signal="Vehicle.Speed",
-        domain=Categories(names=tuple(f"cell {one}" for one in range(1, values + 1))),
-        mode=Mode.SAMPLING,
-        mechanism=SamplingDie.uniform(Fraction(1, 4), values),
-        aggregators=aggregators,
-        round_one_opens=now - 30,
-        round_one_closes=now - 20,
-        round_two_closes=now - 10,
-        expiry=now + 86_400,
-        time_precision_s=1,
-        min_batch_size=2,
         release=Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20)),
-        upload_style=UploadStyle.TWO_INSTALMENTS,
-        verify_key_digest=Digest(hashlib.sha256(VERIFY_KEY).digest()),
     )
-    return SignedTask(task=task, signatures=tuple(sign_task(task, key) for key in signing))
+    return signed_by(series, signing)
 
 
 # The stores.
 
 
 def open_store(seat: Seat) -> SqlStore:
-    """Open or make an aggregator's store; on a server a task is cut into shards as by default."""
+    """Open or make an aggregator's store; on a server a window is cut into shards as by default."""
     return SqlStore.over(open_engine(seat.place, shards=SHARDS), seat.place.file, seat.signing_keys[seat.position])
 
 
@@ -203,25 +198,16 @@ class Filler:
 
 
 def fill_seat(seat: Seat, results: Results, _: Barrier) -> None:
-    """Make one aggregator's store, with the task and every device's report; the whole of a process."""
+    """Make one aggregator's store, with the question and every device's report; the whole of a process."""
     results.put((seat.position, asyncio.run(_fill(seat))))
 
 
 async def _fill(seat: Seat) -> dict[str, Any]:
     start = time.perf_counter()
     store = open_store(seat)
-    signed = decode_signed_task(seat.signed)
-    task_id = signed.task.task_id
-    row = TaskRow(
-        task_id=task_id,
-        signed=seat.signed,
-        verify_key=store.data_keys.make(task_id).seal(VERIFY_KEY, b"verify key", task_id),
-        state=State.COLLECTING,
-        abort_reason="",
-        installed_at=0,
-    )
-    await store.install(row)
-    filler = Filler(signed.task, seat.position, store)
+    signed = decode_signed_series(seat.signed)
+    window = await put(context_over(store, seat.identity, InlineWorkers()), signed, State.COLLECTING)
+    filler = Filler(window.task, seat.position, store)
     ready, ready_cpu = time.perf_counter(), time.process_time()
     blocks = np.random.SeedSequence(seat.seed).spawn(-(-seat.devices // BLOCK))
     for number, block in enumerate(blocks):
@@ -246,36 +232,19 @@ async def _fill(seat: Seat) -> dict[str, Any]:
 @asynccontextmanager
 async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
     """Run an aggregator with its store, its worker process and its peer listener."""
-    keys = [Ed25519PrivateKey.from_private_bytes(one) for one in seat.signing_keys]
     start = time.perf_counter()
     store = open_store(seat)
     found["open"] = time.perf_counter() - start
     own, other = NAMES[seat.position], NAMES[1 - seat.position]
-    trusted = {
-        name: TrustedAggregator(
-            aggregator_id=name, operator=f"Operator of {name}", signing_public_key=key.public_key().public_bytes_raw()
-        )
-        for name, key in zip(NAMES, keys, strict=True)
-    }
-    identity = Identity(
-        aggregator_id=own,
-        operator=f"Operator of {own}",
-        deployment="bench",
-        signing_key=keys[seat.position],
-        trusted=trusted,
-        device_ca=(),
-    )
     endpoint = f"127.0.0.1:{seat.ports[1 - seat.position]}"
-    context = Context(
-        identity=identity,
-        store=store,
-        keys=KeyRing({1: HpkeKeyPair.generate(1)}),
-        clock=SystemClock(),
-        workers=ProcessWorkers(1),
+    context = context_over(
+        store,
+        seat.identity,
+        ProcessWorkers(1),
         limits=Limits(smallest_min_batch_size=2, allow_exact_release=True, give_up_s=86_400),
         peers={other: GrpcPeer(other, endpoint, caller=own, timeout_s=60, credentials=None)},
-        noise=SystemNoise(SystemRandom()),
     )
+    await load_series(context)
     await load_tasks(context)
     core = Core.of(context)
     server = peer_server(PeerShell(core.helper, context.metrics, claimed_peer(NAMES)))
@@ -290,7 +259,7 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
 
 
 def run_seat(seat: Seat, results: Results, ended: Barrier) -> None:
-    """Run one aggregator until the task has ended everywhere, and report; the whole of a process."""
+    """Run one aggregator until the window has ended everywhere, and report; the whole of a process."""
     return_large_arrays()
     found: dict[str, Any] = {}
     with Meter() as meter:
@@ -301,7 +270,7 @@ def run_seat(seat: Seat, results: Results, ended: Barrier) -> None:
 
 
 async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Meter) -> None:
-    task_id = decode_signed_task(seat.signed).task.task_id
+    task_id = window_task(decode_signed_series(seat.signed).series, 0).task_id
     found["cpu"] = [("loaded", meter.cpu_s())]
     async with running(seat, found) as core:
         start = time.perf_counter()
@@ -392,10 +361,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def seats_in(directory: Path, server: Cluster | None, options: argparse.Namespace) -> dict[str, Seat]:
-    """Return both aggregators of one task, by name, with places below a directory."""
+    """Return both aggregators of one question, by name, with places below a directory."""
     signing = [Ed25519PrivateKey.generate() for _ in NAMES]
     one, two = free_ports("127.0.0.1", 2)
-    signed = encode_signed_task(new_task(options.values, signing, (one, two)))
+    signed = encode_signed_series(new_question(options.values, signing, (one, two)))
     return {
         name: Seat(
             position=position,

@@ -1,6 +1,6 @@
 """Verification by workers that lease batches, beside the worker of one process: over the same tables, and over a file.
 
-The same task, reports and sizes of batches every way. CPU is user and system time of this process (which asks, leases
+The same window, reports and sizes of batches every way. CPU is user and system time of this process (which asks, leases
 and collects) and of its worker processes; the server's is a row of its own. What leasing costs is held against one
 process over the same PostgreSQL; over a file only reading differs besides, which is a row of its own too: nothing that
 a worker does makes a socket as cheap as a file in the cache. Decides nothing.
@@ -22,12 +22,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from bench_million import NAMES, VERIFY_KEY, Filler, new_task
-from fleetcount_aggregator.context import Context, Identity, Limits
-from fleetcount_aggregator.host.keys import KeyRing
+from bench_million import NAMES, Filler, described, new_question
+from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
@@ -36,22 +34,29 @@ from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.opening import open_engine, server_of
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import ReportSource, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import ReportSource, TaskChange
 from fleetcount_aggregator.tasks.loading import follow_task, read_task
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
-from fleetcount_aggregator.verification.workers import ProcessWorkers, VerifiedReports, Workers, verify_reports
-from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.clock import SystemClock
-from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_aggregator.verification.workers import (
+    InlineWorkers,
+    ProcessWorkers,
+    VerifiedReports,
+    Workers,
+    verify_reports,
+)
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import SignedSeries
 from fleetcount_protocol.vdaf.field import FIELD64
 from rows import Row, quick, report, smoke
+from stored_window import context_over, identity_of, put
 
 from tests.support.postgres import find_postgres, own_cluster
 
 KEY: Final = os.urandom(32)
 VALUES: Final = 1_000
+PORTS: Final = (1, 2)
+"""Nobody calls there."""
 BATCH: Final = 512
 AT_ONCE: Final = 4
 """Batches that are asked for at once."""
@@ -71,6 +76,19 @@ class Took:
     server_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A question of one window, and the keys of those who signed it."""
+
+    signed: SignedSeries
+    keys: tuple[Ed25519PrivateKey, ...]
+
+    @property
+    def task_id(self) -> TaskId:
+        """The window's."""
+        return window_task(self.signed.series, 0).task_id
+
+
 class Verified(NamedTuple):
     """What verification took, the sums, and the CPU (us) of reading and opening a report."""
 
@@ -79,45 +97,25 @@ class Verified(NamedTuple):
     loading_us: float
 
 
-async def fill(store: SqlStore, signed: SignedTask, count: int) -> None:
-    """Put the leader's shares of so many devices into a store, and close the task."""
-    task_id = signed.task.task_id
-    row = TaskRow(
-        task_id=task_id,
-        signed=encode_signed_task(signed),
-        verify_key=store.data_keys.make(task_id).seal(VERIFY_KEY, b"verify key", task_id),
-        state=State.COLLECTING,
-        abort_reason="",
-        installed_at=0,
-    )
-    await store.install(row)
-    await Filler(signed.task, 0, store).add(count, np.random.SeedSequence(1))
-    await store.apply(TaskChange(task_id=task_id, required=frozenset({State.COLLECTING}), new_state=State.AGREEING))
+async def fill(store: SqlStore, asked: Asked, count: int) -> None:
+    """Put the leader's shares of so many devices into a store, and close the window."""
+    window = await put(context_of(store, InlineWorkers(), asked), asked.signed, State.COLLECTING)
+    await Filler(window.task, 0, store).add(count, np.random.SeedSequence(1))
+    closing = TaskChange(task_id=window.task_id, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
+    await store.apply(closing)
 
 
-def context_of(store: SqlStore, workers: Workers) -> Context:
-    """Return what a worker's rules need of an aggregator."""
-    key = Ed25519PrivateKey.generate()
-    identity = Identity(
-        aggregator_id=NAMES[0], operator="", deployment="bench", signing_key=key, trusted={}, device_ca=()
-    )
-    return Context(
-        identity=identity,
-        store=store,
-        keys=KeyRing({1: HpkeKeyPair.generate(1)}),
-        clock=SystemClock(),
-        workers=workers,
-        limits=Limits(),
-        noise=SystemNoise(SystemRandom()),
-    )
+def context_of(store: SqlStore, workers: Workers, asked: Asked) -> Context:
+    """Return what a worker's rules need of the leader."""
+    return context_over(store, identity_of(described(asked.keys, PORTS), 0, asked.keys[0]), workers)
 
 
-async def verify(store: SqlStore, signed: SignedTask, workers: Workers, server: int) -> tuple[Took, list[int]]:
+async def verify(store: SqlStore, asked: Asked, workers: Workers, server: int) -> tuple[Took, list[int]]:
     """Verify every report in batches; return what it took, once code is loaded, and the sums. `server`: its process."""
-    row = await store.task(signed.task.task_id)
+    row = await store.task(asked.task_id)
     if row is None:
-        raise SystemExit("the task is not in the store")
-    task = read_task(context_of(store, workers), row)
+        raise SystemExit("the window is not in the store")
+    task = read_task(context_of(store, workers, asked), row)
     reports = await store.complete_reports(task.task_id)
     batches = [np.arange(start, min(start + BATCH, len(reports.ids))) for start in range(0, len(reports.ids), BATCH)]
     room = asyncio.Semaphore(AT_ONCE)
@@ -143,9 +141,9 @@ def load(source: ReportSource) -> None:
     source.load()
 
 
-async def loading_us(store: SqlStore, signed: SignedTask, workers: Workers) -> float:
+async def loading_us(store: SqlStore, asked: Asked, workers: Workers) -> float:
     """Return the CPU (us) of reading and opening a report in a worker process, and of nothing else."""
-    reports = await store.complete_reports(signed.task.task_id)
+    reports = await store.complete_reports(asked.task_id)
     count, cpu = len(reports.ids), []
     batches = [np.arange(start, min(start + BATCH, count)) for start in range(0, count, BATCH)]
     await workers.run(load, reports.source(batches[0]))
@@ -183,20 +181,20 @@ def family_s(parent: int, *, itself: bool = True) -> float:
     return total / _TICKS
 
 
-async def embedded(store: SqlStore, signed: SignedTask, count: int, server: int) -> Verified:
+async def embedded(store: SqlStore, asked: Asked, count: int, server: int) -> Verified:
     """Fill a store and verify in this process, with one worker process; say what reading alone takes there too."""
-    await fill(store, signed, count)
+    await fill(store, asked, count)
     workers = ProcessWorkers(1)
     try:
-        took, sums = await verify(store, signed, workers, server)
-        return Verified(took, sums, await loading_us(store, signed, workers))
+        took, sums = await verify(store, asked, workers, server)
+        return Verified(took, sums, await loading_us(store, asked, workers))
     finally:
         await workers.close()
         await store.close()
 
 
 @asynccontextmanager
-async def leasing(place: StorePlace, signed: SignedTask, count: int) -> AsyncIterator[tuple[SqlStore, LeasedWorkers]]:
+async def leasing(place: StorePlace, asked: Asked, count: int) -> AsyncIterator[tuple[SqlStore, LeasedWorkers]]:
     """Give a store in PostgreSQL, and what asks so many workers, each a member with a process of its own."""
     connect = server_of(place).connect_async
     async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
@@ -215,8 +213,8 @@ async def leasing(place: StorePlace, signed: SignedTask, count: int) -> AsyncIte
             opened.push_async_callback(local.close)
             await member.join()
             jobs = Jobs(links[2 * number + 3], member)
-            context = context_of(store, local)
-            await follow_task(context, signed.task.task_id)
+            context = context_of(store, local, asked)
+            await follow_task(context, asked.task_id)
             roles.append(WorkerRole(context, member, jobs, local, store.logs.home.reader))
 
         def work_is_there(_: str) -> None:
@@ -235,14 +233,15 @@ async def leasing(place: StorePlace, signed: SignedTask, count: int) -> AsyncIte
 
 async def run(directory: Path, url: str, server: int, count: int) -> None:
     """Report leased workers, one and two, beside the embedded one over the same tables and over a file."""
-    signed = new_task(VALUES, [Ed25519PrivateKey.generate() for _ in NAMES], (1, 2))
-    from_file = await embedded(SqlStore.open(directory / "bench.db", KEY), signed, count, server)
+    keys = tuple(Ed25519PrivateKey.generate() for _ in NAMES)
+    asked = Asked(new_question(VALUES, keys, PORTS), keys)
+    from_file = await embedded(SqlStore.open(directory / "bench.db", KEY), asked, count, server)
     place = StorePlace(directory=directory, url=url)
-    from_server = await embedded(SqlStore.over(open_engine(place, shards=4), place.file, KEY), signed, count, server)
+    from_server = await embedded(SqlStore.over(open_engine(place, shards=4), place.file, KEY), asked, count, server)
     leased: list[Took] = []
     for workers in (1, 2):
-        async with leasing(place, signed, workers) as (store, asker):
-            took, found = await verify(store, signed, asker, server)
+        async with leasing(place, asked, workers) as (store, asker):
+            took, found = await verify(store, asked, asker, server)
         if not found == from_server.sums == from_file.sums:
             raise SystemExit("leased batches add up to something else")
         leased.append(took)

@@ -45,8 +45,8 @@ GRACE_S: Final = 15
 LEFT_OUT: Final = {
     "attack_load": ("every stage is a flood that lasts", r"attack load: "),
     "lifecycle": (
-        "it waits beside ten thousand ended tasks",
-        r"(start|memory) with |a core, idle|longest stall|peak memory of the benchmark|.* ended task, retired",
+        "it waits beside ten thousand ended windows",
+        r"(start|memory) with |a core, idle|longest stall|peak memory of the benchmark|.* ended window, retired",
     ),
     "million": ("its sums are those of a fleet", r"two aggregators, [\d,]+ devices, L = \d+: "),
     "million_postgres": ("it is that of a fleet again, over PostgreSQL", r"two aggregators, .* PostgreSQL: "),

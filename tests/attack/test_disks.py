@@ -24,7 +24,7 @@ def holding(secret: bytes, directory: Path) -> list[str]:
     return [path.name for path in files if any(form in path.read_bytes() for form in forms)]
 
 
-async def test_the_verify_key_is_in_no_file_of_an_aggregator_once_its_task_is_installed(
+async def test_neither_seed_nor_verify_key_is_in_a_file_of_an_aggregator_once_a_question_is_installed(
     pair: Deployed, tmp_path: Path, record_property: Callable[[str, str], None]
 ) -> None:
     seed = secrets.token_bytes(VERIFY_KEY_BYTES)

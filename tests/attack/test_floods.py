@@ -63,7 +63,7 @@ async def test_calls_without_a_message_at_the_peer_port_keep_no_peer_out(
             await offer_of(target, task)
             taken = time.monotonic() - begun
             target.wait_state(1, task, TaskState.ANNOUNCED)
-    record_property(FIGURE, f"{purpose.label}: a task is installed in {taken:.1f} s under 70 held calls")
+    record_property(FIGURE, f"{purpose.label}: a question is installed in {taken:.1f} s under 70 held calls")
 
 
 async def test_a_stranger_at_the_peer_port_is_told_before_it_has_sent_anything(target: Deployed) -> None:
@@ -165,6 +165,6 @@ async def test_idle_connections_of_strangers_use_up_no_descriptor_that_is_needed
             child.reap()
     record_property(
         FIGURE,
-        f"{STRANGERS} idle connections at 1,024 descriptors: 8 of 8 sessions, a task installed;"
+        f"{STRANGERS} idle connections at 1,024 descriptors: 8 of 8 sessions, a question installed;"
         f" {1000 * statistics.median(idle):.0f} ms a session alone, {1000 * statistics.median(flooded):.0f} ms then",
     )

@@ -13,6 +13,7 @@ from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import InstallSeries, SeriesOffer, SeriesQuery
 from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Schedule
 from fleetcount_protocol.series.key_list import verify_key_list
 from fleetcount_protocol.series.orders import (
     OrderAction,
@@ -142,6 +143,29 @@ async def test_a_helper_that_is_down_gets_the_series_later() -> None:
 
     assert len(offered(network)) == 1
     assert series.series_id in network.core(1).context.series
+
+
+async def test_one_series_asks_for_the_key_list_of_a_helper_that_is_away_for_all_that_it_has() -> None:
+    network = Network(2, limits=LIMITS)
+    network.supervised = False
+    await network.start_all()
+    schedule = Schedule(first=START + 7200, every_s=60, windows=1, round_one_s=10, round_two_s=10, expiry_s=86_400)
+    for number in range(5):
+        await network.stand(signal=f"Vehicle.Signal{number}", schedule=schedule)
+    await network.stop(0)
+    await network.stop(1)
+    await network.start(0)
+    asked: list[int] = []
+    network.before = lambda *call: asked.append(network.clock.now()) if call[2] == "install_series" else None
+
+    await pass_time(network, 1800)
+
+    away = len(asked)
+    assert away == len(set(asked)) > 100
+    await network.start(1)
+    await pass_time(network, 1800)
+    assert len(asked) - away == 3
+    assert len(offered(network)) == 5
 
 
 async def test_a_series_a_helper_refuses_is_stopped_everywhere_and_its_file_says_so(tmp_path: Path) -> None:

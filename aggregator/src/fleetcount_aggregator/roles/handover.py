@@ -42,6 +42,8 @@ class Handover:
         self._context = context
         self._waits: dict[SeriesId, float] = {}
         self._heard: dict[AggregatorId, float] = {}
+        self._asking: dict[AggregatorId, SeriesId] = {}
+        """The series that asks an aggregator for its key list: one for all that it has, also while it is away."""
 
     async def run_due(self) -> None:
         """Give what is due, everything once.
@@ -66,6 +68,7 @@ class Handover:
             given = await asyncio.gather(*(self._give_all(series, other) for other in series.others))
             if all(given):
                 del self._waits[series_id]
+                self._asking = {other: one for other, one in self._asking.items() if one != series_id}
                 wait = _REFRESH_S
         finally:
             if series_id in self._waits or self._context.now() < series.series.schedule.end:
@@ -91,7 +94,7 @@ class Handover:
     async def _give_series(self, series: InstalledSeries, other: AggregatorId) -> bool:
         """Give the series, and again when the other's key list is old; return False if the other does not take it."""
         known, now = was_given(series, other, SERIES), self._context.clock.now()
-        if known and now - self._heard.get(other, 0) < _REFRESH_S:
+        if known and (now - self._heard.get(other, 0) < _REFRESH_S or not self._asks(series, other)):
             return True
         if series.refused_by and not known:
             await self._end(series)
@@ -111,6 +114,12 @@ class Handover:
         for signed in request.orders:
             await self._note(series, other, order_name(signed), answer)
         return True
+
+    def _asks(self, series: InstalledSeries, other: AggregatorId) -> bool:
+        """Return whether this series asks another aggregator for its key list; it does if no series here does."""
+        if self._asking.get(other) not in self._context.series:
+            self._asking[other] = series.series_id
+        return self._asking[other] == series.series_id
 
     async def _give_order(self, series: InstalledSeries, other: AggregatorId, signed: SignedOrder) -> None:
         if was_given(series, other, order_name(signed)):

@@ -29,11 +29,16 @@ __all__ = [
 
 
 def install_series(db: SealedDatabase, row: SeriesRow) -> SeriesRow:
-    """See `Store.install_series`."""
+    """See `Store.install_series`.
+
+    Raises:
+        DamagedError: the series is there and not as it was written.
+    """
     place = db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM series").fetchone()[0]
     sealed = SERIES.sealed(db, row.series_id, row.signed, row.seed, row.installed_at, place, 0)
     db.execute(f"{SERIES.insert} ON CONFLICT (series_id) DO NOTHING", sealed)
-    return next(one for one in read_series(db) if one.series_id == row.series_id)
+    held = db.execute(f"{SERIES.select} WHERE series_id = ?", (row.series_id,)).fetchone()
+    return _series_row(SERIES.checked(db, held))
 
 
 def read_series(db: SealedDatabase, ended_after: int = -1) -> Sequence[SeriesRow]:

@@ -1,0 +1,64 @@
+"""How a window comes into an aggregator's store at any time and in any state, as its own rules would store it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_aggregator.context import Context, Identity, Limits
+from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.storage.store import Store, WindowRow
+from fleetcount_aggregator.tasks.loading import task_row
+from fleetcount_aggregator.tasks.series_install import adopt_series
+from fleetcount_aggregator.verification.workers import Workers
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.clock import SystemClock
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.series.series import SignedSeries
+from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.task.task import Aggregator
+from one_window import SEED
+
+
+def identity_of(aggregators: Sequence[Aggregator], position: int, key: Ed25519PrivateKey) -> Identity:
+    """Return who an aggregator is, and that it trusts itself and the others under the keys they are described with."""
+    own = aggregators[position]
+    trusted: dict[AggregatorId, TrustedAggregator] = {
+        one.aggregator_id: TrustedAggregator(
+            aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+        )
+        for one in aggregators
+    }
+    return Identity(
+        aggregator_id=own.aggregator_id,
+        operator=own.operator,
+        deployment="bench",
+        signing_key=key,
+        trusted=trusted,
+        device_ca=(),
+    )
+
+
+def context_over(store: Store, identity: Identity, workers: Workers, **others: Any) -> Context:
+    """Return what the rules of an aggregator need, over a store; `others` replace what a default stands for."""
+    parts: dict[str, Any] = {
+        "keys": KeyRing({1: HpkeKeyPair.generate(1)}),
+        "clock": SystemClock(),
+        "limits": Limits(),
+        "noise": SystemNoise(SystemRandom()),
+    }
+    return Context(identity=identity, store=store, workers=workers, **(parts | others))
+
+
+async def put(context: Context, signed: SignedSeries, state: State) -> InstalledTask:
+    """Store a question of one window and the task of that window in a state, also where its time is over."""
+    await adopt_series(context, signed, SEED)
+    series_id = signed.series.series_id
+    window = context.series[series_id].window(0)
+    row = replace(await task_row(context, window), state=state)
+    await context.store.decide_windows([WindowRow(series_id=series_id, index=0, task_id=window.task_id)], row)
+    return window
