@@ -15,7 +15,7 @@ from fleetcount_relay.config import UpstreamTable
 from fleetcount_transport.settings import read_settings
 from fleetcount_transport.toml_table import Source, Table
 
-from tests.support.protocol_samples import aggregator, sampling_task
+from tests.support.protocol_samples import aggregator, keyed_aggregator, sampling_task
 
 GOOD = (
     *("a:1", "a-b.example:65535", "127.0.0.1:80", "[::1]:7411", "[2001:db8::2]:1", "localhost:7411"),
@@ -37,7 +37,7 @@ def in_task(endpoint: str, _: Path) -> None:
 
 def in_descriptor(endpoint: str, directory: Path) -> None:
     path = directory / "descriptor.toml"
-    path.write_text(encode_descriptor(replace(aggregator(1), mqtt_broker=endpoint)), encoding="utf-8")
+    path.write_text(encode_descriptor(replace(keyed_aggregator(1), mqtt_broker=endpoint)), encoding="utf-8")
     read_descriptor(path)
 
 
