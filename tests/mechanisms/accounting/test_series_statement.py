@@ -73,16 +73,14 @@ def test_what_is_printed_is_the_loss_rounded_up() -> None:
     ids=lambda answer: f"{type(answer).__name__}-{answer.values}",
 )
 def test_a_series_of_one_window_is_a_single_release(answer: AnswerLaw, noise: NoiseLaw) -> None:
-    """Gaussian noise has two formulas that were written apart; without it nothing is lost to a delta."""
-    asked = design(answer, noise)
-    shown = series_views(asked, SeriesShape(units=(1,), days=(1,)), DELTA)
-    single = asked.ledger_loss.epsilon
+    """Nothing is lost to a delta that is not needed, nor to a change of more than the release is stated for."""
+    asked, once = design(answer, noise), SeriesShape(units=(1,), days=(1,))
 
-    assert single is not None
-    if isinstance(noise, GaussianNoise):
-        assert shown[0].epsilon in (single, single - Decimal("0.00001"))
-    else:
-        assert shown == asked.views()
+    assert series_views(asked, once, DELTA) == asked.views()
+    at_another = series_views(asked, once, DELTA / 10)
+    assert [view.adversary for view in at_another] == [view.adversary for view in asked.views()]
+    if not isinstance(noise, GaussianNoise):
+        assert at_another == asked.views()
 
 
 def test_a_month_of_direct_maps_prints_the_promise() -> None:

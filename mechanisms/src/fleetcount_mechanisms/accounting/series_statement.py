@@ -20,6 +20,7 @@ from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repe
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import require_open_unit
 from fleetcount_mechanisms.exponential import WIDE, near_decimal, rounded_up
+from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView, views_of
@@ -49,14 +50,15 @@ def series_views(design: Design, shape: SeriesShape, delta: Fraction) -> tuple[A
 
     Audiences are those of a single release; each has three views, in the order of `NEIGHBOURS`, and finite epsilons are
     at `delta`. Of one window, where all answers are one answer, there is one view each: that of the release, whose
-    epsilon is pure unless its noise is Gaussian. A series of exact sums has no finite epsilon.
+    epsilon is pure unless its noise is Gaussian; only if that is asked for at another delta than a release is stated
+    at, it is the first of the three. A series of exact sums has no finite epsilon.
 
     Raises:
         MechanismError: delta not in (0, 1), or a law of noise whose promise is not worked out.
     """
     require_open_unit("delta", delta)
     once = shape.units == (1,) and shape.levels == 1
-    if once and not isinstance(design.noise, GaussianNoise):
+    if once and (delta == STATED_DELTA or not isinstance(design.noise, GaussianNoise)):
         return design.views()
     views = (view for audience in _audiences(design) for view in _lines(audience, design, shape, delta))
     return tuple(view for view in views if not once or view.neighbours == NEIGHBOURS[0])

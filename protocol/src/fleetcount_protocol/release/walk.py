@@ -33,7 +33,7 @@ def next_step(series: Series, before: ReleaseRecord) -> tuple[int, ...] | WalkEn
         UsageError: no record of a window of this drill-down, or of the last step of a walk.
     """
     walk, window = series.drill_down, before.task.series
-    if walk is None or window is None or window.series_id != series.series_id:
+    if walk is None or window.series_id != series.series_id:
         raise UsageError(f"the record is not of a drill-down {series.series_id}")
     index = window.index + 1
     step, domain = walk.step_of(index), before.task.domain
