@@ -79,7 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # A name that is not UTF-8, or a terminal that is not, must not end in a traceback.
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
-    sys.exit(run_command(list(sys.argv[1:] if arguments is None else arguments)))
+    code = run_command(list(sys.argv[1:] if arguments is None else arguments))
+    # CPython remembers an interruption that left a text given to exec (of a dataclass, at an import) as one that nobody
+    # caught, whoever caught it, and then ends by the signal whatever the exit code; the next such text forgets it.
+    exec("")  # noqa: S102 - the empty text
+    sys.exit(code)
 
 
 def run_command(arguments: list[str]) -> int:
@@ -104,10 +108,6 @@ def run_command(arguments: list[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:  # The top of the program: every error becomes one line.
         if debugging and not isinstance(error, KeyboardInterrupt):
             raise
-        if isinstance(error, KeyboardInterrupt):
-            # CPython remembers an interruption that left a text given to exec (of a dataclass, at an import) as one
-            # that nobody caught, and then ends by the signal whatever the exit code; the next such text forgets it.
-            exec("")  # noqa: S102 - the empty text
         return _report(error, arguments)
     return code if isinstance(code, int) and not isinstance(code, bool) else ExitCode.OK
 

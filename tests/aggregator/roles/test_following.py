@@ -241,7 +241,7 @@ async def test_a_server_that_is_away_while_tasks_are_taken_up_damages_none(
         return await read_canonical(task_id)
 
     monkeypatch.setattr(store, "tasks_in_work", read_and_lose)
-    monkeypatch.setattr(store, "signed", come_back_and_read)
+    monkeypatch.setattr(store, "canonical", come_back_and_read)
     with pytest.raises(StoreAwayError):
         await load_tasks(coordinator)
     link._server = here

@@ -90,7 +90,7 @@ def _change(engine: PostgresEngine) -> None:
     def work(db: Database) -> None:
         execute = db.execute
         execute(
-            "INSERT INTO tasks (task_id, signed, verify_key, state, abort_reason, installed_at, place)"
+            "INSERT INTO tasks (task_id, canonical, verify_key, state, abort_reason, installed_at, place)"
             " VALUES (?, ?, ?, 'announced', '', 0, 1)",
             (TASK, b"", b""),
         )
