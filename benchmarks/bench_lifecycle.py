@@ -104,7 +104,7 @@ async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule)
 
 def fill_ended(db: SealedDatabase, series: InstalledSeries, rows: Sequence[TaskRow]) -> None:
     """Write windows of a series as if each had been released and delivered in its turn."""
-    windows = [window_task(series.series, index) for index in range(len(rows))]
+    windows = [window_task(series.asked, index) for index in range(len(rows))]
     decided = [
         WindowRow(series_id=series.series_id, index=index, task_id=task.task_id) for index, task in enumerate(windows)
     ]
@@ -160,7 +160,7 @@ async def fill(seat: Seat) -> None:
             passing = context_over(MemoryStore(), seat.identity, InlineWorkers())
             rows = [await task_row(passing, series.window(index)) for index in range(WINDOWS)]
             ended = [
-                replace(row, verify_key=b"", state=State.RELEASED, installed_at=series.series.schedule.opens(index))
+                replace(row, verify_key=b"", state=State.RELEASED, installed_at=series.asked.schedule.opens(index))
                 for index, row in enumerate(rows)
             ]
             await store.mend(partial(fill_ended, series=series, rows=ended))

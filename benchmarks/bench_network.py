@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from fleetcount_simulator.model import Case, Integers, Mechanism, Question
+from fleetcount_simulator.model import AnswerSpace, Case, Integers, Mechanism
 from fleetcount_simulator.network.engine import engine
 from fleetcount_simulator.network.run import Asked
 from numpy.typing import NDArray
@@ -40,9 +40,9 @@ class Fleet:
     epochs: int = 1
 
     @property
-    def question(self) -> Question:
+    def question(self) -> AnswerSpace:
         """Nine values."""
-        return Question(title="nine values", labels=tuple(f"value {value}" for value in range(1, VALUES + 1)))
+        return AnswerSpace(title="nine values", labels=tuple(f"value {value}" for value in range(1, VALUES + 1)))
 
     def truths(self, epoch: int, start: int, stop: int) -> NDArray[np.uint16]:
         """Device i holds i modulo 10."""

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 from fleetcount_simulator.engines import engine
-from fleetcount_simulator.model import Case, Faults, Integers, Mechanism, Question
+from fleetcount_simulator.model import AnswerSpace, Case, Faults, Integers, Mechanism
 from fleetcount_simulator.study.readings import read_releases
 from fleetcount_simulator.study.scores import score_releases
 from numpy.typing import NDArray
@@ -37,9 +37,9 @@ class Even:
     epochs: int = 1
 
     @cached_property
-    def question(self) -> Question:
+    def question(self) -> AnswerSpace:
         """V values; a population knows its question, and does not write its labels anew for every release."""
-        return Question(title="where?", labels=tuple(f"cell {value}" for value in range(1, self.values + 1)))
+        return AnswerSpace(title="where?", labels=tuple(f"cell {value}" for value in range(1, self.values + 1)))
 
     def histogram(self, epoch: int) -> Integers:
         """As many of each value as any other, but for the remainder."""

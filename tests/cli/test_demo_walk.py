@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount.demo_outputs import drawn
-from fleetcount.demo_question import Question, question_of
+from fleetcount.demo_question import DemoQuestion, question_of
 from fleetcount.demo_walk import finish_walk
 from fleetcount_mechanisms.accounting.series_statement import series_views
 from fleetcount_protocol.errors import UsageError
@@ -38,11 +38,11 @@ FILES += ["map.png", "map.svg", "places.csv", "places.geojson", "question"]
 
 
 @pytest.fixture(scope="module")
-def question() -> Question:
+def question() -> DemoQuestion:
     return question_of(options(drill_down=True, vehicles=2000, epsilon=None, mode="direct"))
 
 
-def counted(question: Question, task: Task, before: ReleaseRecord | None) -> ReleaseRecord:
+def counted(question: DemoQuestion, task: Task, before: ReleaseRecord | None) -> ReleaseRecord:
     """Return the record of a step without any noise, which is as likely as any."""
     assert isinstance(task.domain, Prefixes)
     truths = Counter(task.domain.value_of(reading) for reading in question.scenario.readings)
@@ -55,25 +55,25 @@ def counted(question: Question, task: Task, before: ReleaseRecord | None) -> Rel
     return replace(made, cells=tuple(cells))
 
 
-def walked(question: Question, steps: int = 4) -> SeriesAsked:
+def walked(demo: DemoQuestion, steps: int = 4) -> SeriesAsked:
     """Return the demo's walk as its runner would, up to so many steps."""
     series: Series = drill_down_series(
-        domain=question.scenario.domain,
-        drill_down=question.walk,
-        mode=question.mode,
-        mechanism=question.mechanism,
-        release=question.release,
-        schedule=replace(HOURLY, windows=4, round_two_s=600 if question.network.two_rounds else 0),
+        domain=demo.scenario.domain,
+        drill_down=demo.walk,
+        mode=demo.mode,
+        mechanism=demo.mechanism,
+        release=demo.release,
+        schedule=replace(HOURLY, windows=4, round_two_s=600 if demo.network.two_rounds else 0),
     )
     windows: list[Asked] = []
     survivors: Any = ()
     before: ReleaseRecord | None = None
     for index in range(steps):
         task = window_task(series, index, survivors)
-        before = counted(question, task, before)
+        before = counted(demo, task, before)
         signatures = tuple(sign_record(before, signing_key(position)) for position in range(2))
         answer = ReleaseAnswer(state=TaskState.RELEASED, record=before.canonical, signatures=signatures)
-        values = [task.domain.value_of(reading) for reading in question.scenario.readings]
+        values = [task.domain.value_of(reading) for reading in demo.scenario.readings]
         account = Account(counted=np.bincount(values), missing=0)
         windows.append(
             Asked(task=task, record=before, answer=answer, account=account, reasons={}, stages={}, broker="mosquitto")
@@ -97,7 +97,7 @@ def test_all_steps_of_a_walk_together_keep_the_promise_that_was_asked_for(mode: 
 
 
 def test_a_walk_is_told_beside_the_truth_and_can_be_read_again(
-    question: Question, tmp_path: Path, capsys: pytest.CaptureFixture[str], fleetcount: Callable[..., Any]
+    question: DemoQuestion, tmp_path: Path, capsys: pytest.CaptureFixture[str], fleetcount: Callable[..., Any]
 ) -> None:
     output = tmp_path / "out"
     assert question.walk is not None
@@ -131,7 +131,7 @@ def test_a_walk_is_told_beside_the_truth_and_can_be_read_again(
 
 
 def test_a_walk_that_ended_before_its_last_step_says_so(
-    question: Question, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    question: DemoQuestion, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finish_walk(question, options(output=tmp_path / "out", drill_down=True), walked(question, 3))
 
@@ -142,7 +142,7 @@ def test_a_walk_that_ended_before_its_last_step_says_so(
 
 
 def test_a_picture_that_cannot_be_drawn_is_said_and_the_results_are_written(
-    question: Question, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    question: DemoQuestion, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("fleetcount_analysis.figures")]:
         monkeypatch.delitem(sys.modules, name)

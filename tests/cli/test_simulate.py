@@ -19,7 +19,7 @@ from fleetcount_simulator.model import Epochs, Faults
 from fleetcount_simulator.scenario.file import read_scenario
 from fleetcount_simulator.scenario.grid import LIST_KEYS
 from fleetcount_simulator.scenario.mechanisms import mechanism_keys, mechanism_kinds
-from fleetcount_simulator.scenario.series import SERIES_KEYS
+from fleetcount_simulator.scenario.standing import SERIES_KEYS
 from fleetcount_simulator.study.experiment import CaseSummary
 from fleetcount_simulator.study.making import STANDARD
 from fleetcount_simulator.study.results import TABLES
@@ -109,7 +109,7 @@ def test_every_example_runs(fleetcount: Callable, tmp_path: Path, name: str) -> 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "released"),
-    [("network-small", " 1/1 "), ("network-series", " 10/12 ")],
+    [("network-small", " 1/1 "), ("network-windows", " 10/12 ")],
 )
 def test_the_network_examples_run_real_programs(fleetcount: Callable, tmp_path: Path, name: str, released: str) -> None:
     output = tmp_path / "out"

@@ -8,7 +8,7 @@ from fleetcount_simulator.engines.participation import earliest_joining, presenc
 from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.engine import engine
 from fleetcount_simulator.network.run import SeriesAsked
-from fleetcount_simulator.series import Coin
+from fleetcount_simulator.standing import Coin
 
 from tests.simulator.network.test_plan import GAUSSIAN, asked
 from tests.simulator.network_cases import People

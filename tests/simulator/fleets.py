@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from fleetcount_simulator.model import Attacker, Case, Epochs, Faults, Integers, Mechanism, Population, Question
+from fleetcount_simulator.model import AnswerSpace, Attacker, Case, Epochs, Faults, Integers, Mechanism, Population
 from numpy.typing import NDArray
 
 SAMPLING = Mechanism(name="sampling", kind="sampling", sampling_rate=Fraction(3, 10))
@@ -36,7 +36,7 @@ class Held:
     on: NDArray[np.bool_] | None = None
 
     @property
-    def question(self) -> Question:
+    def question(self) -> AnswerSpace:
         return _question(self.largest)
 
     @property
@@ -66,7 +66,7 @@ class Counted:
     _asked: list[str] = field(default_factory=list)
 
     @property
-    def question(self) -> Question:
+    def question(self) -> AnswerSpace:
         return _question(len(self.counts) - 1)
 
     @property
@@ -83,8 +83,8 @@ class Counted:
         raise AssertionError("the law needs no device")
 
 
-def _question(values: int) -> Question:
-    return Question(title="where?", labels=tuple(f"cell {value}" for value in range(1, values + 1)))
+def _question(values: int) -> AnswerSpace:
+    return AnswerSpace(title="where?", labels=tuple(f"cell {value}" for value in range(1, values + 1)))
 
 
 def fleet(counts: Sequence[int]) -> Held:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_simulator.model import Case, Mechanism, Question
+from fleetcount_simulator.model import AnswerSpace, Case, Mechanism
 from numpy.typing import NDArray
 
 __all__ = ["EXACT", "People", "case_of"]
@@ -26,9 +26,9 @@ class People:
     domain: SquareGrid | None = None
 
     @property
-    def question(self) -> Question:
+    def question(self) -> AnswerSpace:
         labels = tuple(f"place {value}" for value in range(1, self.values + 1))
-        return Question(title="where?", labels=labels, domain=self.domain)
+        return AnswerSpace(title="where?", labels=labels, domain=self.domain)
 
     def truths(self, epoch: int, start: int, stop: int) -> NDArray[np.uint16]:
         return (np.arange(start, stop) % (self.values + 1)).astype(np.uint16)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers, Question, Row
+from fleetcount_simulator.model import AnswerSpace, Case, CaseOutcome, Engine, EngineName, Integers, Row
 from fleetcount_simulator.scenario.file import parse_scenario
 from fleetcount_simulator.scenario.plan import Scenario
 from fleetcount_simulator.study.shards import Making
@@ -36,7 +36,7 @@ class EvenPopulation:
     """`devices` devices spread evenly over 0..V, device i holding i modulo (V+1); the same at every epoch."""
 
     def __init__(self, devices: int, values: int = 3, epochs: int = 4) -> None:
-        self.question = Question(title="Which?", labels=tuple(f"place {value}" for value in range(1, values + 1)))
+        self.question = AnswerSpace(title="Which?", labels=tuple(f"place {value}" for value in range(1, values + 1)))
         self.devices = devices
         self.epochs = epochs
 

@@ -25,7 +25,7 @@ from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_one_hot, prio3_two_round
 from fleetcount_simulator.audit import releases, run
 from fleetcount_simulator.audit.bounds import clopper_pearson, strongest_attack
 from fleetcount_simulator.audit.noise_checks import LEAST_P_VALUE, check_noise, check_reading, independence_p, law_p
-from fleetcount_simulator.audit.questions import Question, neighbouring_truths, questions
+from fleetcount_simulator.audit.questions import AuditedDesign, neighbouring_truths, questions
 from fleetcount_simulator.audit.run import Line, attack_questions, run_audit
 from fleetcount_simulator.audit.views import OBSERVATIONS, observation_of
 from fleetcount_simulator.errors import ScenarioError
@@ -39,7 +39,9 @@ QUICK_LINES = 645
 """Of all designs."""
 
 
-def question(name: str, values: int = 1, *, one_a_call: bool = False, noise: str = "two-sided geometric") -> Question:
+def question(
+    name: str, values: int = 1, *, one_a_call: bool = False, noise: str = "two-sided geometric"
+) -> AuditedDesign:
     """Return a question at k = 2 with all the trials."""
     wanted = (name, values, 2, noise)
     for one in questions(name):
@@ -49,11 +51,11 @@ def question(name: str, values: int = 1, *, one_a_call: bool = False, noise: str
     raise AssertionError(f"no question {wanted}")
 
 
-def attacked(asked: Question, trials: int) -> list[Line]:
+def attacked(asked: AuditedDesign, trials: int) -> list[Line]:
     return attack_questions([asked], trials, 1, lambda *_: None)[0]
 
 
-def broken(asked: Question, trials: int) -> set[str]:
+def broken(asked: AuditedDesign, trials: int) -> set[str]:
     return {line.view.adversary for line in attacked(asked, trials) if line.broken}
 
 

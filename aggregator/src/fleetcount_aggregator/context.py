@@ -283,7 +283,7 @@ class Context:
         if damage.task_id is None:
             return
         known = self.tasks.pop(damage.task_id, None)
-        self.quarantined.setdefault(damage.task_id, Quarantined(damage, known.task if known else task))
+        self.quarantined.setdefault(damage.task_id, Quarantined(damage, known.asked if known else task))
         for held in (self.live, self.awake, self.resting, self.ended):
             held.pop(damage.task_id, None)
 
@@ -353,5 +353,5 @@ class Context:
     def note_outcome(self, task: InstalledTask) -> None:
         """Remember that a task has ended, for who publishes the outcomes of those this aggregator leads."""
         if task.is_leader:
-            self.outcomes.append((task.task_id, task.task.expiry))
+            self.outcomes.append((task.task_id, task.asked.expiry))
             self.outcome_count += 1

@@ -39,7 +39,7 @@ class InstalledSeries:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     @property
-    def series(self) -> Series:
+    def asked(self) -> Series:
         """The series itself."""
         return self.signed.series
 
@@ -56,7 +56,7 @@ class InstalledSeries:
     @property
     def others(self) -> tuple[AggregatorId, ...]:
         """The other aggregators of the series, in its order."""
-        ids = [one.aggregator_id for one in self.series.aggregators]
+        ids = [one.aggregator_id for one in self.asked.aggregators]
         return tuple(ids[: self.position] + ids[self.position + 1 :])
 
     @property
@@ -68,19 +68,19 @@ class InstalledSeries:
         """Return why the orders skip a window, None if they do not."""
         if self.stopped is not None and index >= self.stopped:
             return MissingReason.STOPPED
-        skipped = skipped_windows(self.series, [one.order for one in self.orders])
+        skipped = skipped_windows(self.asked, [one.order for one in self.orders])
         return MissingReason.PAUSED if any(index in one for one in skipped) else None
 
     def is_later_step(self, index: int) -> bool:
         """Whether a window asks what follows from the record of the window before."""
-        walk = self.series.drill_down
+        walk = self.asked.drill_down
         return walk is not None and walk.step_of(index) > 0
 
     def window(self, index: int, survivors: tuple[int, ...] = ()) -> InstalledTask:
         """Return the task of a window with its verify key: the same at every aggregator and at any time."""
-        task = window_task(self.series, index, survivors)
+        task = window_task(self.asked, index, survivors)
         return InstalledTask(
-            task=task,
+            asked=task,
             verify_key=window_verify_key(self.seed, task.task_id),
             position=self.position,
         )

@@ -33,14 +33,14 @@ class Window:
 class InstalledTask:
     """A task this aggregator has checked and stored, and its secret verify key."""
 
-    task: Task
+    asked: Task
     verify_key: bytes = field(repr=False)
     position: int
 
     @property
     def task_id(self) -> TaskId:
         """The task's name."""
-        return self.task.task_id
+        return self.asked.task_id
 
     @property
     def is_leader(self) -> bool:
@@ -50,27 +50,27 @@ class InstalledTask:
     @property
     def leader_id(self) -> AggregatorId:
         """Who drives the task."""
-        return self.task.leader.aggregator_id
+        return self.asked.leader.aggregator_id
 
     @cached_property
     def prio3(self) -> Prio3:
         """The task's algorithm."""
-        return prio3_for(self.task)
+        return prio3_for(self.asked)
 
     @cached_property
     def context(self) -> bytes:
         """The context string of every share and proof."""
-        return context_of(self.task)
+        return context_of(self.asked)
 
     @cached_property
     def setting(self) -> ProofSetting:
         """What the workers need."""
-        return ProofSetting(task=self.task.canonical, verify_key=self.verify_key, position=self.position)
+        return ProofSetting(task=self.asked.canonical, verify_key=self.verify_key, position=self.position)
 
     @cached_property
     def windows(self) -> dict[int, Window]:
         """The window of every round the task has: rounds 1 and 2, or 0 when reports travel whole."""
-        task = self.task
+        task = self.asked
         if task.two_instalments:
             return {
                 1: Window(opens=task.round_one_opens, closes=task.round_one_closes),

@@ -10,12 +10,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Budget",
-    "CellSeries",
+    "CellHistory",
     "Keys",
     "MissingPackageError",
     "PlannedCount",
     "Release",
-    "Series",
+    "Releases",
     "Statement",
     "Study",
     "Table",
@@ -24,15 +24,15 @@ __all__ = [
     "plan",
     "read_keys",
     "read_release",
-    "read_series",
+    "read_releases",
     "simulate",
 ]
 
 if TYPE_CHECKING:
+    from fleetcount.analyst.kept_releases import Budget, CellHistory, Releases, read_releases
     from fleetcount.analyst.keys import Keys, read_keys
     from fleetcount.analyst.planning import PlannedCount, plan
     from fleetcount.analyst.releases import Release, UnverifiedError, VerifiedRelease, read_release
-    from fleetcount.analyst.series import Budget, CellSeries, Series, read_series
     from fleetcount.analyst.statements import Statement
     from fleetcount.analyst.studies import Study, simulate
     from fleetcount.analyst.tables import MissingPackageError, Table
@@ -41,7 +41,7 @@ else:
         "keys": "Keys read_keys",
         "planning": "PlannedCount plan",
         "releases": "Release UnverifiedError VerifiedRelease read_release",
-        "series": "Budget CellSeries Series read_series",
+        "kept_releases": "Budget CellHistory Releases read_releases",
         "statements": "Statement",
         "studies": "Study simulate",
         "tables": "MissingPackageError Table",

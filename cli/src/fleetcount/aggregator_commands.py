@@ -217,7 +217,7 @@ def _task_json(task: "TaskLine", waits: Mapping[str, str]) -> dict[str, Any]:
         "name": task.name,
         "state": task.state.value,
         "abort_reason": task.abort_reason,
-        "window": task.window,
+        "window": task.index,
         "wait": waits.get(task.task_id.hex(), "" if task.wait is None else task.wait.text(time.time())),
         "refused": {reason.label: count for reason, count in task.rejections.items()},
     }
@@ -240,8 +240,8 @@ def _series_json(series: "SeriesLine") -> dict[str, Any]:
 def _task_lines(task: "TaskLine", waits: Mapping[str, str]) -> Iterator[str]:
     """Return what an operator reads of one task: where it stands, what it waits for, and what was refused why."""
     why = f" ({task.abort_reason})" if task.abort_reason else ""
-    window = "" if task.window is None else f"  window {task.window}"
-    yield f"{task.task_id.hex()[:12]}  {task.state.value}{why}  {task.name}{window}"
+    place = "" if task.index is None else f"  window {task.index}"
+    yield f"{task.task_id.hex()[:12]}  {task.state.value}{why}  {task.name}{place}"
     expected = "" if task.wait is None else task.wait.text(time.time())
     if wait := waits.get(task.task_id.hex(), expected):
         yield f"    {wait}"

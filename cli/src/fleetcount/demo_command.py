@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fleetcount_site.watch.telling import Teller
 
     # Protocol, simulator and figures are loaded when the options are known to be good.
-    from fleetcount.demo_question import DemoOptions, Question
+    from fleetcount.demo_question import DemoOptions, DemoQuestion
     from fleetcount.progress import Progress
 
 __all__ = ["asked_of", "demo", "how_lines", "say_expected", "started"]
@@ -177,10 +177,10 @@ def _state_directory(*, keep: bool) -> Generator[Path]:
 
 
 async def _run(
-    question: "Question",
+    question: "DemoQuestion",
     options: "DemoOptions",
     directory: Path,
-    ask: "Callable[[Question, DemoOptions, Path, Progress], Awaitable[ResultT]]",
+    ask: "Callable[[DemoQuestion, DemoOptions, Path, Progress], Awaitable[ResultT]]",
 ) -> ResultT:
     from fleetcount.progress import progress_for
 
@@ -196,7 +196,11 @@ async def _run(
 
 
 async def _asked(
-    question: "Question", options: "DemoOptions", directory: Path, progress: "Progress", teller: "Teller | None" = None
+    question: "DemoQuestion",
+    options: "DemoOptions",
+    directory: Path,
+    progress: "Progress",
+    teller: "Teller | None" = None,
 ) -> "Asked":
     """Start aggregators, broker and vehicles below `directory` and ask; everything has ended when this returns."""
     from fleetcount_simulator.network.run import ask
@@ -218,7 +222,7 @@ def started(options: "DemoOptions", directory: Path) -> "contextlib.AbstractAsyn
     return running(directory, options.aggregators, deployment="demo", broker=broker, operators=OPERATORS)
 
 
-def asked_of(question: "Question", options: "DemoOptions", progress: "Progress") -> "Ask":
+def asked_of(question: "DemoQuestion", options: "DemoOptions", progress: "Progress") -> "Ask":
     """Return what is asked of the vehicles in the question's first scenario."""
     from fleetcount_simulator.network.device_faults import FleetFaults
     from fleetcount_simulator.network.run import Ask
@@ -257,7 +261,7 @@ def _load_figures() -> None:
         importlib.import_module(_FIGURES)
 
 
-def _finish(question: "Question", options: "DemoOptions", result: "Asked") -> None:
+def _finish(question: "DemoQuestion", options: "DemoOptions", result: "Asked") -> None:
     from fleetcount.demo_outputs import covered, write_outputs
     from fleetcount.release_report import release_json, statement_lines, table_lines
 

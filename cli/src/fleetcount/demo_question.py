@@ -34,7 +34,7 @@ from fleetcount_simulator.truths import MAX_VEHICLES, Truths, parse_truths
 from fleetcount.files import read_text
 from fleetcount.plan_walks import FALSE_PLACES
 
-__all__ = ["DEFAULT_VEHICLES", "LEVEL", "DemoOptions", "Question", "check_together", "question_of"]
+__all__ = ["DEFAULT_VEHICLES", "LEVEL", "DemoOptions", "DemoQuestion", "check_together", "question_of"]
 
 DEFAULT_VEHICLES: Final = 2000
 LEVEL: Final = Fraction(95, 100)
@@ -84,7 +84,7 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class DemoQuestion:
     """A scenario with the way it is asked and published; `later` are those of the windows after the first.
 
     With `walk` each window is a step of it: all ask the same vehicles for the same places.
@@ -115,7 +115,7 @@ class Question:
         )
 
 
-def question_of(options: DemoOptions) -> Question:
+def question_of(options: DemoOptions) -> DemoQuestion:
     """Return the question of these options.
 
     Raises:
@@ -139,10 +139,10 @@ def _question(
     answer: AnswerLaw,
     noise: Fraction | None,
     walk: DrillDown | None = None,
-) -> Question:
+) -> DemoQuestion:
     release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=noise, level=LEVEL)
     mechanism = answer if isinstance(answer, SamplingDie | Mangat) else None
-    return Question(scenario=scenario, later=later, walk=walk, mode=mode, mechanism=mechanism, release=release)
+    return DemoQuestion(scenario=scenario, later=later, walk=walk, mode=mode, mechanism=mechanism, release=release)
 
 
 def _answer_of(options: DemoOptions, values: int) -> tuple[Mode, AnswerLaw]:
@@ -155,7 +155,7 @@ def _answer_of(options: DemoOptions, values: int) -> tuple[Mode, AnswerLaw]:
     return Mode.SAMPLING, SamplingDie.uniform(rate, values)
 
 
-def _walk_of(options: DemoOptions) -> Question:
+def _walk_of(options: DemoOptions) -> DemoQuestion:
     """Return the drill-down: noise for one promise of all its steps, and a threshold that empty cells rarely pass."""
     # SciPy takes a second to load: only for walks.
     from fleetcount_analysis.answers.drill_down import least_threshold

@@ -23,7 +23,7 @@ from fleetcount.release_report import table_lines
 if TYPE_CHECKING:
     from fleetcount_simulator.network.run import SeriesAsked
 
-    from fleetcount.demo_question import DemoOptions, Question
+    from fleetcount.demo_question import DemoOptions, DemoQuestion
     from fleetcount.progress import Progress
 
 __all__ = ["asked_series", "finish_series", "keep_records", "released"]
@@ -33,7 +33,7 @@ _MOVING: Final = "time-lapse.gif"
 
 
 async def asked_series(
-    question: "Question", options: "DemoOptions", directory: Path, progress: "Progress"
+    question: "DemoQuestion", options: "DemoOptions", directory: Path, progress: "Progress"
 ) -> "SeriesAsked":
     """Start aggregators, broker and vehicles and ask every window; everything has ended when this returns."""
     from fleetcount_simulator.network.plan import faultless_plan
@@ -58,7 +58,7 @@ def released(result: "SeriesAsked") -> dict[int, ReleaseRecord]:
     return records
 
 
-def finish_series(question: "Question", options: "DemoOptions", result: "SeriesAsked") -> None:
+def finish_series(question: "DemoQuestion", options: "DemoOptions", result: "SeriesAsked") -> None:
     """Write every file and say what came of each window.
 
     Raises:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fleetcount_simulator.engines.walks import DrawnWalks
     from fleetcount_simulator.network.run import SeriesAsked
 
-    from fleetcount.demo_question import DemoOptions, Question
+    from fleetcount.demo_question import DemoOptions, DemoQuestion
 
 __all__ = ["finish_walk"]
 
@@ -44,7 +44,7 @@ _WIDTH: Final = 100
 Row = tuple[str, ...]
 
 
-def finish_walk(question: "Question", options: "DemoOptions", result: "SeriesAsked") -> None:
+def finish_walk(question: "DemoQuestion", options: "DemoOptions", result: "SeriesAsked") -> None:
     """Write every file and say which places were found, which were missed, and what is known of the others.
 
     Raises:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fleetcount_simulator.network.run import Ask, Asked
     from fleetcount_site.watch.telling import Teller
 
-    from fleetcount.demo_question import DemoOptions, Question
+    from fleetcount.demo_question import DemoOptions, DemoQuestion
 
 __all__ = ["following", "tell_question", "tell_result", "watched"]
 
@@ -70,7 +70,7 @@ def _wait_for_signal() -> None:
             signal.signal(number, handler)
 
 
-def tell_question(teller: "Teller", question: "Question", options: "DemoOptions") -> None:
+def tell_question(teller: "Teller", question: "DemoQuestion", options: "DemoOptions") -> None:
     """Tell the page what is asked, then what the law expects of it."""
     from fleetcount_data.streets import bologna_streets
     from fleetcount_mechanisms.answers import Truth

@@ -140,7 +140,7 @@ def _refusals(spool: "Spool") -> Iterator[tuple[float, str]]:
 
 
 def _about(known: "KnownSeries", row: "SeriesRow", spool: "Spool") -> Iterator[str]:
-    schedule, one = known.series.schedule, known.series
+    schedule, one = known.asked.schedule, known.asked
     yield (
         f"{schedule.windows} windows from {time_text(schedule.first)} to {time_text(schedule.end)} about {one.signal},"
         f" one every {schedule.every_s} s; a coin holds for a {one.coin.name.lower()}"

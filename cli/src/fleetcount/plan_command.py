@@ -20,8 +20,8 @@ from fleetcount.exits import one_line
 from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import OneOf, StrictCommand
 from fleetcount.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, Count, Length
-from fleetcount.plan_series import Asked, compare_ways
 from fleetcount.plan_walks import parse_levels, plan_walks
+from fleetcount.plan_windows import Asked, compare_ways
 from fleetcount.plan_zooms import zoom_lines
 from fleetcount.results import EXPLAIN, JSON, privacy_lines, show, statement_json
 

@@ -13,7 +13,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
 from fleetcount_protocol.task.domain import PLACE_BITS
 
-from fleetcount.plan_series import Asked
+from fleetcount.plan_windows import Asked
 from fleetcount.results import show
 
 if TYPE_CHECKING:  # Loaded when the options are known to be good.

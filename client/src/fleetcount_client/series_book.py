@@ -49,24 +49,24 @@ class KnownSeries:
     offer: SeriesOffer
 
     @property
-    def series(self) -> Series:
+    def asked(self) -> Series:
         """The series itself."""
         return self.offer.signed.series
 
     @cached_property
     def skipped(self) -> tuple[range, ...]:
         """The windows that are not asked, by every order so far."""
-        return skipped_windows(self.series, (one.order for one in self.offer.orders))
+        return skipped_windows(self.asked, (one.order for one in self.offer.orders))
 
     @cached_property
     def stopped(self) -> tuple[range, ...]:
         """The windows that never will be: a pause may end, so its windows stay reserved."""
         stops = (one.order for one in self.offer.orders if one.order.action is OrderAction.STOP)
-        return skipped_windows(self.series, stops)
+        return skipped_windows(self.asked, stops)
 
     def next_window(self, after: int, now: float) -> int | None:
         """Return the first window behind `after` whose first round is not over and that no order skips."""
-        schedule = self.series.schedule
+        schedule = self.asked.schedule
         soonest = (int(now) - schedule.round_one_s - schedule.first) // schedule.every_s
         for index in range(max(after + 1, soonest), schedule.windows):
             if schedule.opens(index) + schedule.round_one_s > now and not self.skips(index):
@@ -82,8 +82,8 @@ class KnownSeries:
 
         Until then windows may be left that a pause skips: an order may bring them back.
         """
-        last = (self.stopped[0].start if self.stopped else self.series.schedule.windows) - 1
-        return self.series.schedule.opens(last) + self.series.schedule.round_one_s if last > after else 0
+        last = (self.stopped[0].start if self.stopped else self.asked.schedule.windows) - 1
+        return self.asked.schedule.opens(last) + self.asked.schedule.round_one_s if last > after else 0
 
     def skips(self, index: int) -> bool:
         """Return whether an order skips a window."""
@@ -166,7 +166,7 @@ class SeriesBook:
             known = self._readable(row)
             if known is None:
                 continue
-            over = known.series.schedule.end + self._policy.budget_period_s
+            over = known.asked.schedule.end + self._policy.budget_period_s
             if row.state is not SeriesState.JOINED and over < self._clock.now():
                 self._rows.erase(row.series_id)
                 self._read.pop(row.series_id, None)
@@ -191,7 +191,7 @@ class SeriesBook:
             self._rows.put(row)
         if row.state is SeriesState.JOINED:
             self._obey(row, merged, known)
-        elif row.state in _ANY_TIME and (self._rule is JoinRule.AUTO or merged.series.schedule.windows == 1):
+        elif row.state in _ANY_TIME and (self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1):
             # What is asked once is answered as the policy says; the owner is asked about what goes on.
             return None if merged.is_over(now) else self.join(series_id, signals)
         return None
@@ -200,7 +200,7 @@ class SeriesBook:
         """Free what a stop has made pointless; nothing is freed by a pause, whose windows may come back."""
         if before is not None and before.stopped == series.stopped:
             return
-        units = open_units(series.series, self._clock.now(), series.stopped)
+        units = open_units(series.asked, self._clock.now(), series.stopped)
         keep = frozenset(unit_id(row.series_id, unit) for unit in units)
         self._rows.leave(row, keep)
 
@@ -261,7 +261,7 @@ class SeriesBook:
         self, known: KnownSeries, signals: Mapping[str, SignalSource] | None
     ) -> tuple[Charge, ...] | PolicyRefusal:
         """Return what taking part from now on costs, or why no price would do."""
-        series, now = known.series, self._clock.now()
+        series, now = known.asked, self._clock.now()
         refusal = judge_series(self._policy, series, window_task(series, 0))
         if refusal is None and signals is not None:
             refusal = judge_sources(signals, series.signal, series.domain)
@@ -342,7 +342,7 @@ class SeriesBook:
         Raises:
             TaskError: an aggregator has listed no sealing key that is valid over the window.
         """
-        one = series.series
+        one = series.asked
         task, unit = window_task(one, index, survivors), unit_id(one.series_id, one.schedule.unit_of(one.coin, index))
         refusal = judge_series(self._policy, one, task)
         if refusal is not None:

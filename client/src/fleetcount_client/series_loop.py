@@ -71,7 +71,7 @@ class SeriesLoop:
                     return
                 await self.pause_until(look)
                 continue
-            opens = series.series.schedule.opens(index)
+            opens = series.asked.schedule.opens(index)
             if opens >= horizon:
                 return
             if opens > self.timer.now():
@@ -90,20 +90,20 @@ class SeriesLoop:
 
     def _ended(self, series: KnownSeries) -> Outcome | None:
         """Return how the only window ended where it closed while nobody looked; what is begun is taken up elsewhere."""
-        return self.rounds.ended(window_task(series.series, 0)) if series.series.schedule.windows == 1 else None
+        return self.rounds.ended(window_task(series.asked, 0)) if series.asked.schedule.windows == 1 else None
 
     async def _answer(self, series: KnownSeries, index: int, signals: Mapping[str, SignalSource]) -> Outcome | None:
-        survivors = await self.walks.survivors(series.series, index)
+        survivors = await self.walks.survivors(series.asked, index)
         if not isinstance(survivors, tuple):
-            _LOG.info("window %d of series %s is not asked: %s", index, series.series.name, survivors.value)
+            _LOG.info("window %d of series %s is not asked: %s", index, series.asked.name, survivors.value)
             return None
         return await self._answer_after(series, index, survivors, signals)
 
     async def _answer_after(
         self, series: KnownSeries, index: int, survivors: tuple[int, ...], signals: Mapping[str, SignalSource]
     ) -> Outcome | None:
-        series_id, name = series.series.series_id, series.series.name
-        task = window_task(series.series, index, survivors)
+        series_id, name = series.asked.series_id, series.asked.name
+        task = window_task(series.asked, index, survivors)
         if task.task_id in self.under_way:
             return None
         self.under_way[task.task_id] = task

@@ -21,10 +21,11 @@ from fleetcount_protocol.task.domain import ValueDomain, zooms_of
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.series import Series
+from fleetcount_simulator.standing import StandingQuestion
 
 __all__ = [
     "ONE_SIDED",
+    "AnswerSpace",
     "Attacker",
     "Case",
     "CaseOutcome",
@@ -37,7 +38,6 @@ __all__ = [
     "MechanismKind",
     "Places",
     "Population",
-    "Question",
     "Row",
     "Timed",
 ]
@@ -63,7 +63,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Question:
+class AnswerSpace:
     """What is asked: a title, V labels (value v is `labels[v-1]`, 0 is "none of them"), and where the values lie.
 
     `domain` is how a device's signal becomes a value; only the network engine needs it, and only up to 4,095 values.
@@ -84,7 +84,7 @@ class Population(Protocol):
     """Who is asked and what each would truly answer, at every epoch. A pure function of its data and its seed."""
 
     @property
-    def question(self) -> Question:
+    def question(self) -> AnswerSpace:
         """The question this population was made for."""
         ...
 
@@ -207,7 +207,7 @@ class Attacker:
     """One adversary: its kind and its own parameters, checked by the attackers module that knows the kind."""
 
     name: str
-    kind: Literal["liars", "cheats", "known-others", "colluding-aggregators", "repeating-analyst", "series-tracker"]
+    kind: Literal["liars", "cheats", "known-others", "colluding-aggregators", "repeating-analyst", "tracker"]
     parameters: tuple[tuple[str, str], ...] = ()
 
 
@@ -221,7 +221,7 @@ class Epochs:
 
     count: int = 1
     device_epsilon: Fraction | None = None
-    series: Series | None = None
+    series: StandingQuestion | None = None
 
     @property
     def tosses(self) -> int:

@@ -49,9 +49,9 @@ async def test_a_task_and_a_series_that_name_the_old_key_go_on() -> None:
     verify_record_signatures(record, answer.signatures, network.core(0).context.identity.trusted)
     with pytest.raises(SignatureError, match="beta"):
         verify_record_signatures(record, answer.signatures)
-    series = max(network.core(0).context.series.values(), key=lambda one: one.series.schedule.windows)
+    series = max(network.core(0).context.series.values(), key=lambda one: one.asked.schedule.windows)
     listed = own_key_list(network.core(1).context)
-    described = series.series.aggregators[1]
+    described = series.asked.aggregators[1]
     verify_key_list(listed, described, network.core(0).context.identity.trusted[described.aggregator_id])
 
 

@@ -206,16 +206,16 @@ async def test_windows_and_orders_of_after_the_backup_are_taken_up_and_the_serie
     town.back_up()
     series = await network.stand(values=2)
 
-    async def window(index: int) -> Task:
+    async def released_at(index: int) -> Task:
         await network.advance_to(series.schedule.opens(index) - 30)
         await network.look_after_all()
-        tasks = [one.task for one in network.core(1).context.live.values()]
+        tasks = [one.asked for one in network.core(1).context.live.values()]
         [task] = [one for one in tasks if one.series.index == index]
         await answer_all(network, task, [(0, 1), (2, 2)], offset=10 * index)
         await network.run_to_the_end(task)
         return task
 
-    released = await window(0)
+    released = await released_at(0)
     last = series.schedule.windows - 1
     stop = SeriesOrder(
         series_id=series.series_id, number=1, action=OrderAction.STOP, aggregator_id=town.name, from_window=last
@@ -229,7 +229,7 @@ async def test_windows_and_orders_of_after_the_backup_are_taken_up_and_the_serie
 
     assert series.series_id in context.series
     assert await states(network, released) == [State.RELEASED] * 2
-    following = await window(context.series[series.series_id].following)
+    following = await released_at(context.series[series.series_id].following)
     assert await states(network, following) == [State.RELEASED] * 2, "its record names the one before"
     assert [one.order for one in context.series[series.series_id].orders] == [stop]
     await network.advance_to(series.schedule.end)

@@ -503,7 +503,7 @@ async def steered(network: Network, task: Task, target: list[int]) -> tuple[Open
 
 def proposal(network: Network, task: Task, shares: tuple[NoisedShare, ...], numbers: list[int]) -> RecordProposal:
     """Return a record that really follows from the numbers."""
-    series = network.core(1).context.series[task.series.series_id].series
+    series = network.core(1).context.series[task.series.series_id].asked
     first = ChainLink(previous=None, previous_index=None, missing=())
     terms = WindowTerms(chain=first, shape=series.shape, delta=series.delta)
     record = record_bytes(task.canonical, numbers, task.round_two_closes, terms)

@@ -46,7 +46,7 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
     assert (line.series_id, line.name, line.windows, line.released) == (series.series_id, series.name, 5, 1)
     assert (line.following, line.opens) == (4, series.schedule.opens(4))
     assert line.missing == {"too_few_reports": [1, 2], "stopped": [3]}
-    assert [task.window for task in found.tasks] == [0, 1, 2]
+    assert [task.index for task in found.tasks] == [0, 1, 2]
 
     class Settings:
         store_place = StorePlace(directory=tmp_path)

@@ -42,7 +42,7 @@ async def test_a_window_is_made_shortly_before_it_opens_and_the_same_everywhere(
     expected = window_task(series, 0)
     for position in range(2):
         [task] = network.core(position).context.tasks.values()
-        assert task.task.canonical == expected.canonical
+        assert task.asked.canonical == expected.canonical
         assert task.verify_key == window_verify_key(seed, expected.task_id)
         assert list(await network.core(position).context.store.tasks_in_work()) == [expected.task_id]
 

@@ -246,7 +246,7 @@ def test_another_file_is_no_release(content: bytes, said: str, tmp_path: Path) -
 
     with pytest.raises(UsageError, match=said):
         fc.read_release(tmp_path / "odd")
-    with pytest.raises(FleetcountError, match=r"read_series\(\) a directory of records"):
+    with pytest.raises(FleetcountError, match=r"read_releases\(\) a directory of records"):
         fc.read_release(tmp_path)
 
 

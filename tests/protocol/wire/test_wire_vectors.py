@@ -132,15 +132,15 @@ def test_series(case: dict[str, Any]) -> None:
     assert [signature.hex() for signature in signed.signatures] == case["signatures"]
     for aggregator, signature in zip(series.aggregators, signed.signatures, strict=True):
         Ed25519PublicKey.from_public_bytes(aggregator.signing_public_key).verify(signature, canonical)
-    for window in case["windows"]:
-        task = window_task(series, window["index"], tuple(window.get("survivors", ())))
-        data = raw(window, "canonical")
+    for one in case["windows"]:
+        task = window_task(series, one["index"], tuple(one.get("survivors", ())))
+        data = raw(one, "canonical")
         task_id = hashlib.sha256(data).digest()
-        assert (task.canonical, task.task_id.hex()) == (data, window["task_id"])
-        assert task_id.hex() == window["task_id"]
-        assert data.startswith(b"FCTASK02" + series.series_id + window["index"].to_bytes(4))
+        assert (task.canonical, task.task_id.hex()) == (data, one["task_id"])
+        assert task_id.hex() == one["task_id"]
+        assert data.startswith(b"FCTASK02" + series.series_id + one["index"].to_bytes(4))
         expected = expand(seed, b"fleetcount v1 window key" + task_id, 32).hex()
-        assert expected == window["verify_key"] == window_verify_key(seed, task.task_id).hex()
+        assert expected == one["verify_key"] == window_verify_key(seed, task.task_id).hex()
 
 
 @pytest.mark.parametrize("case", by_name("series"))

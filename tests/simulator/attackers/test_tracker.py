@@ -16,11 +16,11 @@ from fleetcount_simulator.attackers import check, rows
 from fleetcount_simulator.attackers.tracker import Ways, log_likelihoods
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Mechanism, Row
-from fleetcount_simulator.series import Coin, Series
+from fleetcount_simulator.standing import Coin, StandingQuestion
 
 from tests.simulator.engines.test_panels import asked, run
 from tests.simulator.fleets import K_ARY, attacker
-from tests.simulator.test_series import series
+from tests.simulator.test_standing import series
 
 RATE = Fraction(2, 5)
 EPSILON = Fraction(3)
@@ -48,15 +48,15 @@ def halved(mechanism: Mechanism) -> Mechanism:
     return replace(mechanism, noise_epsilon=mechanism.noise_epsilon * 2)
 
 
-def tracked(mechanism: Mechanism, one: Series, **parameters: str) -> list[Row]:
+def tracked(mechanism: Mechanism, one: StandingQuestion, **parameters: str) -> list[Row]:
     case: Case = asked([WAY, (3,) * 48, (2,) * 48], one, mechanism)
     given = {"games": str(GAMES)} | parameters
-    who = attacker("series-tracker", **given)
+    who = attacker("tracker", **given)
     check(who)
     return rows(replace(case, attackers=(who,)), run(case, "exact-law", 0, 1), np.random.SeedSequence(5))
 
 
-def one_series(coin: Coin, **more: Any) -> Series:
+def one_series(coin: Coin, **more: Any) -> StandingQuestion:
     return replace(series(coin, 48, **more), delta=DELTA)
 
 
@@ -180,6 +180,6 @@ def test_a_tracker_needs_a_series_and_a_promise() -> None:
     with pytest.raises(ScenarioError, match="allowed is 'sampling' or 'direct' with two-sided noise"):
         tracked(K_ARY, one_series(Coin.WINDOW))
     case = asked([WAY], series(Coin.WINDOW, 48), K_ARY)
-    alone = replace(case, epochs=replace(case.epochs, series=None), attackers=(attacker("series-tracker"),))
+    alone = replace(case, epochs=replace(case.epochs, series=None), attackers=(attacker("tracker"),))
     with pytest.raises(ScenarioError, match=r"allowed with a \[series\] table"):
         rows(alone, run(case, "exact-law", 0, 1), np.random.SeedSequence(5))

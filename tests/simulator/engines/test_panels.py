@@ -13,11 +13,11 @@ import pytest
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.engines.participation import ABSENT, ON, REFUSED, earliest_joining, presence
 from fleetcount_simulator.model import Case, EngineName, Epochs, Faults, Mechanism
-from fleetcount_simulator.series import Coin, Series, stays
+from fleetcount_simulator.standing import Coin, StandingQuestion, stays
 
 from tests.simulator.engines.test_engines_agree import ALPHA, ENGINES, Law, p_value, unit
 from tests.simulator.fleets import DIRECT, SAMPLING, Held, case
-from tests.simulator.test_series import series
+from tests.simulator.test_standing import series
 from tests.support.nightly import NIGHTLY
 
 P = Fraction(3, 10)
@@ -28,7 +28,7 @@ COMPARED = 4_000 if NIGHTLY else 1_000
 LOSSY = Faults(loss=Fraction(1, 5), drop_out=Fraction(1, 4), late=Fraction(1, 10), duplicates=Fraction(1, 10))
 
 
-def asked(ways: Any, one: Series, mechanism: Mechanism = SAMPLING, **more: Any) -> Case:
+def asked(ways: Any, one: StandingQuestion, mechanism: Mechanism = SAMPLING, **more: Any) -> Case:
     """Return the case of devices that go these ways; the ways of all windows after the last are the last."""
     values = np.array(ways, dtype=np.uint16).T
     values = values[np.minimum(np.arange(one.windows), len(values) - 1)]
@@ -106,7 +106,7 @@ def test_the_engines_agree_about_a_panel_with_faults(faults: Faults) -> None:
 def test_devices_are_conserved_while_they_join_and_leave(coin: Coin, name: EngineName) -> None:
     one = asked([(1,)] * 300, series(coin, 12, joins=Fraction(1, 2), leaves=Fraction(1, 3)), faults=LOSSY)
 
-    came, gone_at = stays(cast("Series", one.epochs.series), 0, 300)
+    came, gone_at = stays(cast("StandingQuestion", one.epochs.series), 0, 300)
     assert 100 < (came > 0).sum() < 200
     assert 60 < (gone_at < 12).sum() < 140
     for epoch in range(12):

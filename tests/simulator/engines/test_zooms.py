@@ -10,7 +10,7 @@ from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Attacker, EngineName, Mechanism, Question
+from fleetcount_simulator.model import AnswerSpace, Attacker, EngineName, Mechanism
 from fleetcount_simulator.network.question import question_of
 from fleetcount_simulator.study.readings import read_releases
 
@@ -28,7 +28,7 @@ class OnGrid(Held):
     """A fleet whose values are the squares of a grid."""
 
     @property
-    def question(self) -> Question:
+    def question(self) -> AnswerSpace:
         return replace(super().question, domain=GRID)
 
 

@@ -15,7 +15,7 @@ from fleetcount_simulator.network.engine import engine
 from fleetcount_simulator.network.plan import faultless_plan, plan_of
 from fleetcount_simulator.network.question import question_of, reading_of
 from fleetcount_simulator.network.run import check_chain
-from fleetcount_simulator.series import Coin, Series, schedule_of
+from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of
 
 from tests.simulator.network_cases import People, case_of
 
@@ -27,7 +27,7 @@ def asked(windows: int = 6, devices: int = 40, mechanism: Mechanism = GAUSSIAN, 
     settings: dict[str, Any] = {"coin": Coin.WINDOW, "epsilon": None, "delta": Fraction(1, 10**9)}
     names = ("coin", "joins", "leaves", "outages")
     given = {name: changes.pop(name) for name in names if name in changes}
-    series = Series(schedule=schedule_of(windows, 3600, 0), **(settings | given))
+    series = StandingQuestion(schedule=schedule_of(windows, 3600, 0), **(settings | given))
     epochs = Epochs(count=windows, series=series, device_epsilon=changes.pop("device_epsilon", None))
     people = changes.pop("population", People(devices, 3, epochs=windows))
     return case_of(mechanism=mechanism, epochs=epochs, population=people, **changes)
@@ -89,7 +89,7 @@ def test_outages_become_pauses_that_are_apart() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"coin": Coin.DAY}, "series.coin is 'day'"),
+        ({"coin": Coin.DAY}, "schedule.coin is 'day'"),
         ({"faults": Faults(late=Fraction(1, 8))}, r"faults\.late"),
         ({"faults": Faults(clock_skew_s=Fraction(1))}, r"faults\.clock_skew_s"),
         ({"faults": Faults(outage=((0, "collecting", Fraction(1)),))}, r"faults\.outage"),

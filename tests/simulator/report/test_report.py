@@ -413,7 +413,7 @@ def test_epochs_and_drop_outs_have_their_figures(tmp_path: Path) -> None:
 
 
 def tracker(windows: int, measured: float, **changes: object) -> dict[str, object]:
-    plain = attack(attacker="month", kind="series-tracker", questions=windows, measured=measured, bound=0.9)
+    plain = attack(attacker="month", kind="tracker", questions=windows, measured=measured, bound=0.9)
     return plain | {"low": measured - 0.01, "high": measured + 0.01} | changes
 
 

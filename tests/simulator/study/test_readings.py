@@ -13,13 +13,13 @@ from fleetcount_mechanisms.accounting.series_losses import series_losses
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Epochs, Integers, Mechanism
-from fleetcount_simulator.series import Coin
+from fleetcount_simulator.standing import Coin
 from fleetcount_simulator.study.readings import PARTICIPATION, read_releases
 from fleetcount_simulator.study.scores import score_cells, score_releases
 from fleetcount_simulator.study.statements import statement_of
 
 from tests.simulator.scenario_doubles import EvenPopulation
-from tests.simulator.test_series import series
+from tests.simulator.test_standing import series
 
 LEVEL = Fraction(95, 100)
 ONE = Fraction(1)

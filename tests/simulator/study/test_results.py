@@ -7,7 +7,7 @@ import duckdb
 import numpy as np
 import pytest
 from fleetcount_protocol.errors import MachineError
-from fleetcount_simulator.model import Places, Question
+from fleetcount_simulator.model import AnswerSpace, Places
 from fleetcount_simulator.study.directory import StudyDirectory
 from fleetcount_simulator.study.results import TableWriter, joined, place_columns, place_numbers, row_columns
 
@@ -87,10 +87,10 @@ def test_places_are_written_once_for_all_cases_that_ask_of_them() -> None:
     square = (((0.0, 0.0), (250.0, 0.0), (250.0, 250.0), (0.0, 250.0)),)
     road = (((0.0, 0.0), (5.0, 1.0), (9.0, 1.5)),)
     asked = [
-        Question(title="Where?", labels=("0,0",), places=Places(outlines=square, unit="m")),
-        Question(title="Where again?", labels=("0,0",), places=Places(outlines=square, unit="m")),
-        Question(title="Which?", labels=("yes",)),
-        Question(title="On which road?", labels=("A1",), places=Places(outlines=road, unit="m", lines=True)),
+        AnswerSpace(title="Where?", labels=("0,0",), places=Places(outlines=square, unit="m")),
+        AnswerSpace(title="Where again?", labels=("0,0",), places=Places(outlines=square, unit="m")),
+        AnswerSpace(title="Which?", labels=("yes",)),
+        AnswerSpace(title="On which road?", labels=("A1",), places=Places(outlines=road, unit="m", lines=True)),
     ]
     cases = [SimpleNamespace(population=SimpleNamespace(question=question)) for question in asked]
 

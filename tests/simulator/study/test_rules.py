@@ -5,12 +5,12 @@ from fractions import Fraction
 import pytest
 from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_simulator.model import Epochs
-from fleetcount_simulator.series import Coin
+from fleetcount_simulator.standing import Coin
 from fleetcount_simulator.study import rules
 from fleetcount_simulator.study.rules import rule_rows
 
 from tests.simulator.fleets import SAMPLING, case, fleet
-from tests.simulator.test_series import series
+from tests.simulator.test_standing import series
 
 
 def sds(windows: int, epsilon: int = 10) -> dict[tuple[str, int], float]:

@@ -202,7 +202,7 @@ async def test_a_task_takes_its_share_of_its_signals_budget_while_it_is_open_and
     task = await network.ask()
     process.pages = None
     [series] = network.core(0).context.series.values()
-    charge = series_charge(series.series)
+    charge = series_charge(series.asked)
     [(signal, spent)] = spent_from(task.round_one_opens, [charge], Limits()).items()
 
     seen = looker.look()

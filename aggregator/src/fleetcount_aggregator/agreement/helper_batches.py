@@ -207,7 +207,7 @@ class HelperBatches:
         failed = pending & named & ~accepted
         rejections = Counter({RejectReason.INVALID_PROOF: int((failed & ~denied).sum())})
         rejections[RejectReason.BAD_CERTIFICATE] = int((failed & denied).sum())
-        rejections[dropped_reason(len(task.task.aggregators))] += int((pending & ~named).sum())
+        rejections[dropped_reason(len(task.asked.aggregators))] += int((pending & ~named).sum())
         self._context.failpoints.hit("helper.before_finish_store")
         finished = replace(row, verdicts=verdicts)
         return Entry(answer=reports.ids.at(row.positions[accepted]), batch=finished, rejections=+rejections)

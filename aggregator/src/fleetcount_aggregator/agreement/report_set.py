@@ -195,7 +195,7 @@ async def seal_named(context: Context, task: InstalledTask, request: SealSet) ->
 
 
 async def _chosen(context: Context, task: InstalledTask, standing: Standing, own: OwnSet) -> Entry:
-    if len(own.positions) < task.task.min_batch_size:
+    if len(own.positions) < task.asked.min_batch_size:
         await abort_here(context, task.task_id, AbortReason.TOO_FEW_REPORTS)
         raise PeerRefusalError(PeerProblem.TOO_FEW)
     chosen = np.zeros(len(standing.ids), dtype=np.uint8)

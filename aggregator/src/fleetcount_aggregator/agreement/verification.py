@@ -71,7 +71,7 @@ def matching(seeds: bytes, messages: bytes) -> bytes:
 
 
 def _sum_bytes(task: InstalledTask) -> int:
-    return FIELD64.encoded_size * task.task.design.summed_count
+    return FIELD64.encoded_size * task.asked.design.summed_count
 
 
 def _place(task_id: TaskId, number: int) -> tuple[bytes, ...]:

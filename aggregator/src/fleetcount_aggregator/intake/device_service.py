@@ -74,14 +74,14 @@ class DeviceService:
         return [
             one
             for one in self._context.series.values()
-            if now < one.series.schedule.end and not one.refused_by and (not one.is_leader or is_spread(one))
+            if now < one.asked.schedule.end and not one.refused_by and (not one.is_leader or is_spread(one))
         ]
 
     def offer(self, series: InstalledSeries) -> SeriesOffer:
         """Return what devices are told of a series: all that was signed, and the key lists and orders known here."""
         return SeriesOffer(
             signed=series.signed,
-            key_lists=key_lists_of(self._context, series.series),
+            key_lists=key_lists_of(self._context, series.asked),
             orders=series.orders,
         )
 

@@ -38,15 +38,15 @@ def check_shape(
     `now` is this aggregator's clock: windows are decided here. A window is over `leeway_s` after it closes, for devices
     whose clock is late and for what was under way; none opens early, since what is too early may come again.
     """
-    window = task.windows.get(columns.round)
-    if window is None:
+    interval = task.windows.get(columns.round)
+    if interval is None:
         return RejectReason.WRONG_ROUND
     if columns.public_share_size != task.public_share_size(columns.round):
         return RejectReason.MALFORMED
     if columns.ciphertext_size != task.part_sizes[columns.round] + AES_GCM_TAG_BYTES:
         return RejectReason.MALFORMED
-    if now < window.opens:
+    if now < interval.opens:
         return RejectReason.TOO_EARLY
-    if now >= window.closes + leeway_s:
+    if now >= interval.closes + leeway_s:
         return RejectReason.TOO_LATE
     return None if state in OPEN_STATES else RejectReason.TASK_CLOSED

@@ -26,9 +26,9 @@ async def chain_link(context: Context, task: InstalledTask) -> ChainLink:
 
     Every earlier window has ended here, so the link is the same whenever it is made again.
     """
-    window = task.task.series
+    place = task.asked.series
     missing: list[MissingWindow] = []
-    async with aclosing(decided_before(context, window.series_id, window.index)) as before:
+    async with aclosing(decided_before(context, place.series_id, place.index)) as before:
         async for decided in before:
             if (released := await _released(context, decided)) is not None:
                 previous = await _record_digest(context, released)
@@ -65,8 +65,8 @@ async def check_link(context: Context, task: InstalledTask, link: ChainLink) -> 
     Raises:
         PeerRefusalError: DISAGREES.
     """
-    window = task.task.series
-    async with aclosing(decided_before(context, window.series_id, window.index)) as before:
+    place = task.asked.series
+    async with aclosing(decided_before(context, place.series_id, place.index)) as before:
         async for decided in before:
             if decided.index == link.previous_index:
                 own = None if decided.task_id is None else await _record_digest(context, decided.task_id)

@@ -42,12 +42,12 @@ class WindowTerms:
     delta: Fraction
 
 
-def record_bytes(task: bytes, outputs: Sequence[int], released_at: int, window: WindowTerms) -> bytes:
+def record_bytes(task: bytes, outputs: Sequence[int], released_at: int, terms: WindowTerms) -> bytes:
     """Return the canonical record of a task (canonical bytes in, canonical bytes out): what the workers run."""
-    return encode_record(build_record(decode_task(task), outputs, released_at, window))
+    return encode_record(build_record(decode_task(task), outputs, released_at, terms))
 
 
-def build_record(task: Task, outputs: Sequence[int], released_at: int, window: WindowTerms) -> ReleaseRecord:
+def build_record(task: Task, outputs: Sequence[int], released_at: int, terms: WindowTerms) -> ReleaseRecord:
     """Return the record of a task from its opened outputs (docs/wire.md, "Release record").
 
     `outputs` are those that the task's design opens, and behind them the number of participants where the task says
@@ -71,10 +71,10 @@ def build_record(task: Task, outputs: Sequence[int], released_at: int, window: W
     return ReleaseRecord(
         task=task,
         cells=cells,
-        statement=_views(design, window.shape, window.delta),
+        statement=_views(design, terms.shape, terms.delta),
         released_at=released_at,
         baseline_raw=baseline,
-        chain=window.chain,
+        chain=terms.chain,
         participants=None if opened is None else _participants(design, opened, task.release.level),
     )
 

@@ -35,7 +35,7 @@ async def set_sum(context: Context, task: InstalledTask) -> list[int]:
         raise StoreError("the set of the task is not stored")
     wanted = np.frombuffer(chosen, dtype=np.uint8) != 0
     summed = np.zeros(len(wanted), dtype=np.int32)
-    design = task.task.design
+    design = task.asked.design
     total = bytes(FIELD64.encoded_size * design.summed_count)
     async for row in every_batch(context.store, task.task_id):
         verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != ReportVerdict.REFUSED]
@@ -51,7 +51,7 @@ async def set_sum(context: Context, task: InstalledTask) -> list[int]:
 
 async def _sum_of(context: Context, task: InstalledTask, positions: NDArray[np.int64]) -> bytes:
     """Return the sum of single reports, which fell out after they were verified."""
-    total = bytes(FIELD64.encoded_size * task.task.design.summed_count)
+    total = bytes(FIELD64.encoded_size * task.asked.design.summed_count)
     if not len(positions):
         return total
     reports = await context.store.complete_reports(task.task_id)

@@ -97,16 +97,16 @@ class ReleaseSteps:
     async def _draw(self, task: InstalledTask) -> Entry:
         """Add up this aggregator's output shares and its noise. Nothing is shown before it is stored."""
         total = await set_sum(self._context, task)
-        if opened_count(task.task) > len(total):
+        if opened_count(task.asked) > len(total):
             # The number of participants is one more sum: the leader's share of it is all, the others' is nothing.
             total.append(await self._count(task) if task.is_leader else 0)
-        noise = self._context.noise.draw(task.task.design.noise, len(total))
+        noise = self._context.noise.draw(task.asked.design.noise, len(total))
         # Without the random blind, a commitment could be opened by trying the likely sums.
         blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
         data_key = self._context.data_key(task.task_id)
         sealed = data_key.seal(blind + noised_share(total, noise), b"noised share", task.task_id)
         self._context.failpoints.hit("release.after_draw")
-        return Entry(answer=sealed, debit=debit_row(task.task, self._context.now()))
+        return Entry(answer=sealed, debit=debit_row(task.asked, self._context.now()))
 
     # Open.
 
@@ -121,7 +121,7 @@ class ReleaseSteps:
         if await taken(self._context, task.task_id, Step.COMMIT) is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
         share = await self._noised_share(task, query.set_digest)
-        ids = [one.aggregator_id for one in task.task.aggregators]
+        ids = [one.aggregator_id for one in task.asked.aggregators]
         if [one.aggregator_id for one in query.commitments] != ids:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         if any((one.task_id, one.set_digest) != (task.task_id, query.set_digest) for one in query.commitments):
@@ -145,9 +145,9 @@ class ReleaseSteps:
         if signed is not None:
             return signed.request
         outputs = await self._outputs(task, shares)
-        released_at = release_time(task.task, self._context.now())
+        released_at = release_time(task.asked, self._context.now())
         terms = self._terms(task, await chain_link(self._context, task))
-        return await self._context.workers.run(record_bytes, task.task.canonical, outputs, released_at, terms)
+        return await self._context.workers.run(record_bytes, task.asked.canonical, outputs, released_at, terms)
 
     async def sign(self, task: InstalledTask, proposal: RecordProposal) -> RecordSignature:
         """Recompute the record from the opened shares and sign it if it says the same, only one record a task.
@@ -166,12 +166,12 @@ class ReleaseSteps:
             record = decode_record(proposal.record)
         except DecodeError:
             raise PeerRefusalError(PeerProblem.MALFORMED) from None
-        latest = release_time(task.task, self._context.now() + _CLOCK_LEEWAY_S)
-        if record.task.canonical != task.task.canonical or record.released_at > latest:
+        latest = release_time(task.asked, self._context.now() + _CLOCK_LEEWAY_S)
+        if record.task.canonical != task.asked.canonical or record.released_at > latest:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         await check_link(self._context, task, record.chain)
         terms = self._terms(task, record.chain)
-        own = await self._context.workers.run(record_bytes, task.task.canonical, outputs, record.released_at, terms)
+        own = await self._context.workers.run(record_bytes, task.asked.canonical, outputs, record.released_at, terms)
         if not same_record(decode_record(own), record):
             raise PeerRefusalError(PeerProblem.DISAGREES)
         await check_telling(self._context, task, record)
@@ -179,7 +179,7 @@ class ReleaseSteps:
 
     def _terms(self, task: InstalledTask, chain: ChainLink) -> WindowTerms:
         """Return what the record of a window says beyond its task."""
-        series = self._context.series[task.task.series.series_id].series
+        series = self._context.series[task.asked.series.series_id].asked
         return WindowTerms(chain=chain, shape=series.shape, delta=series.delta)
 
     async def _outputs(self, task: InstalledTask, shares: tuple[NoisedShare, ...]) -> tuple[int, ...]:
@@ -190,8 +190,8 @@ class ReleaseSteps:
         try:
             for made, share in zip(commitments, shares, strict=True):
                 check_commitment(made, share)
-            outputs = open_noised_shares(shares, opened_count(task.task))
-            bound = noise_bound(task.task.design.noise, len(shares))
+            outputs = open_noised_shares(shares, opened_count(task.asked))
+            bound = noise_bound(task.asked.design.noise, len(shares))
             check_range(outputs, bound=bound, reports=await self._count(task))
         except (DecodeError, VerificationFailed, UsageError) as error:
             # Other errors may name a number; these say which of the checks failed.
@@ -212,7 +212,7 @@ class ReleaseSteps:
                 set_digest=digest,
                 commitment=Digest(opened.answer[32 * index : 32 * index + 32]),
             )
-            for index, one in enumerate(task.task.aggregators)
+            for index, one in enumerate(task.asked.aggregators)
         ]
 
     async def _count(self, task: InstalledTask) -> int:
@@ -234,7 +234,7 @@ class ReleaseSteps:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         await close_intake(self._context, task.task_id)
         drawn = await taken(self._context, task.task_id, Step.COMMIT) is not None
-        debit = None if drawn else debit_row(task.task, self._context.now())
+        debit = None if drawn else debit_row(task.asked, self._context.now())
         entry = Entry(answer=finished_bytes(finished), debit=debit)
         await once(self._context, task.task_id, Step.RELEASE, hashlib.sha256(finished.record).digest(), entry)
 
@@ -245,7 +245,7 @@ class ReleaseSteps:
             verify_record_signatures(read, signatures, self._context.identity.trusted)
         except (DecodeError, SignatureError):
             return False
-        return read.task.canonical == task.task.canonical
+        return read.task.canonical == task.asked.canonical
 
     async def outcome(self, task_id: TaskId) -> ReleaseAnswer | None:
         """Return a task's state, with its signed record once it is released; None for a task that is not here.

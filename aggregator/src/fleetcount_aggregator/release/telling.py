@@ -33,7 +33,7 @@ async def check_telling(context: Context, task: InstalledTask, record: ReleaseRe
     previous = await _previous(context, record)
     if previous is not None:
         windows.insert(0, _numbers(previous))
-    told = await context.workers.run(_told, task.task.canonical, tuple(windows))
+    told = await context.workers.run(_told, task.asked.canonical, tuple(windows))
     if told > limit:
         log.warning("record_too_telling", task=str(task.task_id))
         raise PeerRefusalError(PeerProblem.TOO_TELLING)

@@ -112,7 +112,7 @@ class Adoption:
 
     async def _windows(self, series: InstalledSeries, settle: Callable[[TaskId], Awaitable[bool]]) -> bool:
         """Take up the windows that opened since the backup, each after the one before it has ended."""
-        context, schedule = self._context, series.series.schedule
+        context, schedule = self._context, series.asked.schedule
         lead = opening_lead_s(schedule)
         while series.following < schedule.windows and schedule.opens(series.following) - lead <= context.now():
             if series.following > 0:
@@ -123,10 +123,10 @@ class Adoption:
                 decided = await past_window(context, series, series.following)
                 if decided is None:
                     return False
-                window, task = decided
-                row = None if task is None else self._row(task.task)
-                await self._store.mend(partial(take_up_ended, task=row, windows=[window]))
+                row, task = decided
+                installed = None if task is None else self._row(task.asked)
+                await self._store.mend(partial(take_up_ended, task=installed, windows=[row]))
                 if task is not None:
-                    self._set_aside(task.task)
-                series.following = window.index + 1
+                    self._set_aside(task.asked)
+                series.following = row.index + 1
         return True

@@ -71,7 +71,7 @@ class Handover:
                 self._asking = {other: one for other, one in self._asking.items() if one != series_id}
                 wait = _REFRESH_S
         finally:
-            if series_id in self._waits or self._context.now() < series.series.schedule.end:
+            if series_id in self._waits or self._context.now() < series.asked.schedule.end:
                 self._context.handovers.put(self._context.clock.now() + wait, series_id)
 
     async def _give_all(self, series: InstalledSeries, other: AggregatorId) -> bool:
@@ -144,7 +144,7 @@ class Handover:
 
     async def _stop(self, series: InstalledSeries) -> None:
         own = [one.order for one in series.orders if one.order.aggregator_id == self._context.aggregator_id]
-        if series.following >= series.series.schedule.windows or any(one.action is OrderAction.STOP for one in own):
+        if series.following >= series.asked.schedule.windows or any(one.action is OrderAction.STOP for one in own):
             return
         order = SeriesOrder(
             series_id=series.series_id,

@@ -228,4 +228,4 @@ class Helper:
         if caller is None:
             return True
         task = await task_here(self._context, task_id)
-        return task is not None and caller in {one.aggregator_id for one in task.task.aggregators}
+        return task is not None and caller in {one.aggregator_id for one in task.asked.aggregators}

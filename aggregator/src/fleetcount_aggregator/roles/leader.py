@@ -147,7 +147,7 @@ class Leader:
         self._context.failpoints.hit("leader.before_release")
         await self._steps.finish(task, FinishedRecord(task_id=task.task_id, record=record, signatures=signatures))
         self._context.failpoints.hit("leader.after_release")
-        log.info("task_released", task=str(task.task_id), name=task.task.name)
+        log.info("task_released", task=str(task.task_id), name=task.asked.name)
 
     async def _record(self, task: InstalledTask, shares: Sequence[NoisedShare]) -> bytes:
         try:
@@ -160,7 +160,7 @@ class Leader:
 
     async def _check_rollback(self, task: InstalledTask) -> None:
         """Refuse to release with a helper whose ledger is shorter than it was."""
-        for helper in task.task.aggregators[1:]:
+        for helper in task.asked.aggregators[1:]:
             ask = partial(shown_ledger, self._context, helper.aggregator_id, task.task_id)
             shown = await self._persist(task, helper.aggregator_id, ask)
             try:
@@ -174,7 +174,7 @@ class Leader:
         stored = await released_here(self._context, task.task_id)
         if stored is None or await taken(self._context, task.task_id, Step.DELIVERED) is not None:
             return
-        deadline = max(task.task.expiry, self._context.clock.now() + self._context.limits.give_up_s)
+        deadline = max(task.asked.expiry, self._context.clock.now() + self._context.limits.give_up_s)
         try:
             await self._everyone(task, lambda peer: peer.deliver_record(stored), deadline=deadline)
             # Only after every helper has it: a crash before this line delivers again, which changes nothing there.
@@ -184,9 +184,9 @@ class Leader:
             log.warning("record_not_delivered", task=str(task.task_id), reason=ending.reason.value)
 
     async def _note_ledgers(self, task: InstalledTask) -> None:
-        for helper in task.task.aggregators[1:]:
+        for helper in task.asked.aggregators[1:]:
             ask = partial(shown_ledger, self._context, helper.aggregator_id, task.task_id)
-            shown = await self._persist(task, helper.aggregator_id, ask, deadline=task.task.expiry)
+            shown = await self._persist(task, helper.aggregator_id, ask, deadline=task.asked.expiry)
             await note_ledger_rows(self._context, helper.aggregator_id, shown)
 
     # Abort.
@@ -210,7 +210,7 @@ class Leader:
 
         Batches are not `counted`: 512 reports are one, and how many take part is secret.
         """
-        helpers = [one.aggregator_id for one in task.task.aggregators[1:]]
+        helpers = [one.aggregator_id for one in task.asked.aggregators[1:]]
         asked = [
             asyncio.ensure_future(self._persist(task, helper, ask, deadline, counted=counted)) for helper in helpers
         ]
@@ -261,7 +261,7 @@ class Leader:
         A helper derives its windows by itself. A task that has ended is not handed over.
         """
         if self._context.states[task.task_id] in UNFINISHED:
-            series_id = task.task.series.series_id
+            series_id = task.asked.series.series_id
             forget_given(self._context.series[series_id], helper)
             self._context.handovers.put(0, series_id)
 

@@ -29,16 +29,16 @@ async def abort_windows(
 ) -> None:
     """Abort here the windows of a series that still take reports and of which `ends` says so."""
     for task in list(context.live.values()):
-        window = task.task.series
-        if window.series_id != series_id or context.states[task.task_id] not in _OPEN:
+        place = task.asked.series
+        if place.series_id != series_id or context.states[task.task_id] not in _OPEN:
             continue
-        if ends(window.index):
+        if ends(place.index):
             await abort_here(context, task.task_id, reason)
 
 
 async def ask_outcomes(context: Context, task: InstalledTask) -> Mapping[AggregatorId, ReleaseAnswer]:
     """Return what the others of a task say of its end; run by any of its aggregators. Who is silent is left out."""
-    others = [one.aggregator_id for one in task.task.aggregators if one.aggregator_id != context.aggregator_id]
+    others = [one.aggregator_id for one in task.asked.aggregators if one.aggregator_id != context.aggregator_id]
     asked = (call_peer(context, other, lambda peer: peer.outcome(task.task_id)) for other in others)
     answers = await asyncio.gather(*asked, return_exceptions=True)
     found: dict[AggregatorId, ReleaseAnswer] = {}
@@ -61,7 +61,7 @@ async def adopt(context: Context, steps: ReleaseSteps, task: InstalledTask, fini
     if task.is_leader:
         context.take_up(task, State.RELEASED)  # It owes the others the record, also of a task that it had given up.
     await context.purge(task.task_id)
-    log.info("task_released", task=str(task.task_id), name=task.task.name)
+    log.info("task_released", task=str(task.task_id), name=task.asked.name)
 
 
 async def adopt_elsewhere(

@@ -164,7 +164,7 @@ class Readiness(Collector):
         """Return why a task does not go on now: what is wrong, else what is expected."""
         state, limits = self._context.states[task.task_id], self._context.limits
         wrong = self._context.waits.of(task.task_id)
-        return wrong or expected_wait(task.task, state, leads=task.is_leader, give_up_s=limits.give_up_s)
+        return wrong or expected_wait(task.asked, state, leads=task.is_leader, give_up_s=limits.give_up_s)
 
     def _tasks(self) -> Page:
         """Return the tasks that have not ended, the oldest first, `_MOST_ROWS` at most."""
@@ -172,7 +172,7 @@ class Readiness(Collector):
         unfinished = [task for task in self._context.live.values() if states[task.task_id] in UNFINISHED]
         for task in unfinished[:_MOST_ROWS]:
             wait = self.wait_of(task)
-            told = {"task": str(task.task_id), "name": task.task.name, "state": states[task.task_id].value}
+            told = {"task": str(task.task_id), "name": task.asked.name, "state": states[task.task_id].value}
             rows.append({**told, "wait": None if wait is None else wait.fields(now)})
         damaged = {str(task_id): str(one.damage) for task_id, one in self._context.quarantined.items()}
         return json_page(HTTPStatus.OK, {"tasks": rows, "more": len(unfinished) > _MOST_ROWS, "quarantined": damaged})

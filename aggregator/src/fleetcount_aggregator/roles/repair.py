@@ -74,11 +74,11 @@ class Repair:
             return Mended(task_id=task_id, settled=Settled.BEYOND_REPAIR)
         answers = await ask_outcomes(self._context, task)
         others = [
-            one.aggregator_id for one in task.task.aggregators if one.aggregator_id != self._context.aggregator_id
+            one.aggregator_id for one in task.asked.aggregators if one.aggregator_id != self._context.aggregator_id
         ]
         silent = tuple(other for other in others if other not in answers)
         released = self._has_record(task, answers)
-        expired = self._context.clock.now() >= task.task.expiry
+        expired = self._context.clock.now() >= task.asked.expiry
         if silent and not released and not expired:
             return Mended(task_id=task_id, settled=Settled.WAITS, silent=silent)
         settled = Settled.ADOPTED if released else Settled.ENDED
@@ -94,7 +94,7 @@ class Repair:
             return None
         with suppress(DecodeError):
             task = decode_task(canonical)
-            return InstalledTask(task=task, verify_key=b"", position=task.position_of(self._context.aggregator_id))
+            return InstalledTask(asked=task, verify_key=b"", position=task.position_of(self._context.aggregator_id))
         return None
 
     def _has_record(self, task: InstalledTask, answers: Mapping[AggregatorId, ReleaseAnswer]) -> bool:
@@ -108,7 +108,7 @@ class Repair:
     async def _end(self, task: InstalledTask, reason: AbortReason) -> None:
         """End the task in the store, take it out of quarantine, and delete what an ended task has no use for."""
         context, task_id = self._context, task.task_id
-        debit = debit_row(task.task, context.now())
+        debit = debit_row(task.asked, context.now())
         state = await self._store.mend(lambda db: end_task(db, task_id, reason.value, debit))
         context.quarantined.pop(task_id, None)
         context.take_up(task, state)

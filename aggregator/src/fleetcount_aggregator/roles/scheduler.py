@@ -88,7 +88,7 @@ class Scheduler:
         if state is State.ABORTED:
             return self._settling.settles_at(task)
         if state is State.ANNOUNCED:
-            return task.task.round_one_opens
+            return task.asked.round_one_opens
         if not task.is_leader:
             return self._settling.asks_at(task)
         return task.closes + self._context.leeway_s(task) if state is State.COLLECTING else 0
@@ -102,7 +102,7 @@ class Scheduler:
         if self._context.states[task.task_id] is State.ABORTED:
             await self._settling.settle(task)
             return
-        if self._context.states[task.task_id] is State.ANNOUNCED and self._context.now() >= task.task.round_one_opens:
+        if self._context.states[task.task_id] is State.ANNOUNCED and self._context.now() >= task.asked.round_one_opens:
             await move(self._context, task.task_id, State.COLLECTING)
         if self._context.states[task.task_id] in (State.ANNOUNCED, State.COLLECTING) and not self.due(task):
             return
@@ -118,9 +118,9 @@ class Scheduler:
 
     def _earlier_window_is_open(self, task: InstalledTask) -> bool:
         """Whether the window before it in its series has not ended: a record names the digest of the one before."""
-        window = task.task.series
-        others = ((one.task.series, self._context.states[one.task_id]) for one in self._context.awake.values())
+        place = task.asked.series
+        others = ((one.asked.series, self._context.states[one.task_id]) for one in self._context.awake.values())
         return any(
-            other.series_id == window.series_id and other.index < window.index and state in UNFINISHED
+            other.series_id == place.series_id and other.index < place.index and state in UNFINISHED
             for other, state in others
         )

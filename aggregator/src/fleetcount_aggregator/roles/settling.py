@@ -98,10 +98,10 @@ class Settling:
     async def _out_of_patience(self, task: InstalledTask) -> AbortReason | None:
         now, patience_s = self._context.clock.now(), 2 * self._context.limits.give_up_s
         if await taken(self._context, task.task_id, Step.SIGN) is not None:
-            return AbortReason.OUTCOME_UNKNOWN if now >= task.task.expiry else None
+            return AbortReason.OUTCOME_UNKNOWN if now >= task.asked.expiry else None
         if now >= self._quiet_since(task) + patience_s:
             return AbortReason.LEADER_SILENT
-        return AbortReason.LEADER_SLOW if now >= max(task.task.expiry, task.closes + patience_s) else None
+        return AbortReason.LEADER_SLOW if now >= max(task.asked.expiry, task.closes + patience_s) else None
 
     async def _give_up(self, task: InstalledTask, reason: AbortReason) -> None:
         log.warning("task_aborted", task=str(task.task_id), reason=reason.value)
@@ -127,7 +127,7 @@ class Settling:
         if self._context.clock.now() < self.settles_at(task):
             return
         context, round_ = self._context, self._rounds.setdefault(task.task_id, _Round())
-        over = context.clock.now() >= task.task.expiry or await taken(context, task.task_id, Step.SETTLED) is not None
+        over = context.clock.now() >= task.asked.expiry or await taken(context, task.task_id, Step.SETTLED) is not None
         if over or await (self._tell(task, round_) if task.is_leader else self._ask(task)):
             # A record that was shown meanwhile has released the task.
             if context.states[task.task_id] is State.ABORTED:
@@ -150,7 +150,7 @@ class Settling:
         context = self._context
         row = await context.store.task(task.task_id)
         request = AbortTask(task_id=task.task_id, reason="" if row is None else row.abort_reason)
-        helpers = [one.aggregator_id for one in task.task.aggregators[1:]]
+        helpers = [one.aggregator_id for one in task.asked.aggregators[1:]]
         for helper in helpers:
             if helper in round_.told:
                 continue
@@ -162,7 +162,7 @@ class Settling:
             except PeerRefusalError as refusal:
                 log.info("abort_not_delivered", task=str(task.task_id), peer=helper, reason=str(refusal))
                 # It may not have decided about the window yet.
-                if refusal.problem is not PeerProblem.UNKNOWN_TASK or context.now() < task.task.round_one_closes:
+                if refusal.problem is not PeerProblem.UNKNOWN_TASK or context.now() < task.asked.round_one_closes:
                     continue
                 state = State.ABORTED  # There is nothing of it there, and never will be.
             if state is State.RELEASED and await self.adopt_elsewhere(task):

@@ -27,10 +27,10 @@ async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> N
     """
     _check_charges_known(context)
     # Looked at first: thousands of series on other signals must not be taken apart into their windows.
-    on_signal = [one for one in context.series.values() if normal_signal(one.series.signal) == whole.signal]
+    on_signal = [one for one in context.series.values() if normal_signal(one.asked.signal) == whole.signal]
     series = [one for one in on_signal if not await costs_nothing(context, one)]
-    check_budget(new, [charge_of_series(one.series) for one in series], context.limits)
-    others = [series_charge(one.series, one.stopped) for one in series]
+    check_budget(new, [charge_of_series(one.asked) for one in series], context.limits)
+    others = [series_charge(one.asked, one.stopped) for one in series]
     # A year of hours takes a second: reports go on being taken meanwhile.
     await asyncio.to_thread(check_period, whole, others, context.limits)
 
@@ -42,7 +42,7 @@ async def costs_nothing(context: Context, series: InstalledSeries) -> bool:
     """
     if series.was_debited:
         return False
-    if not series.refused_by and (series.series.schedule.windows > 1 or series.following == 0):
+    if not series.refused_by and (series.asked.schedule.windows > 1 or series.following == 0):
         return False
     windows = await context.store.windows(series.series_id)
     asked = [one.task_id for one in windows if one.task_id is not None and not one.missing]

@@ -50,7 +50,7 @@ def read_task(context: Context, row: TaskRow) -> InstalledTask:
         what = f"the bytes of task {row.task_id.hex()} are another task's"
         raise DamagedError(Damage(table="tasks", what=what, task_id=row.task_id))
     return InstalledTask(
-        task=task,
+        asked=task,
         verify_key=b"" if has_ended else context.data_key(row.task_id).open(row.verify_key, *_place(row.task_id)),
         position=task.position_of(context.aggregator_id),
     )
@@ -65,7 +65,7 @@ async def task_row(context: Context, task: InstalledTask) -> TaskRow:
     data_key = await asyncio.to_thread(context.store.data_keys.make, task.task_id)
     return TaskRow(
         task_id=task.task_id,
-        canonical=task.task.canonical,
+        canonical=task.asked.canonical,
         verify_key=data_key.seal(task.verify_key, *_place(task.task_id)),
         state=State.ANNOUNCED,
         abort_reason="",
@@ -199,12 +199,12 @@ async def _take_up(context: Context, task_id: TaskId) -> None:
         if (row := await context.store.task(task_id)) is not None:
             await _set_aside(context, row, error)
         return
-    window = task.task.series
-    if window.series_id not in context.series and row.state in UNFINISHED:
+    place = task.asked.series
+    if place.series_id not in context.series and row.state in UNFINISHED:
         damage = Damage(
             table="series", what=f"task {task_id.hex()} is a window of a series that is damaged", task_id=task_id
         )
-        context.quarantine(damage, task.task)
+        context.quarantine(damage, task.asked)
         return
     context.take_up(task, row.state)
 

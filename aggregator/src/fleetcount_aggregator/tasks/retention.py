@@ -69,15 +69,15 @@ class Retention:
             if task_id not in context.purged:
                 await context.purge(task_id)  # What a failing disk has cut off.
         except DamagedError as error:
-            context.quarantine(replace(error.damage, task_id=task_id), task.task)
+            context.quarantine(replace(error.damage, task_id=task_id), task.asked)
             return None
-        return RestRow(task_id=task_id, expiry=task.task.expiry, led=task.is_leader)
+        return RestRow(task_id=task_id, expiry=task.asked.expiry, led=task.is_leader)
 
     async def _is_owed(self, task: InstalledTask) -> bool:
         """Whether a helper may still be waiting for the record, which is handed over at the next start."""
         if not task.is_leader or await self._context.state_of(task.task_id) is not State.RELEASED:
             return False
-        over = self._context.now() >= task.task.expiry + self._context.limits.keep_digests_s
+        over = self._context.now() >= task.asked.expiry + self._context.limits.keep_digests_s
         return not over and await taken(self._context, task.task_id, Step.DELIVERED) is None
 
     async def _retire(self) -> bool:
@@ -93,9 +93,9 @@ class Retention:
     async def _rest_series(self) -> None:
         """Put series to rest that are over: their windows have expired, and no budget looks back so far."""
         context, limits = self._context, self._context.limits
-        held = {one.task.series.series_id for one in context.live.values()}
+        held = {one.asked.series.series_id for one in context.live.values()}
         for series in list(context.series.values()):
-            schedule = series.series.schedule
+            schedule = series.asked.schedule
             over = schedule.end + max(schedule.expiry_s + limits.keep_digests_s, limits.budget_period_s)
             if context.now() >= over and series.series_id not in held and series.following >= schedule.windows:
                 await rest_series(context, series)

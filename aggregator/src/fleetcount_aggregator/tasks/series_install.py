@@ -110,7 +110,7 @@ async def install_series(context: Context, signed: SignedSeries, seed: bytes) ->
             return context.series[series_id]
         check_series_here(context, signed, seed)
         # Those that are over and count in a period's budget are in no list for devices.
-        if sum(context.now() < one.series.schedule.end for one in context.series.values()) >= MAX_SERIES:
+        if sum(context.now() < one.asked.schedule.end for one in context.series.values()) >= MAX_SERIES:
             raise TaskError(f"{MAX_SERIES} series are not over yet; no more are taken")
         await check_budgets(context, charge_of_series(signed.series), series_charge(signed.series))
         context.unheard[series_id] = partial(follow_series, context, series_id)
@@ -187,7 +187,7 @@ async def load_series(context: Context) -> None:
     counts_from = context.now() - context.limits.budget_period_s
     rows = await context.store.series(ended_after=counts_from)
     for gone in context.series.keys() - {row.series_id for row in rows}:
-        if context.series[gone].series.schedule.end <= counts_from:
+        if context.series[gone].asked.schedule.end <= counts_from:
             del context.series[gone]
     for row in rows:
         try:

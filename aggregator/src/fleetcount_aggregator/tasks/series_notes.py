@@ -46,7 +46,7 @@ async def rest_series(context: Context, series: InstalledSeries) -> None:
     Raises:
         StoreError: the store failed; the series stays.
     """
-    await context.store.rest_series(series.series_id, series.series.schedule.end, _KEYS)
+    await context.store.rest_series(series.series_id, series.asked.schedule.end, _KEYS)
     del context.series[series.series_id]
 
 
@@ -80,7 +80,7 @@ def forget_given(series: InstalledSeries, other: AggregatorId) -> None:
 
 async def note_key_list(context: Context, series: InstalledSeries, signed: SignedKeyList) -> None:
     """Keep another aggregator's list of sealing keys, if it is newer than the one known."""
-    if keep_key_list(context, series.series, signed):
+    if keep_key_list(context, series.asked, signed):
         name = _KEYS + signed.key_list.aggregator_id
         await context.store.note_series(series.series_id, name, encode_signed_key_list(signed))
 
@@ -108,7 +108,7 @@ def take_up_notes(context: Context, series: InstalledSeries, notes: Mapping[str,
     series.refused_by = refused_by(notes)
     for name, note in notes.items():
         if name.startswith(_KEYS):
-            keep_key_list(context, series.series, decode_signed_key_list(note))
+            keep_key_list(context, series.asked, decode_signed_key_list(note))
 
 
 def _in_order(orders: Iterable[SignedOrder]) -> tuple[SignedOrder, ...]:

@@ -32,7 +32,7 @@ async def take_own_order(context: Context, signed: SignedOrder) -> None:
     async with series.lock:
         if signed in series.orders:
             return
-        last = series.series.schedule.windows - 1
+        last = series.asked.schedule.windows - 1
         if not series.following <= order.from_window <= last:
             raise TaskError(
                 f"from_window is {order.from_window}, allowed: {series.following} to {last}; those before are decided"
@@ -68,7 +68,7 @@ async def take_delivered_order(context: Context, caller: AggregatorId, signed: S
 
 async def _keep(context: Context, series: InstalledSeries, signed: SignedOrder) -> None:
     order = signed.order
-    verify_order(signed, series.series, context.identity.trusted)
+    verify_order(signed, series.asked, context.identity.trusted)
     check_follows(order, [one.order for one in series.orders])
     if len(series.orders) >= MAX_ORDERS_PER_SERIES:
         raise TaskError(f"the series has {MAX_ORDERS_PER_SERIES} orders already; no more are taken")

@@ -42,7 +42,7 @@ class TaskLine:
     number: int
     task_id: TaskId
     name: str
-    window: int | None
+    index: int | None
     state: State
     abort_reason: str
     wait: Wait | None
@@ -169,15 +169,15 @@ def _opened(place: StorePlace) -> Generator[SealedDatabase]:
 def _task_line(database: SealedDatabase, number: int, row: TaskRow) -> TaskLine:
     try:
         task = decode_task(row.canonical)
-        name, window = task.name, task.series.index
+        name, index = task.name, task.series.index
         wait = expected_wait(task, row.state, leads=None, give_up_s=None)
     except DecodeError:
-        name, window, wait = _SET_ASIDE, None, None
+        name, index, wait = _SET_ASIDE, None, None
     return TaskLine(
         number=number,
         task_id=row.task_id,
         name=name,
-        window=window,
+        index=index,
         state=row.state,
         abort_reason=row.abort_reason,
         wait=wait,
@@ -204,13 +204,13 @@ def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
 def _line_of(database: SealedDatabase, series: Series, row: SeriesRow) -> SeriesLine:
     missing: dict[str, list[int]] = {}
     notes, following, released = series_rows.read_notes(database, row.series_id), 0, 0
-    for window in series_rows.read_windows(database, row.series_id, above=-1):
-        task = None if window.task_id is None or window.missing else sql.read_task(database, window.task_id)
-        reason = window.missing if task is None else task.abort_reason
+    for decided in series_rows.read_windows(database, row.series_id, above=-1):
+        task = None if decided.task_id is None or decided.missing else sql.read_task(database, decided.task_id)
+        reason = decided.missing if task is None else task.abort_reason
         if reason:
-            missing.setdefault(reason, []).append(window.index)
+            missing.setdefault(reason, []).append(decided.index)
         released += task is not None and task.state is State.RELEASED
-        following = window.index + 1
+        following = decided.index + 1
     ended = following >= series.schedule.windows
     return SeriesLine(
         series_id=row.series_id,

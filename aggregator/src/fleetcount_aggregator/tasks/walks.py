@@ -35,8 +35,8 @@ async def survivors_before(
         return MissingReason.WALK_ENDED
     signed = await record_here(context, before)
     if state is not State.RELEASED or signed is None:
-        schedule = series.series.schedule
+        schedule = series.asked.schedule
         over = context.clock.now() >= schedule.opens(index) + schedule.round_one_s
         return MissingReason.RECORD_LATE if over else None
-    found = next_step(series.series, decode_record(signed))
+    found = next_step(series.asked, decode_record(signed))
     return MissingReason(found.value) if isinstance(found, WalkEnd) else found

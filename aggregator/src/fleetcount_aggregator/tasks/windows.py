@@ -40,7 +40,7 @@ async def decide_windows(context: Context, series_id: SeriesId) -> None:
         StoreError: the store failed; the series stays on the agenda.
     """
     series = context.series[series_id]
-    schedule, lead = series.series.schedule, opening_lead_s(series.series.schedule)
+    schedule, lead = series.asked.schedule, opening_lead_s(series.asked.schedule)
     try:
         while series.following < schedule.windows and schedule.opens(series.following) - lead <= context.now():
             # Orders are taken under the same lock: none names a window that is being decided about.
@@ -61,7 +61,7 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
         await _catch_up(context, series)
     rows: list[WindowRow] = []
     opened: InstalledTask | None = None
-    now, schedule = context.now(), series.series.schedule
+    now, schedule = context.now(), series.asked.schedule
     while opened is None and len(rows) < _MOST_AT_ONCE:
         index = series.following + len(rows)
         if index >= schedule.windows or schedule.opens(index) - lead > now:
@@ -85,10 +85,10 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
     series.following = rows[-1].index + 1
     for one in rows:
         if one.missing:
-            log.info("window_missing", series=str(one.series_id), window=one.index, reason=one.missing)
+            log.info("window_missing", series=str(one.series_id), index=one.index, reason=one.missing)
     context.failpoints.hit("series.after_window_store")
     if opened is not None:
-        log.info("window_announced", task=str(opened.task_id), series=str(series.series_id), window=rows[-1].index)
+        log.info("window_announced", task=str(opened.task_id), series=str(series.series_id), index=rows[-1].index)
         context.take_up(opened, State.ANNOUNCED)
     return True
 
@@ -142,8 +142,8 @@ def _may_come(context: Context, series: InstalledSeries, index: int) -> bool:
 
     A decision stands: a clock that was wrong for a minute would cost all windows up to the time it showed.
     """
-    closes = series.series.schedule.opens(index) + series.series.schedule.round_one_s
-    others = [one.aggregator_id for one in series.series.aggregators]
+    closes = series.asked.schedule.opens(index) + series.asked.schedule.round_one_s
+    others = [one.aggregator_id for one in series.asked.aggregators]
     return context.now() >= closes and context.greetings.not_yet(closes, others)
 
 
@@ -153,7 +153,7 @@ def _not_missing(_context: Context, _task: InstalledTask) -> None:
 
 def _why_missing(context: Context, task: InstalledTask) -> MissingReason | None:
     """Return why a window that no order skips has no task here, None if it has one."""
-    if context.clock.now() >= task.task.round_one_closes:
+    if context.clock.now() >= task.asked.round_one_closes:
         return MissingReason.MISSED
-    sealable = seals_window(context, task.task.round_one_opens, task.closes)
+    sealable = seals_window(context, task.asked.round_one_opens, task.closes)
     return None if sealable else MissingReason.NO_SEALING_KEY

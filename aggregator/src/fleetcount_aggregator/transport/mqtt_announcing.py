@@ -53,7 +53,7 @@ class Announcing:
     async def _announce(self) -> None:
         ended = [one for one in self._context.live.values() if one.is_leader and self._state(one) in FINAL_STATES]
         published = self._context.outcome_count
-        await self._publish([(one.task_id, one.task.expiry) for one in ended])
+        await self._publish([(one.task_id, one.asked.expiry) for one in ended])
         older: Place | None = (self._context.now(), b"")
         while True:
             await self._subscribing.follow()
@@ -71,7 +71,7 @@ class Announcing:
             running = {one.series_id: one for one in self._service.offered()}
             for series_id, series in running.items():
                 # Compared part by part: thousands of offers are not encoded to find that none has changed.
-                lists = tuple(self._context.key_lists.get(one.aggregator_id) for one in series.series.aggregators)
+                lists = tuple(self._context.key_lists.get(one.aggregator_id) for one in series.asked.aggregators)
                 if known.get(series_id) != (series.orders, lists):
                     payload = SERIES_OFFER.encode(self._service.offer(series))
                     await self._keep(series_topic(*self._place, series_id), payload)

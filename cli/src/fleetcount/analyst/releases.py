@@ -51,7 +51,9 @@ def read_release(path: str | PathLike[str]) -> "Release":
     """
     place = Path(path)
     if place.is_dir():
-        raise UsageError(f"{place} is a directory; read_release() reads one file, read_series() a directory of records")
+        raise UsageError(
+            f"{place} is a directory; read_release() reads one file, read_releases() a directory of records"
+        )
     text = read_text(place)
     try:
         record, signatures = record_from_json(text)

@@ -17,8 +17,8 @@ _OF_A_WINDOW: Final = ("task_id", "window", "round_one_opens", "round_one_closes
 def series_to_json(series: Series) -> dict[str, Any]:
     """Return the series as plain values for a JSON file that people read; what all windows ask as in `task_to_json`."""
     schedule = series.schedule
-    question = task_to_json(window_task(series, 0))
-    shared = {name: value for name, value in question.items() if name not in _OF_A_WINDOW}
+    asked = task_to_json(window_task(series, 0))
+    shared = {name: value for name, value in asked.items() if name not in _OF_A_WINDOW}
     walk = series.drill_down
     if walk is not None:
         caps = {"threshold": walk.threshold, "most_survivors": walk.most_survivors}

@@ -126,7 +126,7 @@ def decode_fields(data: bytes) -> TaskFields:
         TaskError, MechanismError: a domain or a mechanism with a value outside its range.
     """
     reader = Reader(data, "task", MAX_TASK_BYTES)
-    series = _read_label(reader)
+    place = _read_label(reader)
     question = read_question(reader)
     opens, one_closes, two_closes, expiry = (reader.uint(8) for _ in range(4))
     terms = read_terms(reader)
@@ -138,7 +138,7 @@ def decode_fields(data: bytes) -> TaskFields:
         round_two_closes=two_closes,
         expiry=expiry,
         **terms,
-        series=series,
+        series=place,
     )
 
 

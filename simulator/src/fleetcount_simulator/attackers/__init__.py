@@ -26,7 +26,7 @@ KINDS: Final = {
     "known-others": "known_others",
     "colluding-aggregators": "colluding",
     "repeating-analyst": "repeating",
-    "series-tracker": "tracker",
+    "tracker": "tracker",
 }
 """The module of each kind; its `KEYS` are the parameters the kind takes."""
 

@@ -35,7 +35,7 @@ from fleetcount_simulator.attackers.targets import games, shown
 from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Integers, Row
-from fleetcount_simulator.series import Series
+from fleetcount_simulator.standing import StandingQuestion
 
 __all__ = ["KEYS", "Ways", "check", "log_likelihoods", "rows"]
 
@@ -104,7 +104,7 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     """
     given, series = Parameters(attacker, KEYS), case.epochs.series
     if series is None:
-        raise ScenarioError(f"attacker {attacker.name!r}: kind is 'series-tracker'; allowed with a [series] table")
+        raise ScenarioError(f"attacker {attacker.name!r}: kind is 'tracker'; allowed with a [schedule] table")
     _check_design(attacker, case)
     colluders = given.integer("colluders", case.aggregators - 1, 1, case.aggregators - 1)
     ways = _ways(attacker, given, case, series)
@@ -140,7 +140,7 @@ def _check_design(attacker: Attacker, case: Case) -> None:
     )
 
 
-def _promised(case: Case, series: Series, ways: Ways, delta: Fraction) -> Fraction:
+def _promised(case: Case, series: StandingQuestion, ways: Ways, delta: Fraction) -> Fraction:
     """Return the epsilon that the statement of the series promises for what is hidden."""
     losses = series_losses(case.design, series.shape, delta)
     parts = {"answer": losses.one_answer, "day": losses.one_day}
@@ -193,7 +193,7 @@ def _claimed(attacker: Attacker, given: Parameters, key: str, high: int) -> Frac
 # Which ways he holds possible.
 
 
-def _ways(attacker: Attacker, given: Parameters, case: Case, series: Series) -> Ways:
+def _ways(attacker: Attacker, given: Parameters, case: Case, series: StandingQuestion) -> Ways:
     hides = given.choice("hides", "series", HIDES)
     most = case.population.question.values
     if given.given("device"):
@@ -222,7 +222,7 @@ def _way(attacker: Attacker, case: Case, device: int) -> Integers:
     return np.array([population.truths(t, device, device + 1)[0] for t in range(case.epochs.count)], dtype=np.int64)
 
 
-def _hidden(series: Series, way: Integers, hides: str) -> NDArray[np.bool_]:
+def _hidden(series: StandingQuestion, way: Integers, hides: str) -> NDArray[np.bool_]:
     """Return which windows may differ: of one answer the first released, of a day the first one with most windows."""
     windows = np.arange(series.windows)
     first = next((int(t) for t in windows if not series.is_missing(int(t))), 0)
@@ -237,7 +237,7 @@ def _hidden(series: Series, way: Integers, hides: str) -> NDArray[np.bool_]:
     return np.asarray(windows >= 0)
 
 
-def _shortened(series: Series, values: Integers, hides: str, target: str) -> Ways:
+def _shortened(series: StandingQuestion, values: Integers, hides: str, target: str) -> Ways:
     unit = np.array([series.unit(t) for t in range(series.windows)])
     differs = (values != values[0]).any(axis=0)
     missing = np.array([series.is_missing(t) for t in range(series.windows)])

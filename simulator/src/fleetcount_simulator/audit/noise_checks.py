@@ -15,7 +15,7 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
-from fleetcount_simulator.audit.questions import Question
+from fleetcount_simulator.audit.questions import AuditedDesign
 from fleetcount_simulator.audit.releases import draw_releases
 from fleetcount_simulator.study.processes import carry_out
 
@@ -147,7 +147,7 @@ def _drawn(laws: Sequence[NoiseLaw]) -> list[list[int]]:
 # The reading of releases.
 
 
-def check_reading(question: Question, releases: int) -> Check:
+def check_reading(question: AuditedDesign, releases: int) -> Check:
     """Return whether the estimates that records state are right on average, for every truth of the one device.
 
     Bonferroni over cells and truths; the mean of `releases` estimates against the truth, by the normal law.
@@ -163,7 +163,7 @@ def check_reading(question: Question, releases: int) -> Check:
     return Check(name=name, p_value=worst, draws=releases * len(question.truths))
 
 
-def _estimates(question: Question, truth: Sequence[int], releases: int) -> list[list[float]]:
+def _estimates(question: AuditedDesign, truth: Sequence[int], releases: int) -> list[list[float]]:
     from fleetcount_analysis.reading import exact_estimates  # Half of a worker's start, who reads nothing.
 
     opened = draw_releases(question, tuple(truth), releases).opened.tolist()

@@ -20,7 +20,7 @@ from fleetcount_mechanisms.zooms import Zooms
 
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["DESIGN_NAMES", "Audience", "DeviceTruth", "Question", "neighbouring_truths", "questions"]
+__all__ = ["DESIGN_NAMES", "Audience", "AuditedDesign", "DeviceTruth", "neighbouring_truths", "questions"]
 
 DeviceTruth = tuple[int, ...]
 """One device's truth as V bits: all 0 for "none of them", several 1 only where an answer is a set of values."""
@@ -42,7 +42,7 @@ DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class AuditedDesign:
     """A design under audit; `share` is its part of an audit's trials, `one_a_call` draws each release's noise alone."""
 
     design: Design
@@ -83,7 +83,7 @@ class Question:
         return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in range(values + 1))
 
 
-def questions(name: str | None = None) -> tuple[Question, ...]:
+def questions(name: str | None = None) -> tuple[AuditedDesign, ...]:
     """Return the questions to audit, of one design or of all, with their shares of the trials, which sum to 1.
 
     Half of the trials go to the noised yes/no count by Sampling Privacy at k = 2, the release whose gap is reported, a
@@ -96,9 +96,9 @@ def questions(name: str | None = None) -> tuple[Question, ...]:
         known = ", ".join(DESIGN_NAMES)
         raise ScenarioError(f"design is {name!r}, allowed: {known}{did_you_mean(name, DESIGN_NAMES)}")
     designs = [one for one in _designs() if name in (None, one.name)]
-    wished = [Question(design=one, share=_wished(one)) for one in designs]
+    wished = [AuditedDesign(design=one, share=_wished(one)) for one in designs]
     wished += [
-        Question(design=one, share=Fraction(1, 100), one_a_call=True)
+        AuditedDesign(design=one, share=Fraction(1, 100), one_a_call=True)
         for one in designs
         if _wished(one) or name
         if one.noised and one.aggregators == 2
@@ -108,7 +108,7 @@ def questions(name: str | None = None) -> tuple[Question, ...]:
     shares = [one.share or left for one in wished]
     total = sum(shares, Fraction(0))
     return tuple(
-        Question(design=one.design, share=share / total, one_a_call=one.one_a_call)
+        AuditedDesign(design=one.design, share=share / total, one_a_call=one.one_a_call)
         for one, share in zip(wished, shares, strict=True)
     )
 
@@ -159,7 +159,7 @@ def _noises(answer: AnswerLaw) -> Sequence[NoiseLaw]:
 # Which pairs of truths a claim is about.
 
 
-def neighbouring_truths(question: Question, relation: str) -> list[Audience]:
+def neighbouring_truths(question: AuditedDesign, relation: str) -> list[Audience]:
     """Return the pairs (one, other) for which P[seen | one] <= e^eps P[seen | other] + delta is claimed.
 
     Raises:

@@ -23,7 +23,7 @@ from fleetcount_protocol.release import open_noised_shares
 from fleetcount_protocol.vdaf.field import FIELD64
 from numpy.typing import NDArray
 
-from fleetcount_simulator.audit.questions import DeviceTruth, Question
+from fleetcount_simulator.audit.questions import AuditedDesign, DeviceTruth
 
 __all__ = ["Seen", "device_messages", "draw_releases", "release"]
 
@@ -61,7 +61,7 @@ class Seen:
         return replace(self, opened=self.opened[:, numbers], noises=self.noises[:, :, numbers])
 
 
-def draw_releases(question: Question, truth: DeviceTruth, count: int) -> Seen:
+def draw_releases(question: AuditedDesign, truth: DeviceTruth, count: int) -> Seen:
     """Return `count` releases of a fleet whose one unknown device has this truth, with the system's randomness."""
     design, source = question.design, SystemRandom()
     messages, sampled = device_messages(design, truth, count, _SystemBlocks())

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.audit.bounds import strongest_attack
 from fleetcount_simulator.audit.noise_checks import Check, check_noise, check_reading, draws_after_restarts
-from fleetcount_simulator.audit.questions import Question, neighbouring_truths
+from fleetcount_simulator.audit.questions import AuditedDesign, neighbouring_truths
 from fleetcount_simulator.audit.releases import draw_releases
 from fleetcount_simulator.audit.views import observation_of, outcome_count, outcomes
 from fleetcount_simulator.study.processes import carry_out
@@ -41,7 +41,7 @@ class Line:
     truths told apart best, `trials` the releases (or messages) that judged them.
     """
 
-    question: Question
+    question: AuditedDesign
     view: AdversaryView
     bound: float
     pair: str
@@ -99,11 +99,13 @@ class Audit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     place: int
-    question: Question
+    question: AuditedDesign
     releases: int
 
 
-def run_audit(asked: Sequence[Question], trials: int, *, draws: int, processes: int | None = None, step: Step) -> Audit:
+def run_audit(
+    asked: Sequence[AuditedDesign], trials: int, *, draws: int, processes: int | None = None, step: Step
+) -> Audit:
     """Attack every line of the questions' statements with `trials` releases in all, and check noise and reading.
 
     Each law of noise is checked on `draws` draws; None for `processes` is one a core, 1 is this process alone. A line
@@ -129,7 +131,7 @@ def run_audit(asked: Sequence[Question], trials: int, *, draws: int, processes: 
     return Audit(lines=tuple(lines), checks=tuple(checks), releases=releases, seconds=seconds, processes=processes)
 
 
-def _checks(asked: Sequence[Question], draws: int, step: Step) -> Iterator[Check]:
+def _checks(asked: Sequence[AuditedDesign], draws: int, step: Step) -> Iterator[Check]:
     laws = list(dict.fromkeys(one.design.noise for one in asked if one.design.noised))
     readable = [one for one in asked if not one.one_a_call]
     total = len(laws) + len(readable)
@@ -143,7 +145,7 @@ def _checks(asked: Sequence[Question], draws: int, step: Step) -> Iterator[Check
     step("noise and reading", total, total)
 
 
-def attack_questions(asked: Sequence[Question], trials: int, processes: int, step: Step) -> tuple[list[Line], int]:
+def attack_questions(asked: Sequence[AuditedDesign], trials: int, processes: int, step: Step) -> tuple[list[Line], int]:
     """Return the lines of all statements, attacked, and how many releases were made."""
     for question in asked:
         for view in question.design.views():
@@ -166,7 +168,7 @@ def attack_questions(asked: Sequence[Question], trials: int, processes: int, ste
     return lines, total
 
 
-def _jobs(place: int, question: Question, trials: int) -> Iterator[_Job]:
+def _jobs(place: int, question: AuditedDesign, trials: int) -> Iterator[_Job]:
     truths = len(question.truths)
     left = max(round(trials * question.share) // truths, _LEAST_A_TRUTH) * truths
     whole = _JOB // 10 if question.one_a_call else _JOB
@@ -190,7 +192,7 @@ def _count(job: _Job) -> Counts:
     return counts
 
 
-def _add_outcomes(counts: Counts, question: Question, place: int, rows: int) -> None:
+def _add_outcomes(counts: Counts, question: AuditedDesign, place: int, rows: int) -> None:
     truths = question.truths
     seen = draw_releases(question, truths[place], rows).only(question.moved)
     for view in question.design.views():
@@ -201,7 +203,7 @@ def _add_outcomes(counts: Counts, question: Question, place: int, rows: int) -> 
             table[half, place] += np.bincount(codes[half::2], minlength=size)
 
 
-def _line(question: Question, view: AdversaryView, counts: Counts) -> Line:
+def _line(question: AuditedDesign, view: AdversaryView, counts: Counts) -> Line:
     neighbours, truths = neighbouring_truths(question, view.neighbours), question.truths
     pairs = [(truths.index(one), truths.index(other)) for one, other in neighbours]
     delta = None if view.epsilon is None else float(view.delta)

@@ -24,7 +24,7 @@ from fleetcount_simulator.cells.model import (
 from fleetcount_simulator.cells.road_network import read_network
 from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Integers, Places, Question
+from fleetcount_simulator.model import AnswerSpace, Integers, Places
 
 __all__ = ["KEYS", "NearestEdges", "OwnEdges", "declare"]
 
@@ -145,14 +145,14 @@ def declare(question: Settings, frame: Frame, title: str) -> Cells:
     return NearestEdges(title, roads, 30.0 if within is None else float(within))
 
 
-def _question(title: str, names: tuple[str, ...], roads: Roads | None) -> Question:
+def _question(title: str, names: tuple[str, ...], roads: Roads | None) -> AnswerSpace:
     check_count(len(names), "question.cells = 'edges'")
     places = None
     if roads is not None:
         # All edges of a network are values, in the network's own order.
         places = Places(outlines=roads.lines, unit="m", lines=True)
     domain = Categories(names=names) if len(names) <= MAX_VALUES else None
-    return Question(title=title, labels=names, places=places, domain=domain)
+    return AnswerSpace(title=title, labels=names, places=places, domain=domain)
 
 
 def _pieces(roads: Roads) -> tuple[Floats, Floats, Integers]:

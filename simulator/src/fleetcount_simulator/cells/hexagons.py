@@ -25,7 +25,7 @@ from fleetcount_simulator.cells.model import (
 from fleetcount_simulator.cells.projection import METRES_PER_DEGREE, Projection
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Integers, Places, Question
+from fleetcount_simulator.model import AnswerSpace, Integers, Places
 
 __all__ = ["KEYS", "Hexagons", "cells_of", "declare", "outlines_of", "question_of"]
 
@@ -85,10 +85,10 @@ def cells_of(longitude: Floats, latitude: Floats, resolution: int) -> Integers:
     return np.array(found, dtype=np.int64)[inverse]
 
 
-def question_of(title: str, resolution: int, cells: Integers) -> Question:
+def question_of(title: str, resolution: int, cells: Integers) -> AnswerSpace:
     """Return the question whose value v is the v-th cell; `cells` ascending."""
     numbers: list[int] = cells.tolist()
-    return Question(
+    return AnswerSpace(
         title=title,
         labels=tuple(f"{cell:x}" for cell in numbers),
         places=Places(outlines=outlines_of(numbers), unit="deg"),

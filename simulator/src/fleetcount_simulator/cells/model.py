@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Integers, Question
+from fleetcount_simulator.model import AnswerSpace, Integers
 
 __all__ = [
     "MAX_CELLS",
@@ -93,7 +93,7 @@ class Frame:
 class Values:
     """Which value each key is: `codes` are all keys, ascending; codes[i] is value numbers[i], a permutation of 1..V."""
 
-    question: Question
+    question: AnswerSpace
     codes: Integers
     numbers: Integers
 

@@ -13,7 +13,7 @@ from fleetcount_transport.toml_values import shown
 from fleetcount_simulator.cells.model import check_count
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Question
+from fleetcount_simulator.model import AnswerSpace
 
 __all__ = ["CATEGORIES_KEYS", "checked_name", "declared_names", "question_of"]
 
@@ -57,8 +57,8 @@ def declared_names(question: Settings) -> tuple[str, ...] | None:
     return names
 
 
-def question_of(title: str, names: Sequence[str]) -> Question:
+def question_of(title: str, names: Sequence[str]) -> AnswerSpace:
     """Return the question whose value v is the v-th name."""
     check_count(len(names), "question.cells")
     domain = Categories(names=tuple(names)) if len(names) <= MAX_VALUES else None
-    return Question(title=title, labels=tuple(names), domain=domain)
+    return AnswerSpace(title=title, labels=tuple(names), domain=domain)

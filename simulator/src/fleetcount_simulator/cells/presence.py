@@ -14,7 +14,7 @@ from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.cells.model import OUTSIDE, Cells, Frame, Positions, Values
 from fleetcount_simulator.cells.settings import Key, Settings
-from fleetcount_simulator.model import Integers, Question
+from fleetcount_simulator.model import AnswerSpace, Integers
 
 __all__ = ["NONE_KEYS", "SPEED_KEYS", "OnTheRoad", "SpeedBins", "declare_none", "declare_speed"]
 
@@ -42,7 +42,7 @@ class OnTheRoad:
     def close(self, seen: Integers) -> Values:
         """Return the one value."""
         names = ("on the road",)
-        question = Question(title=self.title, labels=names, domain=Categories(names=names))
+        question = AnswerSpace(title=self.title, labels=names, domain=Categories(names=names))
         return Values(question=question, codes=np.zeros(1, dtype=np.int64), numbers=np.ones(1, dtype=np.int64))
 
 
@@ -63,7 +63,7 @@ class SpeedBins:
         bins = Bins(edges=self.edges, open_above=True, unit="km/h")
         labels = tuple(bins.label(value) for value in range(1, bins.values + 1))
         numbers = np.arange(1, len(labels) + 1)
-        question = Question(title=self.title, labels=labels, domain=bins)
+        question = AnswerSpace(title=self.title, labels=labels, domain=bins)
         return Values(question=question, codes=numbers - 1, numbers=numbers)
 
 

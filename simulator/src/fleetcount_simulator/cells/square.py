@@ -15,7 +15,7 @@ from fleetcount_protocol.task.domain import MAX_VALUES, SquareGrid
 from fleetcount_simulator.cells.model import OUTSIDE, Bounds, Cells, Floats, Frame, Positions, Values, check_count
 from fleetcount_simulator.cells.projection import Projection
 from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
-from fleetcount_simulator.model import Integers, Places, Question
+from fleetcount_simulator.model import AnswerSpace, Integers, Places
 
 __all__ = ["KEYS", "Squares", "declare"]
 
@@ -83,11 +83,11 @@ class Squares:
         )
         return Values(question=self._question(shape, corner), codes=codes, numbers=np.arange(1, len(codes) + 1))
 
-    def _question(self, shape: tuple[int, int], corner: tuple[Fraction, Fraction]) -> Question:
+    def _question(self, shape: tuple[int, int], corner: tuple[Fraction, Fraction]) -> AnswerSpace:
         columns, rows = shape
         few = columns * rows <= MAX_VALUES
         grid = SquareGrid(x0=corner[0], y0=corner[1], size=self.size, columns=columns, rows=rows) if few else None
-        return Question(
+        return AnswerSpace(
             title=self.title,
             labels=tuple(f"{column},{row}" for row in range(rows) for column in range(columns)),
             places=self._places(shape, corner),

@@ -15,7 +15,7 @@ from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Integers
-from fleetcount_simulator.series import Coin
+from fleetcount_simulator.standing import Coin
 
 __all__ = ["PARTICIPATION", "Sums", "checked_law", "empty_sums", "open_release", "panel_unit", "run_seed", "unit_seed"]
 

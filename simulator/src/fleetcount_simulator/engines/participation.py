@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Integers
-from fleetcount_simulator.series import Series, stays
+from fleetcount_simulator.standing import StandingQuestion, stays
 
 __all__ = [
     "ABSENT",
@@ -83,7 +83,7 @@ def earliest_joining(case: Case) -> int:
 
 
 @lru_cache(maxsize=64)
-def _earliest(design: Design, series: Series, budget: Fraction) -> int:
+def _earliest(design: Design, series: StandingQuestion, budget: Fraction) -> int:
     limit = LossBudget.for_promise(budget, series.delta)
     low, high = 0, series.windows
     try:
@@ -95,7 +95,7 @@ def _earliest(design: Design, series: Series, budget: Fraction) -> int:
     return low
 
 
-def _rest(design: Design, series: Series, first: int, orders: tuple[int, ...]) -> LossVector:
+def _rest(design: Design, series: StandingQuestion, first: int, orders: tuple[int, ...]) -> LossVector:
     """Return what the windows from `first` on lose together."""
     left = Counter(Counter(series.unit(window) for window in range(first, series.windows)).values())
     losses = (unit_loss(design, orders, windows).times(count) for windows, count in left.items())

@@ -21,7 +21,7 @@ EXAMPLES: Final = (
     "commuters-month",
     "gowalla",
     "network-small",
-    "network-series",
+    "network-windows",
 )
 """The names, the first to try first."""
 

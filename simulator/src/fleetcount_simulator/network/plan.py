@@ -25,7 +25,7 @@ from fleetcount_simulator.model import Case
 from fleetcount_simulator.network.device_faults import FleetFaults, draw_device_faults
 from fleetcount_simulator.network.fleet_spec import FleetPart
 from fleetcount_simulator.network.question import NetworkQuestion, reading_of
-from fleetcount_simulator.series import Coin, Series, schedule_of, stays
+from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of, stays
 
 __all__ = ["FleetPlan", "faultless_plan", "plan_of", "plan_once", "series_of", "widest_step"]
 
@@ -39,7 +39,7 @@ _NEWS_EACH_S: Final = 0.025
 _NO_NEWS_S: Final = 3_600.0
 """Where nobody gives orders."""
 _DELTA: Final = Fraction(1, 10**9)
-_ONCE: Final = Series(schedule=schedule_of(1, 1, 0), coin=Coin.WINDOW, epsilon=None, delta=_DELTA)
+_ONCE: Final = StandingQuestion(schedule=schedule_of(1, 1, 0), coin=Coin.WINDOW, epsilon=None, delta=_DELTA)
 _NOISED: Final = (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN)
 
 
@@ -52,7 +52,7 @@ class FleetPlan:
     those of the domain of first steps.
     """
 
-    series: Series
+    series: StandingQuestion
     part: FleetPart = field(repr=False)
     truths: NDArray[np.int64] = field(repr=False)
     unharmed: NDArray[np.bool_] = field(repr=False)
@@ -78,7 +78,7 @@ def widest_step(question: NetworkQuestion, walk: DrillDown) -> NetworkQuestion:
     return replace(question, domain=domain, mechanism=mechanism)
 
 
-def series_of(case: Case, question: NetworkQuestion) -> Series:
+def series_of(case: Case, asked: NetworkQuestion) -> StandingQuestion:
     """Return the series of a case that real devices can be asked.
 
     Raises:
@@ -86,30 +86,31 @@ def series_of(case: Case, question: NetworkQuestion) -> Series:
     """
     series = case.epochs.series
     if series is None:
-        raise ScenarioError("the case has no [series]")
+        raise ScenarioError("the case has no [schedule]")
     if series.coin is Coin.DAY:
         raise ScenarioError(
-            "series.coin is 'day', a real UTC day that no study waits for; the network engine takes: 'window', 'series'"
+            "schedule.coin is 'day', a real UTC day that no study waits for; the network engine takes: 'window',"
+            " 'series'"
         )
     if series.windows > MAX_SERIES_WINDOWS or series.windows * case.population.devices > MOST_ANSWERS:
         raise ScenarioError(
-            f"series.windows is {series.windows} for {case.population.devices} devices; the network engine takes at"
+            f"schedule.windows is {series.windows} for {case.population.devices} devices; the network engine takes at"
             f" most {MAX_SERIES_WINDOWS} windows and {MOST_ANSWERS} answers"
         )
-    if question.release.kind not in _NOISED:
+    if asked.release.kind not in _NOISED:
         raise ScenarioError(
-            f"mechanism {case.mechanism.name!r} has release {question.release.kind.label!r}; real devices are asked a"
+            f"mechanism {case.mechanism.name!r} has release {asked.release.kind.label!r}; real devices are asked a"
             " series with noise on both sides only: 'geometric', 'gaussian'"
         )
     for name in _TIMED_FAULTS:
         if getattr(case.faults, name):
             raise ScenarioError(
-                f"faults.{name} is given with a [series]; the network engine takes: loss, drop_out, ignition,"
+                f"faults.{name} is given with a [schedule]; the network engine takes: loss, drop_out, ignition,"
                 " duplicates, reorder"
             )
     if 2 * len(_pauses(series)) > MAX_ORDERS_PER_SERIES:
         raise ScenarioError(
-            f"series.outages has {len(_pauses(series))} entries; the network engine takes at most"
+            f"schedule.outages has {len(_pauses(series))} entries; the network engine takes at most"
             f" {MAX_ORDERS_PER_SERIES // 2}"
         )
     if case.epochs.device_epsilon is None:
@@ -122,20 +123,20 @@ def series_of(case: Case, question: NetworkQuestion) -> Series:
     return series
 
 
-def plan_of(case: Case, question: NetworkQuestion, run: int, seed: np.random.SeedSequence, epoch: int = 0) -> FleetPlan:
+def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSequence, epoch: int = 0) -> FleetPlan:
     """Return what the fleet of a numbered run does; `seed` as in `Engine.run`, of any window of a series.
 
     The faults of window t of a series are those that the run meets at epoch t; a case without one is asked at `epoch`.
     """
-    devices, rounds = case.population.devices, 2 if question.two_rounds else 1
+    devices, rounds = case.population.devices, 2 if asked.two_rounds else 1
     if case.epochs.series is None:
         series, seeds = _ONCE, {epoch: seed}
     else:
-        series, before = series_of(case, question), seed.spawn_key[:-1]
+        series, before = series_of(case, asked), seed.spawn_key[:-1]
         seeds = {at: np.random.SeedSequence(seed.entropy, spawn_key=(*before, at)) for at in range(series.windows)}
     drawn = [draw_device_faults(case, at, rounds, run_seed(one, run).spawn(2)[1]) for at, one in seeds.items()]
     truths = np.stack([case.population.truths(at, 0, devices) for at in seeds]).astype(np.int64)
-    readings = [reading_of(question.domain, value) for value in range(question.domain.values + 1)]
+    readings = [reading_of(asked.domain, value) for value in range(asked.domain.values + 1)]
     came, gone = stays(series, 0, devices)
     # Who has not joined or has left is away because of that alone: real leaving keeps it from answering.
     away = [(window < came) | (window >= gone) for window in range(series.windows)]
@@ -181,7 +182,7 @@ def faultless_plan(
     )
 
 
-def _pauses(series: Series) -> list[tuple[int, int]]:
+def _pauses(series: StandingQuestion) -> list[tuple[int, int]]:
     """Return the runs of windows without a release."""
     runs: list[tuple[int, int]] = []
     for first, last in sorted(series.outages):

@@ -185,7 +185,7 @@ async def ask_series(parties: Parties, asked: Ask, plan: FleetPlan, directory: P
     check_chain({index: end.record for index, end in ends.items() if end.record is not None}, plan.pauses)
     reports = await watch.reports(series, ends)
 
-    def window(index: int) -> Asked:
+    def one(index: int) -> Asked:
         end = ends.get(index)
         task = window_task(series, index) if end is None else end.task
         asked_s = 0.0 if end is None else end.at - series.schedule.opens(index)
@@ -200,7 +200,7 @@ async def ask_series(parties: Parties, asked: Ask, plan: FleetPlan, directory: P
         )
 
     came_to = range(series.schedule.windows) if plan.walk is None else sorted(ends)
-    return SeriesAsked(signed=signed, windows=tuple(window(index) for index in came_to))
+    return SeriesAsked(signed=signed, windows=tuple(one(index) for index in came_to))
 
 
 async def _start_and_enrol(

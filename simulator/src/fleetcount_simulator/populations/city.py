@@ -16,7 +16,7 @@ from fleetcount_simulator.cells import Asked, declare, read
 from fleetcount_simulator.cells.model import MAX_CELLS, Floats, Frame
 from fleetcount_simulator.cells.named import declared_names, question_of
 from fleetcount_simulator.cells.settings import Key, Settings
-from fleetcount_simulator.model import Population, Question
+from fleetcount_simulator.model import AnswerSpace, Population
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, FixedPopulation, shared_out
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build"]
@@ -58,7 +58,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
     return FixedPopulation(question=made, counts=np.concatenate([[np.int64(outside)], counts]))
 
 
-def _question(settings: Settings, asked: Asked) -> Question:
+def _question(settings: Settings, asked: Asked) -> AnswerSpace:
     if settings.has("values") and asked.kind != "none":
         raise settings.wrong("values", "is for cells = 'none'; these cells bring their own number")
     if asked.kind == "none":
@@ -76,7 +76,7 @@ def _question(settings: Settings, asked: Asked) -> Question:
     return declare(asked, frame).close(np.empty(0, dtype=np.int64)).question
 
 
-def _weights(settings: Settings, question: Question, seed: int) -> list[Fraction] | list[int]:
+def _weights(settings: Settings, question: AnswerSpace, seed: int) -> list[Fraction] | list[int]:
     shape = settings.choice("shape", ("zipf", "uniform", "normal", "list"), "zipf")
     for key, owner in _OWN.items():
         if settings.has(key) and owner != shape:
@@ -106,7 +106,7 @@ def _whole(weights: Floats) -> list[int]:
     return [max(1, int(weight * 2**50)) for weight in scaled]
 
 
-def _centres(question: Question) -> Floats:
+def _centres(question: AnswerSpace) -> Floats:
     """Return shape (V, 2): where the values lie, in units of the city's longer side."""
     if question.places is None:
         centres = np.column_stack([np.arange(question.values, dtype=np.float64), np.zeros(question.values)])

@@ -15,7 +15,7 @@ from fleetcount_simulator.cells.model import MAX_CELLS, check_count
 from fleetcount_simulator.cells.named import checked_name, declared_names, question_of
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Population, Question
+from fleetcount_simulator.model import AnswerSpace, Population
 from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
 from fleetcount_simulator.populations.tables import read_table
@@ -104,7 +104,7 @@ def _take(counts: dict[str, int], value: str, count: float, place: str, allowed:
     counts[name] = int(count)
 
 
-def _question(asked: Asked, names: list[str]) -> tuple[Question, list[str]]:
+def _question(asked: Asked, names: list[str]) -> tuple[AnswerSpace, list[str]]:
     if asked.kind == "h3":
         return _hexagons(asked, names)
     declared = declared_names(asked.settings) if asked.kind == "categories" else None
@@ -112,7 +112,7 @@ def _question(asked: Asked, names: list[str]) -> tuple[Question, list[str]]:
     return question_of(asked.title, ordered), ordered
 
 
-def _hexagons(asked: Asked, names: list[str]) -> tuple[Question, list[str]]:
+def _hexagons(asked: Asked, names: list[str]) -> tuple[AnswerSpace, list[str]]:
     # The library takes eight spellings of one cell for the cell; only its own lower-case text is one here.
     from h3.api import basic_int as h3
 

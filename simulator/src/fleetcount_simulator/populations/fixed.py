@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.cells.model import value_type
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Integers, Question
+from fleetcount_simulator.model import AnswerSpace, Integers
 
 __all__ = ["ANY_NUMBER_OF_TIMES", "MAX_DEVICES", "FixedPopulation", "block_of", "check_range", "fixed", "shared_out"]
 
@@ -61,7 +61,7 @@ def block_of(ends: Integers, start: int, stop: int) -> NDArray[Any]:
 class FixedPopulation:
     """Counts of devices per value; devices stand in the order of their values, those without a value first."""
 
-    question: Question
+    question: AnswerSpace
     counts: Integers = field(repr=False)
     _ends: Integers = field(init=False, repr=False)
 
@@ -95,7 +95,9 @@ class FixedPopulation:
         """Return None: all always are."""
 
 
-def fixed(question: Question, elsewhere: int, counts: Sequence[int], devices: int | None, key: str) -> FixedPopulation:
+def fixed(
+    question: AnswerSpace, elsewhere: int, counts: Sequence[int], devices: int | None, key: str
+) -> FixedPopulation:
     """Return a population of `elsewhere` devices without a value and `counts` with each, scaled to `devices`.
 
     Raises:

@@ -16,7 +16,7 @@ from fleetcount_simulator.cells import MOVING, Asked, declare, read
 from fleetcount_simulator.cells.model import Cells, Frame, Values, value_type
 from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Integers, Population, Question
+from fleetcount_simulator.model import AnswerSpace, Integers, Population
 from fleetcount_simulator.populations.commuters import (
     BLOCK,
     DAY_S,
@@ -102,7 +102,7 @@ class Mobility:
         return self._interval, self._start
 
     @property
-    def question(self) -> Question:
+    def question(self) -> AnswerSpace:
         """The question this population was made for."""
         return self._values.question
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.cells.model import OUTSIDE, Cells, Floats, Positions, value_type
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Integers, Question
+from fleetcount_simulator.model import AnswerSpace, Integers
 from fleetcount_simulator.populations.fixed import ANY_NUMBER_OF_TIMES, check_range
 
 __all__ = ["Clock", "Fleet", "Moment", "Recorder", "Sightings", "Snapshots", "drawn_order"]
@@ -73,7 +73,7 @@ class Snapshots:
 
     def __init__(
         self,
-        question: Question,
+        question: AnswerSpace,
         moments: Sequence[Moment],
         vehicles: int,
         order: Integers,

@@ -17,7 +17,7 @@ from fleetcount_simulator.report.study import Study
 __all__ = ["last_guesses", "rules_chart", "tracker_chart"]
 
 MOST_TRACKERS: Final = 6
-_TRACKER: Final = "series-tracker"
+_TRACKER: Final = "tracker"
 _COIN: Final = ", coin a "
 _KEY: Final = (("measured", Style("s0")), ("computed", Style("s2", 1)), ("promised at most", Style("s1", 2)))
 
@@ -25,7 +25,7 @@ _KEY: Final = (("measured", Style("s0")), ("computed", Style("s2", 1)), ("promis
 def rules_chart(study: Study) -> Chart | str:
     """Return how much noise the first series' promise needs, rule by rule."""
     if not study.rules:
-        return "no series has a promise of its own (series.epsilon)"
+        return "no series has a promise of its own (schedule.epsilon)"
     names = list(dict.fromkeys(str(row["rule"]) for row in study.rules))
     style = dict(zip(names, styles(len(names)), strict=True))
     x = scale_of([float(row["windows"]) for row in study.rules], "windows of the series", log=True)
@@ -80,7 +80,7 @@ def tracker_chart(study: Study) -> Chart | str:
         groups.setdefault((int(row["case"]), str(row["attacker"])), []).append(row)
     shown = [(key, sorted(rows, key=_windows)) for key, rows in groups.items() if len(rows) > 1][:MOST_TRACKERS]
     if not shown:
-        return "no tracker sees a series of several units (an attacker of kind 'series-tracker')"
+        return "no tracker sees a series of several units (an attacker of kind 'tracker')"
     names = {case.index: case.name for case in study.cases}
     alone = len(study.cases) == 1
     every = [row for _, rows in shown for row in rows]

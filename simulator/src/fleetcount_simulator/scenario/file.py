@@ -25,8 +25,8 @@ from fleetcount_simulator.scenario.mechanisms import (
     read_mechanism,
 )
 from fleetcount_simulator.scenario.plan import CasePlan, PopulationMaker, Scenario
-from fleetcount_simulator.scenario.series import read_epochs
 from fleetcount_simulator.scenario.source import ScenarioSource
+from fleetcount_simulator.scenario.standing import read_epochs
 
 __all__ = ["MAX_BYTES", "MAX_RELEASES", "parse_scenario", "read_scenario"]
 
@@ -35,12 +35,12 @@ MAX_RELEASES: Final = 2_000_000
 """Runs times epochs times cases of one study."""
 MAX_RUNS: Final = 1_000_000
 _TOP: Final = ("name", "title", "seed", "runs", "engine")
-_TABLES: Final = ("population", "question", "aggregators", "faults", "epochs", "series", "metrics", "sweep")
+_TABLES: Final = ("population", "question", "aggregators", "faults", "epochs", "schedule", "metrics", "sweep")
 _KNOWN: Final = (*_TOP, *_TABLES, "mechanism", "attacker")
 _ENGINES: Final = get_args(EngineName)
 _ATTACKERS: Final = get_args(Attacker.__annotations__["kind"])
 _ASKS_AGAIN: Final = "repeating-analyst"
-_TRACKS: Final = "series-tracker"
+_TRACKS: Final = "tracker"
 _FAULTS: Final = (
     *("loss", "drop_out", "ignition", "late", "duplicates", "reorder"),
     *("clock_skew_s", "outage", "naive"),
@@ -221,7 +221,9 @@ def _attackers(root: Table, *, is_series: bool) -> tuple[Attacker, ...]:
         kind = table.choice("kind", _ATTACKERS)
         if kind == (_ASKS_AGAIN if is_series else _TRACKS):
             asked = (
-                "[epochs], whose questions are tossed for anew; a series has" if is_series else "[series]; [epochs] has"
+                "[epochs], whose questions are tossed for anew; a series has"
+                if is_series
+                else "[schedule]; [epochs] has"
             )
             raise table.wrong("kind", f"is {kind!r}, which needs {asked} {(_TRACKS if is_series else _ASKS_AGAIN)!r}")
         name = table.slug("name", kind)

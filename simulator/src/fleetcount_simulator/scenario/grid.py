@@ -27,7 +27,7 @@ SECTIONS: Final = (
     "faults",
     "attacker",
     "epochs",
-    "series",
+    "schedule",
     "metrics",
 )
 """Sections whose keys may be swept."""
@@ -35,10 +35,10 @@ LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "population": ("weights", "rush_hours", "free_days"),
     "question": ("values", "bins_kmh", "bounds", "origin"),
     "faults": ("outage",),
-    "series": ("outages",),
+    "schedule": ("outages",),
 }
 """Keys whose value is a list by nature; everywhere else a list is an axis."""
-_TABLES: Final = ("population", "question", "aggregators", "faults", "epochs", "series", "metrics")
+_TABLES: Final = ("population", "question", "aggregators", "faults", "epochs", "schedule", "metrics")
 _Path = tuple[str | int, ...]
 _Document = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.model import ONE_SIDED, Mechanism, MechanismKind
-from fleetcount_simulator.series import Series
+from fleetcount_simulator.standing import StandingQuestion
 
 __all__ = ["AskedMechanism", "mechanism_keys", "mechanism_kinds", "read_mechanism"]
 
@@ -74,7 +74,7 @@ class AskedMechanism:
     noise_epsilon: Fraction | None
     noise_variance: Fraction | None
     noise: Literal["geometric", "gaussian"]
-    promised: Series | None
+    promised: StandingQuestion | None
     epsilon_local: Fraction | None
     direction: Literal["up", "down"] | None
     parameters: tuple[tuple[str, Fraction], ...]
@@ -111,7 +111,7 @@ class AskedMechanism:
         noise = self.table.naming(lambda: noise_for(answer, target, law, self.zooms), "epsilon", MechanismError)
         return replace(made, noise_epsilon=noise.epsilon)
 
-    def _kept(self, made: Mechanism, values: int, series: Series) -> Mechanism:
+    def _kept(self, made: Mechanism, values: int, series: StandingQuestion) -> Mechanism:
         """Return the mechanism with the least noise that keeps the promise of a series."""
         law = GaussianNoise if self.noise == "gaussian" else TwoSidedNoise
         noise = self.table.naming(lambda: _promised_noise(made, values, series, law), "noise", MechanismError)
@@ -121,12 +121,12 @@ class AskedMechanism:
 
 
 @lru_cache(maxsize=256)
-def _promised_noise(made: Mechanism, values: int, series: Series, law: type[PlannedNoise]) -> PlannedNoise:
+def _promised_noise(made: Mechanism, values: int, series: StandingQuestion, law: type[PlannedNoise]) -> PlannedNoise:
     # Cached: a case is made in several places, and the exact sums of a long unit take seconds.
     return noise_for_promise(made.answer(values), series.shape, cast("Fraction", series.epsilon), series.delta, law)
 
 
-def read_mechanism(table: Table, series: Series | None = None) -> AskedMechanism:
+def read_mechanism(table: Table, series: StandingQuestion | None = None) -> AskedMechanism:
     """Return the mechanism of one table, asked in a series or by itself.
 
     Raises:
@@ -166,24 +166,24 @@ def _only_known(table: Table, kind: str) -> None:
             raise table.wrong(key, f"is not a key of kind {kind!r}; its keys are: {', '.join(allowed)}")
 
 
-def _promise(table: Table, kind: str, series: Series | None) -> Series | None:
+def _promise(table: Table, kind: str, series: StandingQuestion | None) -> StandingQuestion | None:
     """Return the series whose promise decides the noise, None where the table gives it."""
     if series is None or series.epsilon is None:
         if table.has("noise"):
-            raise table.wrong("noise", "is for a promise of the whole series; give series.epsilon too")
+            raise table.wrong("noise", "is for a promise of the whole series; give schedule.epsilon too")
         return None
     if kind not in _PROMISING:
-        raise table.refuse("kind", f"with series.epsilon one of: {', '.join(map(repr, _PROMISING))}")
+        raise table.refuse("kind", f"with schedule.epsilon one of: {', '.join(map(repr, _PROMISING))}")
     for key in ("epsilon", "noise_epsilon", *_GAUSSIAN):
         if table.has(key):
-            raise table.wrong(key, "and series.epsilon are both given; the series decides the noise, or the table")
+            raise table.wrong(key, "and schedule.epsilon are both given; the series decides the noise, or the table")
     return series
 
 
-def _zooms(table: Table, promised: Series | None) -> int:
+def _zooms(table: Table, promised: StandingQuestion | None) -> int:
     zooms = table.integer("zooms", 1, MAX_ZOOMS, 1)
     if zooms > 1 and promised is not None:
-        raise table.wrong("zooms", "and series.epsilon are both given; give the noise of a number in its place")
+        raise table.wrong("zooms", "and schedule.epsilon are both given; give the noise of a number in its place")
     return zooms
 
 

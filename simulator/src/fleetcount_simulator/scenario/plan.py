@@ -95,7 +95,7 @@ class Scenario:
         population = self._population(plan)
         if plan.epochs.count > population.epochs:
             can = f"this population can be asked {population.epochs} times"
-            key = "epochs.count" if plan.epochs.series is None else "series.windows"
+            key = "epochs.count" if plan.epochs.series is None else "schedule.windows"
             raise self._source.refuse(key, f"is {plan.epochs.count}; {can}")
         self._check_clock(plan, population)
         return Case(
@@ -118,7 +118,7 @@ class Scenario:
         asked = plan.epochs.series.schedule
         for key, given, own in zip(("every_s", "start_s"), (asked.every_s, asked.first), population.clock, strict=True):
             if given != own:
-                raise self._source.refuse(f"series.{key}", f"is {given}; this population is asked by its own {own:g}")
+                raise self._source.refuse(f"schedule.{key}", f"is {given}; this population is asked by its own {own:g}")
 
     def _population(self, plan: CasePlan) -> Population:
         key = plan.population_key

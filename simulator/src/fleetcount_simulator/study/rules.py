@@ -20,7 +20,7 @@ from fleetcount_mechanisms.noise import LARGEST_NOISE_EPSILON, GaussianNoise, No
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_simulator.model import Case, Row
-from fleetcount_simulator.series import Coin, Series, schedule_of
+from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of
 
 __all__ = ["rule_rows"]
 
@@ -81,7 +81,7 @@ def _direct(rule: str, windows: int, values: int, epsilon: Fraction, delta: Frac
     if rule == "basic":
         noise: NoiseLaw = TwoSidedNoise(min(epsilon / (cells * windows), Fraction(LARGEST_NOISE_EPSILON)))
         return answer, noise
-    series = Series(schedule=schedule_of(windows, 1, 0), coin=Coin.WINDOW, epsilon=epsilon, delta=delta)
+    series = StandingQuestion(schedule=schedule_of(windows, 1, 0), coin=Coin.WINDOW, epsilon=epsilon, delta=delta)
     if rule == "order":
         budget = LossBudget.for_promise(epsilon, delta)
         limit = Fraction(budget.limits[0], SCALE)
@@ -102,7 +102,9 @@ def _sampled(
     for rate in _RATES:
         answer = SamplingDie.uniform(rate, values, allow_large_rate=True)
         for coin in Coin:
-            series = Series(schedule=schedule_of(windows, every_s, 0), coin=coin, epsilon=epsilon, delta=delta)
+            series = StandingQuestion(
+                schedule=schedule_of(windows, every_s, 0), coin=coin, epsilon=epsilon, delta=delta
+            )
             noise = _coarse(answer, Counter(series.shape.units), epsilon, delta, made[1])
             yield f"p = {rate}, coin a {coin.name.lower()}", None if noise is None else (answer, noise)
 

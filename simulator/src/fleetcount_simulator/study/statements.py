@@ -14,7 +14,7 @@ from fleetcount_mechanisms.statement import AdversaryView
 
 from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.model import Case
-from fleetcount_simulator.series import Series
+from fleetcount_simulator.standing import StandingQuestion
 
 __all__ = ["Statement", "statement_of"]
 
@@ -60,7 +60,7 @@ def statement_of(case: Case) -> tuple[Statement, ...]:
     return tuple(_composed(view, answered) for view in case.design.views())
 
 
-def _of_series(case: Case, series: Series) -> tuple[Statement, ...]:
+def _of_series(case: Case, series: StandingQuestion) -> tuple[Statement, ...]:
     views = series_views(case.design, series.shape, series.delta)
     made: list[Statement] = []
     for answer, day, whole in zip(*(views[place :: len(NEIGHBOURS)] for place in range(len(NEIGHBOURS))), strict=True):

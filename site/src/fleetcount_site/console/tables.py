@@ -160,7 +160,7 @@ def _tasks(seen: Seen) -> str:
 
 def _task_row(one: TaskSeen, seen: Seen) -> Sequence[str]:
     line = one.line
-    window = "" if line.window is None else f", window {line.window}"
+    window = "" if line.index is None else f", window {line.index}"
     state = f"{line.state.value} ({line.abort_reason})" if line.abort_reason else line.state.value
     return (
         f"{_text(line.name + window)}<br><code>{line.task_id.hex()[:_SHORT]}</code>",

@@ -31,19 +31,19 @@ def records(tmp_path: Path) -> Records:
 
 
 @pytest.fixture
-def series(records: Records) -> fc.Series:
-    return fc.read_series(records.directory)
+def series(records: Records) -> fc.Releases:
+    return fc.read_releases(records.directory)
 
 
 @pytest.mark.nightly
-def test_a_series_is_the_same_table_in_every_library(series: fc.Series) -> None:
+def test_a_series_is_the_same_table_in_every_library(series: fc.Releases) -> None:
     pytest.importorskip("polars", reason="needs Polars (`make nightly` installs it)")
     pytest.importorskip("pyarrow", reason="needs pyarrow (`make nightly` installs it)")
 
     assert series.to_polars().shape == series.to_arrow().shape == series.to_pandas().shape
 
 
-def test_a_series_is_one_tidy_table_and_names_what_is_missing(series: fc.Series) -> None:
+def test_a_series_is_one_tidy_table_and_names_what_is_missing(series: fc.Releases) -> None:
     frame = series.to_pandas()
 
     assert list(frame.columns) == ["window", "opens", "cell", "label", "raw", "estimate", "low", "high"]
@@ -55,7 +55,7 @@ def test_a_series_is_one_tidy_table_and_names_what_is_missing(series: fc.Series)
     assert "4 of 7" in series._repr_html_()
 
 
-def test_sums_and_differences_are_of_the_exact_law(series: fc.Series) -> None:
+def test_sums_and_differences_are_of_the_exact_law(series: fc.Releases) -> None:
     one, change = series.sum(["0,0", "1,0"], [0, 3]), series.difference(1, 4)
 
     assert one.estimate == raw(0, 1) + raw(0, 2) + raw(3, 1) + raw(3, 2)
@@ -68,7 +68,7 @@ def test_sums_and_differences_are_of_the_exact_law(series: fc.Series) -> None:
         series.cell("9,9")
 
 
-def test_a_cell_over_time_has_its_band(series: fc.Series) -> None:
+def test_a_cell_over_time_has_its_band(series: fc.Releases) -> None:
     mpl.use("agg")
     from matplotlib import pyplot
 
@@ -82,7 +82,7 @@ def test_a_cell_over_time_has_its_band(series: fc.Series) -> None:
     pyplot.close(axes.figure)
 
 
-def test_the_budget_is_that_of_the_promise_and_grows_with_the_windows(series: fc.Series) -> None:
+def test_the_budget_is_that_of_the_promise_and_grows_with_the_windows(series: fc.Releases) -> None:
     asked, budget = series.asked, series.budget()
 
     one, _, whole = series_views(asked.design, asked.shape, asked.delta)[:3]
@@ -101,11 +101,11 @@ def test_keys_that_an_analyst_trusts_are_asked_where_they_are_given(records: Rec
     alpha = reader_toml("t", records.series.aggregators[:1]).partition("[[aggregators]]")[2]
     (tmp_path / "alpha.toml").write_text("[[aggregators]]" + alpha)
 
-    known = fc.read_series(records.directory, fc.read_keys(tmp_path / "trusted.toml"))
+    known = fc.read_releases(records.directory, fc.read_keys(tmp_path / "trusted.toml"))
 
     assert "signed by keys that you trust" in repr(known)
     with pytest.raises(SignatureError, match="aggregator 'beta'"):
-        fc.read_series(records.directory, fc.read_keys(tmp_path / "alpha.toml"))
+        fc.read_releases(records.directory, fc.read_keys(tmp_path / "alpha.toml"))
 
 
 def test_what_is_no_directory_of_one_series_is_refused(records: Records, tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_what_is_no_directory_of_one_series_is_refused(records: Records, tmp_pat
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(UsageError, match=r"00005\.json is of question .*; a directory holds one question"):
-        fc.read_series(records.directory)
+        fc.read_releases(records.directory)
     with pytest.raises(UsageError, match=r"read_release\(\) one file"):
-        fc.read_series(record_path(other.directory, 5))
+        fc.read_releases(record_path(other.directory, 5))
     with pytest.raises(UsageError, match="holds no records"):
-        fc.read_series(tmp_path / "empty")
+        fc.read_releases(tmp_path / "empty")
     with pytest.raises(UsageError, match="drills down"):
-        fc.read_series(walks.directory)
+        fc.read_releases(walks.directory)
     with pytest.raises(UsageError, match="zoom is 1, allowed: 0 to 0"):
-        fc.read_series(other.directory, zoom=1)
+        fc.read_releases(other.directory, zoom=1)

@@ -1,21 +1,21 @@
-"""The [series] table: one standing question, the noise its promise needs, and a refusal by name for all the rest."""
+"""The [schedule] table: one standing question, the noise its promise needs, and a refusal by name for all the rest."""
 
 from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.accounting.series_losses import series_losses
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.series import Coin, Series
+from fleetcount_simulator.standing import Coin, StandingQuestion
 
 from tests.simulator.scenario_doubles import SMALL, changed, scenario_of
 
 PROMISED = changed(epsilon="")
 ALONE = changed(epsilon="", sampling_rate="")
 AGAIN = '\n[[attacker]]\nkind = "repeating-analyst"\n'
-SERIES = '\n[series]\nwindows = 4\ncoin = "series"\nepsilon = 2\n'
+SERIES = '\n[schedule]\nwindows = 4\ncoin = "series"\nepsilon = 2\n'
 
 
-def series_of(text: str) -> Series:
+def series_of(text: str) -> StandingQuestion:
     series = scenario_of(text).case(0).epochs.series
     assert series is not None
     return series
@@ -23,7 +23,7 @@ def series_of(text: str) -> Series:
 
 def test_a_series_is_read_with_its_schedule() -> None:
     text = SMALL + (
-        '\n[series]\nwindows = 4\nevery_s = 43200\nstart_s = 3600\ncoin = "day"\njoins = 0.25\nleaves = "1/8"\n'
+        '\n[schedule]\nwindows = 4\nevery_s = 43200\nstart_s = 3600\ncoin = "day"\njoins = 0.25\nleaves = "1/8"\n'
         'outages = ["0", "2-3"]\ndelta = "1/1000000"\ndevice_epsilon = 5\n'
     )
 
@@ -64,25 +64,28 @@ def test_a_promise_can_be_swept() -> None:
     ("text", "message"),
     [
         (SMALL + SERIES + "\n[epochs]\ncount = 2\n", "epochs and series are both given; ask one by one or as a series"),
-        (SMALL + SERIES, "epsilon and series.epsilon are both given"),
-        (PROMISED + SERIES.replace('"series"\n', '"week"\n'), "series.coin is 'week'; allowed is 'window' or 'day' or"),
-        (PROMISED + SERIES.replace("windows = 4", "windows = 0"), "series.windows is 0; allowed is a whole number"),
+        (SMALL + SERIES, "epsilon and schedule.epsilon are both given"),
+        (
+            PROMISED + SERIES.replace('"series"\n', '"week"\n'),
+            "schedule.coin is 'week'; allowed is 'window' or 'day' or",
+        ),
+        (PROMISED + SERIES.replace("windows = 4", "windows = 0"), "schedule.windows is 0; allowed is a whole number"),
         (
             PROMISED + SERIES.replace("windows = 4", "windows = 5"),
-            "series.windows is 5; this population can be asked 4",
+            "schedule.windows is 5; this population can be asked 4",
         ),
-        (PROMISED + SERIES.replace("windows = 4\n", ""), "series.windows is missing"),
-        (PROMISED + SERIES + 'outages = ["2-4"]\n', "series.outages has '2-4'; allowed are texts like \"100-123\""),
-        (PROMISED + SERIES + 'outages = ["3-2"]\n', "series.outages has '3-2'"),
-        (PROMISED + SERIES + "outages = [2]\n", "series.outages has 2"),
-        (PROMISED + SERIES + 'outages = "2"\n', "series.outages is '2'; allowed is a list of at most 100 texts"),
-        (PROMISED + SERIES + "joins = 2\n", "series.joins is 2; allowed is a number"),
+        (PROMISED + SERIES.replace("windows = 4\n", ""), "schedule.windows is missing"),
+        (PROMISED + SERIES + 'outages = ["2-4"]\n', "schedule.outages has '2-4'; allowed are texts like \"100-123\""),
+        (PROMISED + SERIES + 'outages = ["3-2"]\n', "schedule.outages has '3-2'"),
+        (PROMISED + SERIES + "outages = [2]\n", "schedule.outages has 2"),
+        (PROMISED + SERIES + 'outages = "2"\n', "schedule.outages is '2'; allowed is a list of at most 100 texts"),
+        (PROMISED + SERIES + "joins = 2\n", "schedule.joins is 2; allowed is a number"),
         (PROMISED + SERIES + "every = 3600\n", "series.every is unknown"),
-        (PROMISED + SERIES + "delta = 0.5\n", "series.delta is 0.5; allowed is a number"),
-        (ALONE.replace('"sampling"', '"one-sided"') + SERIES, "kind is 'one-sided'; allowed is with series.epsilon"),
+        (PROMISED + SERIES + "delta = 0.5\n", "schedule.delta is 0.5; allowed is a number"),
+        (ALONE.replace('"sampling"', '"one-sided"') + SERIES, "kind is 'one-sided'; allowed is with schedule.epsilon"),
         (PROMISED + SERIES + AGAIN, "attacker[0].kind is 'repeating-analyst', which needs [epochs]"),
-        (SMALL + AGAIN.replace("repeating-analyst", "series-tracker"), "is 'series-tracker', which needs [series]"),
-        (SMALL + 'noise = "gaussian"\n', "noise is for a promise of the whole series; give series.epsilon too"),
+        (SMALL + AGAIN.replace("repeating-analyst", "tracker"), "is 'tracker', which needs [schedule]"),
+        (SMALL + 'noise = "gaussian"\n', "noise is for a promise of the whole series; give schedule.epsilon too"),
         (SMALL + "noise_variance = 9\n", "epsilon and noise_variance are both given"),
         (PROMISED + "noise_variance = 0.1\n", "noise_variance is 0.1; allowed is a number"),
         (

@@ -18,7 +18,7 @@ from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.accounting.series_statement import plain_words, series_views
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.series.series import Series as AskedSeries
+from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.series.signing import verify_signed_series
 
 from fleetcount.analyst.keys import Keys
@@ -32,10 +32,10 @@ from fleetcount.question_table import KeptTable, read_table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Budget", "CellSeries", "Series", "read_series"]
+__all__ = ["Budget", "CellHistory", "Releases", "read_releases"]
 
 
-def read_series(directory: str | PathLike[str], keys: Keys | None = None, *, zoom: int = 0) -> "Series":
+def read_releases(directory: str | PathLike[str], keys: Keys | None = None, *, zoom: int = 0) -> "Releases":
     """Return the question whose records `fleetcount question release` has kept in a directory, everything checked.
 
     Without `keys` the signatures are checked against the keys that the question itself names: then all its aggregators
@@ -49,12 +49,12 @@ def read_series(directory: str | PathLike[str], keys: Keys | None = None, *, zoo
     """
     place = Path(directory)
     if place.is_file():
-        raise UsageError(f"{place} is a file; read_series() reads a directory of records, read_release() one file")
+        raise UsageError(f"{place} is a file; read_releases() reads a directory of records, read_release() one file")
     if keys is not None and (place / QUESTION_FILE).is_file():
         signed = series_of_records(place)
         keys.check(signed.series.aggregators, str(place / QUESTION_FILE))
         verify_signed_series(signed, keys.trusted)
-    return Series(kept=read_table(place, zoom), source=str(place), trusted=keys is not None)
+    return Releases(kept=read_table(place, zoom), source=str(place), trusted=keys is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Series(Tabular):
+class Releases(Tabular):
     """The released windows of a question; columns window, opens (UTC), cell, label, raw, estimate, low, high."""
 
     kept: KeptTable = field(repr=False)
@@ -92,7 +92,7 @@ class Series(Tabular):
     trusted: bool
 
     @property
-    def asked(self) -> AskedSeries:
+    def asked(self) -> Series:
         """The series as it was signed: question, schedule and promise."""
         return self.kept.series
 
@@ -146,7 +146,7 @@ class Series(Tabular):
     def _opens(self) -> list[datetime]:
         return [datetime.fromtimestamp(moment, UTC) for moment in self.kept.table.opens.tolist()]
 
-    def cell(self, label: str | int) -> "CellSeries":
+    def cell(self, label: str | int) -> "CellHistory":
         """Return one cell over all released windows.
 
         Raises:
@@ -162,7 +162,7 @@ class Series(Tabular):
             "low": table.low[:, value - 1].tolist(),
             "high": table.high[:, value - 1].tolist(),
         }
-        return CellSeries(label=self.labels[value - 1], level=self.level, columns=columns)
+        return CellHistory(label=self.labels[value - 1], level=self.level, columns=columns)
 
     def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
         """Return the sum of cells (all) over windows (all released ones), with its exact interval.
@@ -208,9 +208,8 @@ class Series(Tabular):
         return "by keys that you trust" if self.trusted else "by the keys that the question itself names"
 
     def __repr__(self) -> str:
-        return (
-            f"<Series {self.name!r}: {len(self.windows)} windows of {len(self.labels):,} cells, signed {self._trust()}>"
-        )
+        size = f"{len(self.windows)} windows of {len(self.labels):,} cells"
+        return f"<Releases {self.name!r}: {size}, signed {self._trust()}>"
 
     def _repr_html_(self) -> str:
         facts: list[tuple[object, ...]] = [
@@ -224,7 +223,7 @@ class Series(Tabular):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class CellSeries(Tabular):
+class CellHistory(Tabular):
     """One cell over the released windows; columns window, opens (UTC), raw, estimate, low, high."""
 
     label: str
@@ -258,7 +257,7 @@ class CellSeries(Tabular):
         return axes
 
     def __repr__(self) -> str:
-        return f"<CellSeries {self.label!r} of {len(self.columns['window'])} windows>"
+        return f"<CellHistory {self.label!r} of {len(self.columns['window'])} windows>"
 
 
 def _public(views: Sequence[AdversaryView]) -> tuple[AdversaryView, AdversaryView, AdversaryView]:

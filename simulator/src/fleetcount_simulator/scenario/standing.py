@@ -1,4 +1,4 @@
-"""The tables [epochs] and [series]: how often a question is asked, one by one or as one standing question.
+"""The tables [epochs] and [schedule]: how often a question is asked, one by one or as one standing question.
 
 Reads; it must not solve for noise: a mechanism does, which knows its answers.
 """
@@ -11,7 +11,7 @@ from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, shown
 
 from fleetcount_simulator.model import Epochs
-from fleetcount_simulator.series import Coin, Series, schedule_of
+from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of
 
 __all__ = ["SERIES_KEYS", "read_epochs"]
 
@@ -28,22 +28,22 @@ _OUTAGE: Final = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
 def read_epochs(root: Table, *, tosses: bool) -> Epochs:
-    """Return how often is asked: [epochs] questions one by one, or the windows of one [series].
+    """Return how often is asked: [epochs] questions one by one, or the windows of one [schedule].
 
     Where devices toss no sampling coin (`tosses` False) it holds for a window.
 
     Raises:
         ScenarioError: both tables, an unknown key or one outside its range, an outage that is no pair of windows.
     """
-    if not root.has("series"):
+    if not root.has("schedule"):
         table = root.section("epochs", ("count", "device_epsilon"))
         count = table.integer("count", 1, MOST_WINDOWS, 1)
         return Epochs(count=count, device_epsilon=table.optional("device_epsilon", _LEDGER))
     if root.has("epochs"):
         raise root.wrong("epochs", "and series are both given; ask one by one or as a series")
-    table = root.section("series", SERIES_KEYS)
+    table = root.section("schedule", SERIES_KEYS)
     coin = _COINS[table.choice("coin", tuple(_COINS), "window")]
-    series = Series(
+    series = StandingQuestion(
         schedule=schedule_of(
             windows := table.integer("windows", 1, MOST_WINDOWS),
             table.integer("every_s", 1, 10**8, 3600),

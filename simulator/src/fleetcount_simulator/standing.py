@@ -14,7 +14,7 @@ from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_protocol.series.fields import Coin, Schedule
 from numpy.typing import NDArray
 
-__all__ = ["Coin", "Series", "schedule_of", "stays"]
+__all__ = ["Coin", "StandingQuestion", "schedule_of", "stays"]
 
 Integers = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ _STEP: Final = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class StandingQuestion:
     """One question asked in every window of a schedule, on one reservation.
 
     `schedule.first` counts from the midnight before the population's first day. `epsilon` at `delta` is the promise of
@@ -74,7 +74,7 @@ def schedule_of(windows: int, every_s: int, first_s: int) -> Schedule:
     return Schedule(first=first_s, every_s=every_s, windows=windows, round_one_s=0, round_two_s=0, expiry_s=0)
 
 
-def stays(series: Series, start: int, stop: int) -> tuple[Integers, Integers]:
+def stays(series: StandingQuestion, start: int, stop: int) -> tuple[Integers, Integers]:
     """Return the window in which each of the devices start..stop-1 joins, and the one from which on it is gone.
 
     A share `joins` comes later than window 0, at a window uniform over the others; a share `leaves` goes, at a window

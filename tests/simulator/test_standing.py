@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_simulator.series import Coin, Series, schedule_of, stays
+from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of, stays
 
 
-def series(coin: Coin = Coin.WINDOW, windows: int = 72, **more: Any) -> Series:
+def series(coin: Coin = Coin.WINDOW, windows: int = 72, **more: Any) -> StandingQuestion:
     settings: dict[str, Any] = {"epsilon": None, "delta": Fraction(1, 10**9)}
     schedule = schedule_of(windows, 3600, more.pop("start_s", 0))
-    return Series(schedule=schedule, coin=coin, **(settings | more))
+    return StandingQuestion(schedule=schedule, coin=coin, **(settings | more))
 
 
 @pytest.mark.parametrize(("coin", "units"), [(Coin.WINDOW, (1,) * 30), (Coin.DAY, (18, 12)), (Coin.SERIES, (30,))])

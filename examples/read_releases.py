@@ -1,4 +1,4 @@
-"""Read a folder that `fleetcount question release` keeps: python read_series.py DIRECTORY [TRUSTED.toml].
+"""Read a folder that `fleetcount question release` keeps: python read_releases.py DIRECTORY [TRUSTED.toml].
 
 Signatures and the chain are checked when it is read; with TRUSTED.toml against keys that you trust.
 """
@@ -9,8 +9,8 @@ import fleetcount as fc
 
 if __name__ == "__main__":
     if not 2 <= len(sys.argv) <= 3:
-        sys.exit("read_series.py: give the directory of records, and if you have them the keys you trust")
-    series = fc.read_series(sys.argv[1], fc.read_keys(sys.argv[2]) if sys.argv[2:] else None)
+        sys.exit("read_releases.py: give the directory of records, and if you have them the keys you trust")
+    series = fc.read_releases(sys.argv[1], fc.read_keys(sys.argv[2]) if sys.argv[2:] else None)
     first, last = series.windows[0], series.windows[-1]
     print(series)
     print(f"all cells in window {last}: {series.sum(windows=last)}")
