@@ -179,4 +179,4 @@ def _given_window(start: str, schedule: Schedule) -> int:
 
 def _opening_from(schedule: Schedule, moment: float) -> int:
     """Return the first window that opens at a moment or later; beyond the last if there is none."""
-    return max(0, ceil((moment - schedule.first) / schedule.every_s))
+    return max(0, ceil((moment - schedule.opens(0)) / schedule.every_s))

@@ -252,7 +252,7 @@ def _chain_lines(chain: "Chain", orders: "Sequence[SeriesOrder] | None", now: fl
         yield one_line(f"missing: {spans}: {reason}")
     for reason, spans in by_reason(chain.pending):
         yield one_line(f"no record: {spans}: {reason}; the next record will say why")
-    following = max(0, -(-int(now - series.schedule.first) // series.schedule.every_s))
+    following = max(0, -(-int(now - series.schedule.opens(0)) // series.schedule.every_s))
     if following < windows and orders is None:
         yield "whether windows ahead are paused or stopped is not known: nobody who knows it answers"
     yield from _ahead(series, orders or (), following, now)

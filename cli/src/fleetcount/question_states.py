@@ -40,7 +40,7 @@ def show_states(config_path: Path, series: Series, index: int | None, now: float
     """
     schedule, walk = series.schedule, series.drill_down
     if index is None:
-        index = min(schedule.windows - 1, max(0, int(now - schedule.first) // schedule.every_s))
+        index = min(schedule.windows - 1, max(0, int(now - schedule.opens(0)) // schedule.every_s))
     if index >= schedule.windows:
         raise UsageError(f"--window is {index}, allowed: 0 to {schedule.windows - 1}")
     if walk is not None and walk.step_of(index):

@@ -67,7 +67,7 @@ class KnownSeries:
     def next_window(self, after: int, now: float) -> int | None:
         """Return the first window behind `after` whose first round is not over and that no order skips."""
         schedule = self.series.schedule
-        soonest = (int(now) - schedule.round_one_s - schedule.first) // schedule.every_s
+        soonest = (int(now) - schedule.round_one_s - schedule.opens(0)) // schedule.every_s
         for index in range(max(after + 1, soonest), schedule.windows):
             if schedule.opens(index) + schedule.round_one_s > now and not self.skips(index):
                 return index
