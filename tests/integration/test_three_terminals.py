@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.config import load_config
-from fleetcount_aggregator.tasks.status import read_status
 
 from tests.support.processes import ChildProcess, pace, wait_until, without_numba
 from tests.support.wire_reader import verify_record
@@ -194,47 +192,3 @@ async def device(directory: Path, number: int) -> tuple[int, str]:
             break
         await asyncio.sleep(0.2)
     return process.returncode or 0, out.decode()
-
-
-async def test_a_leader_that_dies_as_it_fixes_the_start_asks_the_same_question_once_it_is_back(
-    tmp_path: Path, slowness: float
-) -> None:
-    one, window = (int(seconds * slowness) for seconds in (5, 9))
-    spec = SPEC.format(opens=0, one=one, window=window)
-    counted = f'opens = "{int(25 * slowness)} s after submission"\nsubmit_by = "in 1 h"'
-    (tmp_path / "speed.toml").write_text(spec.replace('opens = "in 0 s"', counted))
-    for number in range(1, 5):
-        (tmp_path / "d" / "devices" / f"{number:04d}" / "speed.json").write_text("45")
-    run(tmp_path, "question", "create", "--spec", "speed.toml", "--output", "speed.question")
-    for name in ("alpha", "beta"):
-        run(tmp_path, "question", "sign", "--config", f"d/{name}/aggregator.toml", "speed.question")
-    run(tmp_path, "question", "submit", "--config", "d/alpha/aggregator.toml", "speed.question")
-    serve = [sys.executable, "-m", "fleetcount", "aggregator", "serve", "--config"]
-    alpha, beta = (
-        ChildProcess.of(name, [*serve, str(tmp_path / "d" / name / "aggregator.toml")], tmp_path, without_numba())
-        for name in ("alpha", "beta")
-    )
-
-    def start() -> int | None:
-        place = load_config(tmp_path / "d" / "alpha" / "aggregator.toml", os.environ).store_place
-        (known,) = read_status(place).series
-        return known.orders[0].order.start
-
-    try:
-        alpha.start("series.after_install_store")
-        alpha.ended()
-        before = start()
-        beta.start()
-        alpha.start()
-        beta.ready()
-        alpha.ready()
-        devices = await asyncio.gather(*(device(tmp_path, number) for number in range(1, 5)))
-        assert [code for code, _ in devices] == [0] * 4, devices
-        result = run(tmp_path, *release(tmp_path, "out"), "--wait", str(int(60 * slowness)))
-        assert start() == before is not None
-        assert "\nPrivacy:\n" in result
-        record = json.loads((tmp_path / "out" / "release.json").read_text())
-        assert len(record["cells"]) == 3
-    finally:
-        for child in (alpha, beta):
-            child.reap()
