@@ -75,8 +75,10 @@ def tasks() -> list[dict[str, Any]]:
 def series() -> list[dict[str, Any]]:
     """Return series of every kind with the tasks and verify keys of some of their windows."""
     found = []
-    for name, made in series_samples.every_series().items():
-        signed = series_samples.sign_everywhere(made)
+    every = series_samples.every_series() | {"from_submission": series_samples.submitted_series()}
+    for name, unstarted in every.items():
+        signed = series_samples.sign_everywhere(unstarted)
+        made = unstarted if unstarted.schedule.submission is None else unstarted.started(series_samples.FIRST + 3_600)
         last = made.schedule.windows - 1
         survivors = {1: (1, 5), last: (4, 23)} if made.drill_down else {}
         tasks = [derive.window_task(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})]
@@ -85,7 +87,8 @@ def series() -> list[dict[str, Any]]:
                 "name": name,
                 "canonical": made.canonical.hex(),
                 "series_id": made.series_id.hex(),
-                "series": series_json.series_to_json(made),
+                "series": series_json.series_to_json(unstarted),
+                **({} if unstarted is made else {"start": made.schedule.first}),
                 "seed": series_samples.SEED.hex(),
                 "signatures": [signature.hex() for signature in signed.signatures],
                 "file": signed_series_file.encode_signed_series(signed).hex(),
@@ -193,19 +196,29 @@ def greeting_bytes() -> list[dict[str, Any]]:
 
 
 def order_files() -> list[dict[str, Any]]:
-    """Return orders about one series, given one after the other, with the windows skipped after each."""
-    made = series_samples.sampling_series()
-    steps = (
-        ("pause", 1, orders.OrderAction.PAUSE, 10, 0),
-        ("resume", 2, orders.OrderAction.RESUME, 24, 0),
-        ("pause_again", 3, orders.OrderAction.PAUSE, 300, 0),
-        ("resume_before", 4, orders.OrderAction.RESUME, 290, 0),
-        ("stop", 1, orders.OrderAction.STOP, 500, 1),
-        ("pause_last", 9, orders.OrderAction.PAUSE, 490, 0),
-    )
+    """Return orders about a series, given one after the other, with the windows skipped after each; then of another."""
+    return [
+        *_orders_of(series_samples.sampling_series(), _STEPS),
+        *_orders_of(series_samples.submitted_series(), (("pause_after_start", 2, orders.OrderAction.PAUSE, 3, 0),)),
+    ]
+
+
+_STEPS = (
+    ("pause", 1, orders.OrderAction.PAUSE, 10, 0),
+    ("resume", 2, orders.OrderAction.RESUME, 24, 0),
+    ("pause_again", 3, orders.OrderAction.PAUSE, 300, 0),
+    ("resume_before", 4, orders.OrderAction.RESUME, 290, 0),
+    ("stop", 1, orders.OrderAction.STOP, 500, 1),
+    ("pause_last", 9, orders.OrderAction.PAUSE, 490, 0),
+)
+
+
+def _orders_of(made: Any, steps: Any) -> list[dict[str, Any]]:
     given, found = [], []
-    for name, number, action, window, place in steps:
-        order = series_samples.order(made, number, action, window, place)
+    named = [(name, series_samples.order(made, *given), given[-1]) for name, *given in steps]
+    if made.schedule.submission is not None:
+        named.insert(0, ("start", series_samples.start_order(made, series_samples.FIRST + 3_600), 0))
+    for name, order, place in named:
         signed = orders.sign_order(order, samples.signing_key(place))
         data = orders.encode_signed_order(signed)
         given.append(order)

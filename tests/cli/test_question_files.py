@@ -376,3 +376,62 @@ def test_hexagons_have_no_frame(fleetcount: Callable, deployed: Path) -> None:
 
     assert refused.code == 2
     assert "domain.frame" in refused.err
+
+
+COUNTED = SPEC.replace('opens = "in 10 min"', 'opens = "20 s after submission"\nsubmit_by = "in 2 h"')
+
+
+def test_a_question_may_be_counted_from_its_submission(fleetcount: Callable, deployed: Path) -> None:
+    (deployed / "spec.toml").write_text(COUNTED)
+    made = fleetcount(*CREATE)
+
+    assert "720 windows, one every 1 h, the first 20 s after it is submitted, by" in made.out
+    schedule = read_question(deployed / "q.question").series.schedule
+    signed = schedule.submission
+    assert (schedule.first, signed is not None and signed.delay_s) == (None, 20)
+    assert signed is not None
+    assert 7_200 - 60 <= signed.latest - signed.earliest <= 7_200 + 60
+    shown = json.loads((deployed / "q.json").read_text())["schedule"]
+    assert (shown["delay_s"], shown["latest_start"]) == (20, signed.latest)
+    assert "first" not in shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('submit_by = "in 2 h"', "", "schedule.submit_by is missing"),
+        ('submit_by = "in 2 h"', "submit_by = 2020-01-01T00:00:00Z", "allowed is a time from now on"),
+        ('"20 s after submission"', '"in 20 s"', "submit_by is given without schedule.opens"),
+        ('"20 s after submission"', '"20 after submission"', "submit_by is given without"),
+        ("windows = 720", 'until = "in 9 h"', "schedule.until is a time, and opens is counted from submission"),
+        ("windows = 720", 'windows = 720\ncoin = "day"', "coin is 'day'; allowed is 'window' or 'series' where opens"),
+        ('"20 s after submission"', '"401 d after submission"', "allowed is at most 400 d after submission"),
+    ],
+)
+def test_a_schedule_counted_from_submission_is_refused_by_key(
+    fleetcount: Callable, deployed: Path, old: str, new: str, why: str
+) -> None:
+    (deployed / "spec.toml").write_text(COUNTED.replace(old, new))
+
+    refused = fleetcount(*CREATE)
+
+    assert (refused.code, why in refused.error_line) == (2, True), refused
+
+
+def test_a_question_that_had_to_be_submitted_before_is_refused_and_its_seed_stays(
+    fleetcount: Callable, deployed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (deployed / "spec.toml").write_text(COUNTED)
+    assert fleetcount(*CREATE).code == 0
+    for name in ("alpha", "beta"):
+        assert fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question").code == 0
+    signed = read_question(deployed / "q.question").series.schedule.submission
+    assert signed is not None
+    late = SimpleNamespace(time=lambda: float(signed.latest - 19))
+    monkeypatch.setattr("fleetcount.question_commands.time", late)
+
+    refused = fleetcount("question", "submit", "--config", "dep/alpha/aggregator.toml", "q.question")
+
+    assert (refused.code, "the question had to be submitted by" in refused.error_line) == (2, True)
+    assert (deployed / "q.seed").is_file()
+    assert list((deployed / "dep" / "alpha" / "tasks").iterdir()) == []

@@ -24,7 +24,9 @@ class Asked:
         self.series: Series = read_question(town.root / "q.question").series
 
     def order(self, action: str, *more: str, by: str = "alpha") -> Any:
-        return self._fleetcount("question", action, "--config", f"dep/{by}/aggregator.toml", *more, "q.question")
+        sure = ("--yes",) if action == "stop" else ()
+        config = ("--config", f"dep/{by}/aggregator.toml")
+        return self._fleetcount("question", action, *config, *more, *sure, "q.question")
 
     def orders(self, by: str = "alpha") -> list[str]:
         return sorted(path.name for path in (self.town.root / "dep" / by / "tasks").glob("q.0*"))
@@ -162,3 +164,18 @@ async def test_what_a_stranger_signed_takes_no_number(asked: Asked) -> None:
     refused = asked.town.root / "dep" / "alpha" / "tasks" / "forged.refused"
     assert refused.read_text() == "signature of alpha under order 4294967295 does not verify\n"
     assert asked.orders() == ["q.0001.order"]
+
+
+async def test_a_stop_says_first_what_stays_charged_and_writes_nothing_without_a_word(asked: Asked) -> None:
+    unsure = asked._fleetcount("question", "stop", "--config", "dep/alpha/aggregator.toml", "q.question")
+    assert unsure.code != 0
+    assert asked.orders() == []
+
+    stop = asked.order("stop", "--from", "9", by="beta")
+    assert "this ends question 'Where are you now?' for good, at all aggregators, from window 9 on" in stop.out
+    assert "each aggregator (alpha, beta): epsilon" in stop.out
+    assert "windows 0 to 8" in stop.out
+    assert "each device: what it reserved for windows 9 to 719 comes back" in stop.out
+    whole = asked.order("stop", "--from", "0")
+    assert "all of it comes back" in whole.out
+    assert "each device: what it reserved comes back; nothing was answered" in whole.out

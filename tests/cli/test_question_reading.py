@@ -48,7 +48,8 @@ class Running:
         return [line for line in ran.out.splitlines() if not line.startswith("20")]
 
     async def operator(self, *arguments: str) -> None:
-        ran = await self.command(arguments[0], "--config", "dep/alpha/aggregator.toml", *arguments[1:], "q.question")
+        given = (*arguments[1:], "--yes") if arguments[0] == "stop" else arguments[1:]
+        ran = await self.command(arguments[0], "--config", "dep/alpha/aggregator.toml", *given, "q.question")
         assert ran.code == 0, ran
 
     async def answer(self, index: int) -> None:

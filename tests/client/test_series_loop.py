@@ -25,8 +25,8 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.series.orders import OrderAction, sign_order
+from fleetcount_protocol.series.fields import Coin, Submission
+from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_transport import failpoints
@@ -638,3 +638,78 @@ async def test_how_a_question_ended_is_said_again_and_one_that_is_over_was_misse
     assert kinds == [[OutcomeKind.DELIVERED], [OutcomeKind.DELIVERED], [OutcomeKind.MISSED]]
     assert len(device.spool.charges()) == 1
     assert len(world.report_ids(window_task(answered_once.signed.series, 0), 2)) == 1
+
+
+# A series that is counted from submission: its windows are those of the leader's start.
+
+
+def submitted(world: Deployment) -> Series:
+    signed = Submission(delay_s=5, earliest=START, latest=START + 600)
+    return world.series(schedule=replace(world.series().schedule, first=None, submission=signed))
+
+
+def start_of(world: Deployment, series: Series, start: int, by: int = 0) -> SeriesOrder:
+    made = world.order(series, 1, OrderAction.PAUSE, 0, by)
+    return replace(made, action=OrderAction.START, start=start)
+
+
+async def test_a_device_answers_the_windows_that_follow_from_the_leaders_start(tmp_path: Path) -> None:
+    world = Deployment()
+    series = submitted(world)
+    world.offers = [world.offer(series, start_of(world, series, START + 60))]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    outcomes = await device.answer()
+
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 4
+    assert answered(world, series.started(START + 60)) == [0, 1, 2, 3]
+    assert [charge.asked_at for charge in device.spool.charges()] == [
+        series.started(START + 60).schedule.opens(index) for index in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    "start", [None, (START + 601, 0), (START - 1, 0), (START + 60, 1)], ids=["none", "late", "early", "helper"]
+)
+async def test_a_device_takes_no_question_without_a_start_that_all_signed(
+    tmp_path: Path, start: tuple[int, int] | None
+) -> None:
+    world = Deployment()
+    series = submitted(world)
+    offer = world.offer(series, *(() if start is None else (start_of(world, series, *start),)))
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    (refused,) = device.series.take([offer]).values()
+    (outcome,) = await device.answer_series(offer)
+
+    assert (refused.kind, refused.rule) == (OutcomeKind.REFUSED, "aggregators")
+    assert "no start of its leader is known" in refused.reason
+    assert (outcome.kind, outcome.reason) == (refused.kind, refused.reason)
+    assert (device.series.rows(), device.spool.charges()) == ((), ())
+
+
+async def test_a_second_start_moves_nothing_of_what_a_device_reserved(tmp_path: Path) -> None:
+    world = Deployment()
+    series = submitted(world)
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+    device.series.take([world.offer(series, start_of(world, series, START + 60))])
+    before = device.spool.charges()
+
+    device.series.take([world.offer(series, start_of(world, series, START + 300))])
+
+    known = device.series.joined(series.series_id)
+    assert known is not None
+    assert known.series.schedule.opens(0) == START + 60
+    assert device.spool.charges() == before != ()
+
+
+async def test_a_start_for_fixed_times_is_not_taken_and_the_question_is_answered(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    assert device.series.take([world.offer(series, start_of(world, series, START + 60))]) == {}
+
+    known = device.series.joined(series.series_id)
+    assert known is not None
+    assert (known.offer.orders, known.series.schedule) == ((), series.schedule)

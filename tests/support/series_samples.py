@@ -11,7 +11,7 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule
+from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule, Submission
 from fleetcount_protocol.series.key_list import KeyList, ListedKey
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder
 from fleetcount_protocol.series.series import Series, SignedSeries
@@ -28,6 +28,9 @@ FIRST = 20_820 * 86_400
 HOURLY = Schedule(first=FIRST, every_s=3_600, windows=720, round_one_s=600, round_two_s=600, expiry_s=86_400)
 
 DAILY = Schedule(first=FIRST, every_s=86_400, windows=7, round_one_s=3_600, round_two_s=0, expiry_s=3_600)
+LATEST = FIRST + 10 * 86_400
+SUBMITTED = replace(HOURLY, first=None, submission=Submission(delay_s=20, earliest=FIRST, latest=LATEST))
+"""Counted from submission: it starts within ten days."""
 GEOMETRIC = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20))
 
 GAUSSIAN = Release(
@@ -60,6 +63,11 @@ def sampling_series(parties: int = 2, **changes: Any) -> Series:
         "verify_seed_digest": Digest(hashlib.sha256(SEED).digest()),
     }
     return Series(**(fields | changes))
+
+
+def submitted_series(parties: int = 2, **changes: Any) -> Series:
+    """Return the month of `sampling_series` counted from its submission, not started, with the named fields changed."""
+    return sampling_series(parties, **({"schedule": SUBMITTED} | changes))
 
 
 def one_round_series(mode: Mode, **changes: Any) -> Series:
@@ -155,6 +163,12 @@ def order(series: Series, number: int, action: OrderAction, from_window: int, po
         aggregator_id=series.aggregators[position].aggregator_id,
         from_window=from_window,
     )
+
+
+def start_order(series: Series, start: int, position: int = 0) -> SeriesOrder:
+    """Return the start of a series by the aggregator at `position`: the leader's is the one that counts."""
+    made = order(series, 1, OrderAction.PAUSE, 0, position)
+    return replace(made, action=OrderAction.START, start=start)
 
 
 def window_record(series: Series, index: int, **changes: Any) -> ReleaseRecord:

@@ -60,7 +60,7 @@ from fleetcount_aggregator.trust import trusted_by
 from fleetcount_aggregator.verification.compile_ahead import compile_ahead
 from fleetcount_aggregator.verification.workers import ProcessWorkers
 
-__all__ = ["Core", "build_identity", "repair", "run", "serve"]
+__all__ = ["Core", "build_identity", "limits_of", "repair", "run", "serve"]
 
 _COMPILING_AFTER_S: Final = 60.0
 """A program that has started first answers those who wait for it; one that soon ends compiles nothing."""
@@ -206,7 +206,7 @@ async def _context(
         keys=keys,
         clock=AnchoredClock(),
         workers=workers,
-        limits=_limits(config),
+        limits=limits_of(config),
         noise=SystemNoise(SystemRandom()),
         failpoints=failpoints,
         metrics=metrics,
@@ -248,7 +248,8 @@ def _store(
     return SqlStore.over(engine, place.file, keys.at_rest, keys.former)
 
 
-def _limits(config: AggregatorConfig) -> Limits:
+def limits_of(config: AggregatorConfig) -> Limits:
+    """Return the limits of an operator's configuration, by which questions are judged and charged."""
     limits = config.limits
     return Limits(
         largest_epsilon=limits.largest_epsilon,

@@ -142,8 +142,8 @@ def _refusals(spool: "Spool") -> Iterator[tuple[float, str]]:
 def _about(known: "KnownSeries", row: "SeriesRow", spool: "Spool") -> Iterator[str]:
     schedule, one = known.asked.schedule, known.asked
     yield (
-        f"{schedule.windows} windows from {time_text(schedule.first)} to {time_text(schedule.end)} about {one.signal},"
-        f" one every {schedule.every_s} s; a coin holds for a {one.coin.name.lower()}"
+        f"{schedule.windows} windows from {time_text(schedule.opens(0))} to {time_text(schedule.end)} about"
+        f" {one.signal}, one every {schedule.every_s} s; a coin holds for a {one.coin.name.lower()}"
     )
     held = _reserved(spool, row.series_id)
     if held:

@@ -72,7 +72,9 @@ def create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) ->
     \b
     [question]      name, deployment, signal, mode, min_batch_size
     [domain]        how the signal becomes a value
-    [schedule]      opens ("in 20 s" or a time) and window, the length of a window with both rounds;
+    [schedule]      opens, a time, "in 20 s" from now, or "20 s after submission" with submit_by, the last
+                    time to submit: then reading and signing may take as long as they like; window, the
+                    length of a window with both rounds;
                     for many windows also every, and windows or until: their times are UTC
     [mechanism]     how a device answers
     [release]       kind (without it geometric for one window, gaussian for many), and one of
@@ -133,7 +135,8 @@ def sign(config_path: Path, path: Path, explain: bool) -> None:
 def submit(config_path: Path, path: Path) -> None:
     """Check all signatures and the seed, and put both files into the leader's task directory.
 
-    The leader removes its copy of the seed once the question is stored. Delete yours then.
+    A question that is counted from submission starts now: the leader fixes its times as it installs it, once; submitted
+    again it keeps them. The leader removes its copy of the seed once the question is stored. Delete yours then.
     """
     from fleetcount.question_files import operator_of, seed_path, submit_question
 
@@ -153,19 +156,27 @@ def _order_command(action: str, short: str, text: str) -> None:
         metavar="WINDOW|TIME",
         help="A window's number, or a time in UTC (2026-12-01T08:00Z). Default: the next that can still be skipped.",
     )
+    @click.option("--yes", is_flag=True, help="Do not ask before a question is stopped.", hidden=action != "stop")
     @click.argument("path", metavar="NAME.question", type=_FILE)
-    def order(config_path: Path, start: str | None, path: Path) -> None:
+    def order(config_path: Path, start: str | None, yes: bool, path: Path) -> None:
         from fleetcount_protocol.series.orders import OrderAction
 
+        from fleetcount.exits import RefusedByPolicyError
         from fleetcount.question_files import operator_of, read_question
-        from fleetcount.question_order_files import give_order
+        from fleetcount.question_order_files import give_order, stop_lines
 
         _check_name(path)
-        asked = read_question(path).series
-        kind = OrderAction[action.upper()]
-        target, given = give_order(asked, operator_of(config_path), kind, start, time.time(), path.stem)
-        opens = utc(asked.schedule.opens(given.from_window))
-        click.echo(f"{action} from window {given.from_window} on, which opens {opens}: order {given.number}, {target}")
+        asked, operator, kind = read_question(path).series, operator_of(config_path), OrderAction[action.upper()]
+        given = give_order(asked, operator, kind, start, time.time(), path.stem)
+        if kind is OrderAction.STOP:
+            for line in stop_lines(given, operator):
+                click.echo(line)
+            if not yes and not click.confirm("Stop it?"):
+                raise RefusedByPolicyError("not stopped; nothing was written")
+        given.write()
+        window, number = given.order.from_window, given.order.number
+        opens = utc(given.series.schedule.opens(window))
+        click.echo(f"{action} from window {window} on, which opens {opens}: order {number}, {given.target}")
 
 
 _order_command(
@@ -190,8 +201,10 @@ _order_command(
     "End this operator's part, and with it the question.",
     """Sign an order that ends this operator's part from a window on, and put it into its aggregator's task directory.
 
-    Run by any operator: without its part no window can be opened. Nothing follows a stop. Devices get back what they
-    have reserved for windows that are no longer asked, where nothing of the same toss was sent.
+    Run by any operator: without its part no window can be opened. Nothing follows a stop. Says first what stays charged
+    and what comes back, at aggregators and devices, and asks; a question that is stopped before its first window costs
+    nothing. Devices get back what they have reserved for windows that are no longer asked, where nothing of the same
+    toss was sent.
     """,
 )
 

@@ -182,7 +182,7 @@ def _check_before_signing(series: Series, operator: Operator) -> None:
         if known is None:
             raise RefusedByPolicyError(f"aggregator {one.aggregator_id!r} is not among this configuration's [[peers]]")
         own = one.aggregator_id == operator.aggregator_id
-        keys = known.keys[-1:] if own else known.keys_at(series.schedule.first)
+        keys = known.keys[-1:] if own else known.keys_at(series.schedule.latest_start)
         if known.operator != one.operator or one.signing_public_key not in keys:
             raise RefusedByPolicyError(f"aggregator {one.aggregator_id!r} has another operator or key than configured")
     if series.min_batch_size < config.limits.smallest_min_batch_size:
@@ -210,7 +210,10 @@ def submit_question(path: Path, operator: Operator, now: float) -> Path:
         raise UsageError(f"{path} is not signed by {', '.join(missing)}; each operator runs 'fleetcount question sign'")
     with _named(path):
         verify_signed_series(signed, operator.trusted)
-    closes = series.first_window.round_one_closes
+    closes, counted = series.first_window.round_one_closes, series.schedule.submission
+    if counted is not None and now + counted.delay_s > counted.latest:
+        late = utc(counted.latest - counted.delay_s)
+        raise UsageError(f"it is {utc(now)}, the question had to be submitted by {late}; create it anew")
     if now >= closes:
         raise UsageError(f"round one of the first window closed at {utc(closes)}; create the question anew")
     seed = read_bytes(seed_path(path), largest=VERIFY_KEY_BYTES)
@@ -269,13 +272,21 @@ def describe_question(signed: SignedSeries, width: int, *, explain: bool = False
 
 def _schedule_lines(series: Series) -> Iterator[str]:
     schedule, first = series.schedule, series.first_window
-    if schedule.windows == 1:
+    if schedule.first is None and (counted := schedule.submission) is not None:
+        many = f"{schedule.windows:,} windows, one every {_length_text(schedule.every_s)}"
+        yield (
+            f"{'one window' if schedule.windows == 1 else many}, the first {_length_text(counted.delay_s)} after it is "
+            f"submitted, by {utc(counted.latest)} at the latest; each takes answers for "
+            f"{_length_text(schedule.round_one_s + schedule.round_two_s)}"
+        )
+    elif schedule.windows == 1:
         closes = f"round one {utc(first.round_one_opens)} to {utc(first.round_one_closes)}"
         yield f"one window: {closes}, last close {utc(first.round_two_closes)}"
     else:
         yield (
-            f"{schedule.windows:,} windows, one every {_length_text(schedule.every_s)}, from {utc(schedule.first)} to "
-            f"{utc(schedule.end)}; each takes answers for {_length_text(schedule.round_one_s + schedule.round_two_s)}"
+            f"{schedule.windows:,} windows, one every {_length_text(schedule.every_s)}, from {utc(schedule.opens(0))} "
+            f"to {utc(schedule.end)}; each takes answers for "
+            f"{_length_text(schedule.round_one_s + schedule.round_two_s)}"
         )
     if (walk := series.drill_down) is not None:
         yield (
@@ -311,9 +322,10 @@ def _privacy_lines(series: Series, *, explain: bool) -> list[str]:
 def default_answer(series: Series) -> str:
     """Return in a sentence whether a device with default limits, which allows such questions at all, takes part."""
     policy = OwnerPolicy(signals=frozenset({series.signal}), allow_direct=True, allow_one_sided=True)
+    series = series.at_latest()
     refusal = judge_series(policy, series, window_task(series, 0))
     if refusal is None:
-        charges = charges_of_series(series, policy, series.schedule.first, -inf)
+        charges = charges_of_series(series, policy, series.schedule.opens(0), -inf)
         refusal = Ledger().judge(policy, charges)
     if refusal is None:
         return "A device with default limits that allows such questions takes all of it."

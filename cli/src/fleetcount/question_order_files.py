@@ -4,7 +4,8 @@ Reads the aggregator's store and task directory, writes into the latter; it must
 decides about every order again: what is checked here is checked so that the operator hears of it at once.
 """
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 from pathlib import Path
@@ -21,6 +22,7 @@ from fleetcount_protocol.series.orders import (
     encode_signed_order,
     sign_order,
     skipped_windows,
+    started_series,
     stopped_at,
     verify_order,
 )
@@ -36,17 +38,35 @@ if TYPE_CHECKING:
     from fleetcount_aggregator.host.store_place import StorePlace
     from fleetcount_aggregator.tasks.status import SeriesLine
 
-__all__ = ["give_order"]
+__all__ = ["GivenOrder", "give_order", "installed_question", "stop_lines"]
 
 _FILE_BYTES: Final = MAX_ORDER_BYTES + 128
 _MARGIN_S: Final = 5
 """An aggregator looks into its task directory every second: a window decided about sooner is not named by default."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenOrder:
+    """An order that its operator may give: `series` with its start, and the file in the task directory it goes to."""
+
+    order: SeriesOrder
+    series: Series
+    target: Path
+    signed: bytes
+
+    def write(self) -> None:
+        """Put the order where the aggregator takes it.
+
+        Raises:
+            UsageError, MachineError: the file is there already, or cannot be written.
+        """
+        write_file(self.target, self.signed, overwrite=False)
+
+
 def give_order(
     series: Series, operator: Operator, action: OrderAction, start: str | None, now: float, name: str
-) -> tuple[Path, SeriesOrder]:
-    """Write an order of this operator into its aggregator's task directory; return the file and the order.
+) -> GivenOrder:
+    """Return a signed order of this operator that its aggregator may take; nothing is written yet.
 
     `start` is a window's index, or a time in UTC, which means the first window that opens then or later; None is the
     first window that the aggregator has not decided about. `name` is how the question's file is called, without suffix.
@@ -65,8 +85,9 @@ def give_order(
         raise RefusedByPolicyError(
             f"{action.name.lower()} is for the leader, {leader!r}; {own!r} may stop its own part"
         )
-    installed = _installed(series, config.store_place)
+    installed = installed_question(series, config.store_place)
     directory = config.aggregator.task_directory
+    series = started_series(series, (one.order for one in installed.orders))
     taken = [one.order for one in installed.orders if one.order.aggregator_id == own]
     dropped = _dropped(directory, series, operator)
     given = [*taken, *(order for path, order in dropped if not path.with_suffix(".refused").exists())]
@@ -81,11 +102,41 @@ def give_order(
     _check_changes(series, order, {one.order for one in installed.orders} | set(given))
     target = directory / f"{name}.{order.number:04}.order"
     key = load_signing_key(config.keys.signing_key_file)
-    write_file(target, encode_signed_order(sign_order(order, key)), overwrite=False)
-    return target, order
+    return GivenOrder(order=order, series=series, target=target, signed=encode_signed_order(sign_order(order, key)))
 
 
-def _installed(series: Series, place: "StorePlace") -> "SeriesLine":
+def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
+    """Yield what a stop leaves charged and what it gives back, by party, before it is given."""
+    from fleetcount_aggregator.app import limits_of
+    from fleetcount_aggregator.tasks.period_budget import series_charge, spent_from
+
+    series, window = given.series, given.order.from_window
+    last, limits = series.schedule.windows - 1, limits_of(operator.config)
+    opens = utc(series.schedule.opens(window))
+    yield f"this ends question {series.name!r} for good, at all aggregators, from window {window} on, opening {opens}"
+    charges = [series_charge(series), series_charge(series, window)]
+    whole, kept = (spent_from(series.schedule.opens(0), [one], limits).get(one.signal, 0) for one in charges)
+    everyone = f"each aggregator ({', '.join(one.aggregator_id for one in series.aggregators)})"
+    if window == 0:
+        yield f"{everyone}: epsilon {whole} on {series.signal} was charged, all of it comes back"
+        yield "each device: what it reserved comes back; nothing was answered"
+        return
+    yield (
+        f"{everyone}: epsilon {whole} on {series.signal} was charged for {last + 1} windows; {kept} stays, for windows"
+        f" 0 to {window - 1} and what shares a toss with them"
+    )
+    yield (
+        f"each device: what it reserved for windows {window} to {last} comes back where nothing of the same toss was"
+        " sent; what it answered stays charged"
+    )
+
+
+def installed_question(series: Series, place: "StorePlace") -> "SeriesLine":
+    """Return what an operator's own aggregator knows of a question.
+
+    Raises:
+        RefusedByPolicyError: it is not installed there.
+    """
     from fleetcount_aggregator.tasks.status import read_status
 
     found = read_status(place).series if place.url is not None or place.file.is_file() else ()
@@ -179,4 +230,4 @@ def _given_window(start: str, schedule: Schedule) -> int:
 
 def _opening_from(schedule: Schedule, moment: float) -> int:
     """Return the first window that opens at a moment or later; beyond the last if there is none."""
-    return max(0, ceil((moment - schedule.first) / schedule.every_s))
+    return max(0, ceil((moment - schedule.opens(0)) / schedule.every_s))

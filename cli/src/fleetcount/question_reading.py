@@ -38,6 +38,7 @@ _QUESTION: Final = click.option(
     "--question", "path", required=True, metavar="NAME.question", type=_FILE, help="The question's file."
 )
 _LOOK_S: Final = 1.0
+NOT_STARTED: Final = "it is counted from submission, and no aggregator that answers has it, at least not yet"
 _DONE: Final = ("released", "aborted")
 
 
@@ -135,22 +136,20 @@ def _release_one(
     signed: "SignedSeries", reader: "Reader", output: Path, wait_s: int, *, explain: bool, as_json: bool
 ) -> None:
     from fleetcount_protocol.release import record_to_json
-    from fleetcount_protocol.series.derive import window_task
 
     from fleetcount.release_report import checked_record, release_json, statement_lines, table_lines
 
-    task = window_task(signed.series, 0)
-    deadline, told = time.monotonic() + wait_s, False
+    deadline, told, series = time.monotonic() + wait_s, False, signed.series
     while True:
-        answer = asyncio.run(_answer(reader, task))
+        task, answer = asyncio.run(_answer(reader, series))
         if (answer is not None and answer.state.value in _DONE) or time.monotonic() >= deadline:
             break
-        if not told:
+        if not told and task is not None:
             click.echo(f"waiting up to {wait_s} s: the window closes {utc(task.round_two_closes)}", err=True)
             told = True
         time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
-    if answer is None:
-        raise RefusedByPolicyError(f"question {task.name!r} is at no aggregator that answers, at least not yet")
+    if task is None or answer is None:
+        raise RefusedByPolicyError(f"question {series.name!r} is at no aggregator that answers, at least not yet")
     record = checked_record(answer, task, reader.trusted)
     with staged_directory(output) as stage:
         (stage / "release.json").write_text(record_to_json(record, answer.signatures), encoding="utf-8")
@@ -164,11 +163,20 @@ def _release_one(
     show(release_json(record) | {"written": str(output / "release.json")}, lines, as_json=as_json)
 
 
-async def _answer(reader: "Reader", task: "Task") -> "ReleaseAnswer | None":
+async def _answer(reader: "Reader", series: "Series") -> "tuple[Task | None, ReleaseAnswer | None]":
+    """Return the only window of a question and what is known of it; no window before it has started."""
+    from fleetcount_protocol.series.derive import window_task
+    from fleetcount_protocol.series.orders import started_series
+
     from fleetcount.readers import WindowReader
 
-    async with WindowReader(reader, task.aggregators) as asking:
-        return await asking.ask(task.task_id)
+    async with WindowReader(reader, series.aggregators) as asking:
+        if series.schedule.first is None:
+            series = started_series(series, await asking.orders(series))
+        if series.schedule.first is None:
+            return None, None
+        task = window_task(series, 0)
+        return task, await asking.ask(task.task_id)
 
 
 def _release_many(signed: "SignedSeries", reader: "Reader", output: Path, wait_s: int, *, as_json: bool) -> None:
@@ -209,10 +217,17 @@ async def _fetched(
     signed: "SignedSeries", reader: "Reader", chain: "Chain", output: Path | None, now: float
 ) -> "Sequence[SeriesOrder] | None":
     """Follow the chain as far as it goes; return the orders known, None if nobody who knows them answers."""
+    from fleetcount_protocol.series.orders import started_series
+
     from fleetcount.question_records import fetch_windows, save_record
     from fleetcount.readers import WindowReader
 
     async with WindowReader(reader, signed.series.aggregators) as asking:
+        if chain.series.schedule.first is None:
+            orders = await asking.orders(chain.series)
+            chain.series = started_series(chain.series, orders)
+            if chain.series.schedule.first is None:
+                return orders
         async for record, signatures in fetch_windows(chain, asking, reader.trusted, now):
             if output is not None:
                 save_record(output, record, signatures)
@@ -252,7 +267,10 @@ def _chain_lines(chain: "Chain", orders: "Sequence[SeriesOrder] | None", now: fl
         yield one_line(f"missing: {spans}: {reason}")
     for reason, spans in by_reason(chain.pending):
         yield one_line(f"no record: {spans}: {reason}; the next record will say why")
-    following = max(0, -(-int(now - series.schedule.first) // series.schedule.every_s))
+    if series.schedule.first is None:
+        yield f"not started: {NOT_STARTED}"
+        return
+    following = max(0, -(-int(now - series.schedule.opens(0)) // series.schedule.every_s))
     if following < windows and orders is None:
         yield "whether windows ahead are paused or stopped is not known: nobody who knows it answers"
     yield from _ahead(series, orders or (), following, now)

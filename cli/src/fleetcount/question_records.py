@@ -5,7 +5,7 @@ answer from them.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +15,7 @@ from fleetcount_protocol.messages import TaskState
 from fleetcount_protocol.release import ReleaseRecord, record_from_json, record_to_json, verify_record_signatures
 from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.orders import started_by_window
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signed_file import encode_signed_series
 from fleetcount_protocol.series.signing import verify_signed_series
@@ -170,9 +171,10 @@ def kept_chain(
     chain = Chain(signed.series)
     if directory is None:
         return chain
-    known = series_of_records(directory).series.series_id
-    if known != chain.series.series_id:
-        raise UsageError(f"{directory} has the records of question {known}, not {chain.series.series_id}")
+    known = series_of_records(directory).series
+    if known.series_id != chain.series.series_id:
+        raise UsageError(f"{directory} has the records of question {known.series_id}, not {chain.series.series_id}")
+    chain.series = known
     for _ in kept_records(directory, chain):
         pass
     return chain
@@ -190,7 +192,25 @@ def series_of_records(directory: Path) -> SignedSeries:
         raise UsageError(f"{directory} holds no records; fetch them with 'fleetcount question release'")
     signed = read_question(path)
     verify_signed_series(signed, _described(directory, signed.series))
-    return signed
+    return replace(signed, series=_started(directory, signed.series))
+
+
+def _started(directory: Path, series: Series) -> Series:
+    """Return a question with the start that its first kept record says; whether all agree shows as they are followed.
+
+    Raises:
+        UsageError: a file that is no record, or whose window no start that was signed puts there.
+    """
+    for path in _record_files(directory)[:1]:
+        try:
+            return started_by_window(series, record_from_json(read_text(path))[0].task)
+        except FleetcountError as error:
+            raise UsageError(f"{path}: {error}") from error
+    return series
+
+
+def _record_files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("[0-9][0-9][0-9][0-9][0-9].json"))
 
 
 def _described(directory: Path, series: Series) -> dict[AggregatorId, TrustedAggregator]:
@@ -222,7 +242,7 @@ def kept_records(directory: Path, chain: Chain, taken: Taken | None = None) -> I
         SignatureError, CheckFailedError: one that is not what it must be, or is missing from the chain.
     """
     trusted = _described(directory, chain.series)
-    for path in sorted(directory.glob("[0-9][0-9][0-9][0-9][0-9].json")):
+    for path in _record_files(directory):
         try:
             record, signatures = record_from_json(read_text(path))
         except FleetcountError as error:

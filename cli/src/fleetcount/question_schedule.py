@@ -15,7 +15,7 @@ from fleetcount_protocol.limits import (
     MAX_TASK_LIFETIME_S,
     MAX_WINDOW_S,
 )
-from fleetcount_protocol.series.fields import DAY_S, Coin, Schedule
+from fleetcount_protocol.series.fields import DAY_S, Coin, Schedule, Submission
 from fleetcount_transport.toml_table import Table
 
 from fleetcount.numbers import parse_length
@@ -26,6 +26,7 @@ __all__ = ["SCHEDULE_KEYS", "read_schedule"]
 _MANY: Final = ("windows", "until")
 SCHEDULE_KEYS: Final = (
     "opens",
+    "submit_by",
     "window",
     "round_one",
     "expires_after",
@@ -36,6 +37,7 @@ SCHEDULE_KEYS: Final = (
     "domain",
 )
 _DURATION: Final = re.compile(r"in ([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
+_AFTER: Final = re.compile(r"([0-9]{1,9}) ?(s|min|h|d) after submission", re.ASCII)
 _UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": DAY_S}
 _YEAR_9999_S: Final = 253_402_300_799
 _LEAD_S: Final = 60
@@ -46,14 +48,16 @@ def read_schedule(table: Table, coin: Coin, now: float, step: int, levels: int, 
     """Return the schedule of [schedule]; all its times lie on a grid of `step` seconds.
 
     Without `every` there is one window, whose time may have any offset. Times of many are UTC: an hour of local time is
-    missing or doubled when the clocks change. `levels` are the steps of a drill-down, 1 where there is none.
+    missing or doubled when the clocks change. Counted from submission
+    only the limits of the start are known. `levels` are the steps of a drill-down, 1 where there is none.
 
     Raises:
         UsageError: with key, value and what is allowed.
     """
     several = table.has("every")
-    opens = (_utc_moment if several else _moment)(table, "opens", now, step)
-    if opens < now:
+    counted = _submission(table, now, step)
+    opens = (_utc_moment if several else _moment)(table, "opens", now, step) if counted is None else None
+    if opens is not None and opens < now:
         raise table.refuse("opens", f"a time from now on, {utc(now)}: its first window could not be answered")
     window = _length(table, "window", step, MAX_WINDOW_S)
     every = _length(table, "every", step, MAX_SERIES_LIFETIME_S) if several else max(window, _on_grid(_LEAD_S, step))
@@ -70,12 +74,34 @@ def read_schedule(table: Table, coin: Coin, now: float, step: int, levels: int, 
         round_one_s=one,
         round_two_s=window - one,
         expiry_s=_length(table, "expires_after", step, MAX_TASK_LIFETIME_S) if given else _on_grid(DAY_S, step),
+        submission=counted,
     )
+    if counted is not None and coin is Coin.DAY:
+        raise table.refuse("coin", "'window' or 'series' where opens is counted from submission")
     units = len(schedule.shape(coin).units)
     if units > MOST_UNITS:
         allowed = f"so many windows that there are at most {MOST_UNITS} tosses of the coin; there would be {units}"
         raise table.refuse("windows" if table.has("windows") else "until", allowed)
     return schedule
+
+
+def _submission(table: Table, now: float, step: int) -> Submission | None:
+    """Return what is signed of a start that is counted from submission; None where `opens` is a time."""
+    value = table.raw("opens")
+    match = _AFTER.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        if table.has("submit_by"):
+            raise table.wrong("submit_by", 'is given without schedule.opens = "20 s after submission"')
+        return None
+    delay = int(match[1]) * _UNIT_S[match[2]]
+    if delay > MAX_SERIES_LIFETIME_S:
+        raise table.refuse("opens", f"at most {MAX_SERIES_LIFETIME_S // DAY_S} d after submission")
+    if not table.has("submit_by"):
+        raise table.wrong("submit_by", "is missing: the last time to submit the question, which everybody signs")
+    by, earliest = _moment(table, "submit_by", now, step), _on_grid(now + delay, step)
+    if not now <= by <= now + MAX_SERIES_LIFETIME_S:
+        raise table.refuse("submit_by", f"a time from now on, {utc(now)}, within {MAX_SERIES_LIFETIME_S // DAY_S} d")
+    return Submission(delay_s=delay, earliest=earliest, latest=max(earliest, _on_grid(by + delay, step)))
 
 
 def _round_one(table: Table, window: int, step: int) -> int:
@@ -88,7 +114,7 @@ def _round_one(table: Table, window: int, step: int) -> int:
     return one
 
 
-def _windows(table: Table, opens: int, every: int, now: float, step: int, levels: int) -> int:
+def _windows(table: Table, opens: int | None, every: int, now: float, step: int, levels: int) -> int:
     key, count = "windows", 1
     if not table.has("every"):
         for key in _MANY:
@@ -98,6 +124,8 @@ def _windows(table: Table, opens: int, every: int, now: float, step: int, levels
         raise table.refuse("windows", "exactly one of windows (their number) and until (a time, UTC)")
     elif table.has("windows"):
         count = table.integer("windows", 1, MAX_SERIES_WINDOWS)
+    elif opens is None:
+        raise table.wrong("until", "is a time, and opens is counted from submission; allowed: windows, their number")
     else:
         key, until = "until", _utc_moment(table, "until", now, step)
         if until <= opens:
@@ -141,7 +169,9 @@ def _moment(table: Table, key: str, now: float, step: int) -> int:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise table.refuse(
-            key, 'a time with its zone (2026-05-01T08:00:00Z), Unix seconds, or "in 10 s" (s, min, h, d)'
+            key,
+            'a time with its zone (2026-05-01T08:00:00Z), Unix seconds, "in 10 s" or, of opens alone, "10 s after'
+            ' submission" (s, min, h, d)',
         )
     return _on_grid(now + int(match[1]) * _UNIT_S[match[2]], step)
 

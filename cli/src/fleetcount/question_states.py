@@ -14,9 +14,12 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import TaskStatus
 from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.orders import started_series
 from fleetcount_protocol.series.series import Series
 
 from fleetcount.exits import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line
+from fleetcount.question_files import operator_of
+from fleetcount.question_order_files import installed_question
 from fleetcount.readers import ask_statuses
 from fleetcount.results import show, utc
 
@@ -35,12 +38,15 @@ def show_states(config_path: Path, series: Series, index: int | None, now: float
     Raises:
         UsageError: no such window, a later step of a drill-down, or a configuration that cannot be used.
         CheckFailedError: the set digests differ.
-        RefusedByPolicyError: the window was aborted somewhere.
+        RefusedByPolicyError: the window was aborted somewhere, or the question has no start here yet.
         CannotReachError: an aggregator that does not answer.
     """
+    if series.schedule.first is None:
+        known = installed_question(series, operator_of(config_path).config.store_place)
+        series = started_series(series, (one.order for one in known.orders))
     schedule, walk = series.schedule, series.drill_down
     if index is None:
-        index = min(schedule.windows - 1, max(0, int(now - schedule.first) // schedule.every_s))
+        index = min(schedule.windows - 1, max(0, int(now - schedule.opens(0)) // schedule.every_s))
     if index >= schedule.windows:
         raise UsageError(f"--window is {index}, allowed: 0 to {schedule.windows - 1}")
     if walk is not None and walk.step_of(index):

@@ -238,12 +238,12 @@ class WindowReader:
         import grpc.aio
         from fleetcount_protocol.ids import SeriesId
         from fleetcount_protocol.messages import SeriesQuery
-        from fleetcount_protocol.series.orders import verify_order
+        from fleetcount_protocol.series.orders import verify_orders
         from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
 
         before = max(0, int.from_bytes(series.series_id) - 1)  # A list begins above what was listed last.
         query = SERIES_LIST_QUERY.encode(
-            SeriesQuery(deployment=series.deployment, after=SeriesId(before.to_bytes(SeriesId.SIZE)))
+            SeriesQuery(deployment=series.deployment, after=SeriesId(before.to_bytes(SeriesId.SIZE)), over=True)
         )
         found: set[SeriesOrder] = set()
         reached, why = False, "no aggregator has a gRPC endpoint"
@@ -256,9 +256,8 @@ class WindowReader:
             reached = True
             for offer in SERIES_LIST.decode(data).offers:
                 if offer.signed.series.series_id == series.series_id:
-                    for one in offer.orders:
-                        verify_order(one, series, self._reader.trusted)
-                        found.add(one.order)
+                    series = verify_orders(offer.orders, series, self._reader.trusted)
+                    found |= {one.order for one in offer.orders}
         if not reached:
             raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
         return tuple(found)

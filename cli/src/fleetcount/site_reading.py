@@ -134,7 +134,7 @@ def _series(source: Source, folder: Path) -> Entry:
         windows=tuple(windows),
         table=kept.table,
         places=places,
-        first=series.schedule.first,
+        first=series.schedule.opens(0),
         every_s=series.schedule.every_s,
         keys=pinned_keys(trusted),
         downloads=downloads,

@@ -16,7 +16,8 @@ from fleetcount_transport.toml_values import shown
 __all__ = ["told_by_key"]
 
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    r"first|round_one_opens": ("schedule.opens",),
+    r"first|round_one_opens|delay_s|earliest start": ("schedule.opens",),
+    r"latest start": ("schedule.submit_by",),
     r"every_s": ("schedule.every",),
     r"windows|the last window expires|[0-9]+ units have": ("schedule.windows", "schedule.until"),
     r"round_one_s|round_one_closes|round one": ("schedule.round_one", "schedule.window"),

@@ -336,10 +336,8 @@ class Device:
         The program's word is the owner's: the series is joined whatever `join` says, if the policy and the budget allow
         it. A series that is refused, or that cannot be stored, has one outcome, that of its first window.
         """
-        from fleetcount_protocol.series.derive import window_task  # As below.
-
         series, sources = offer.signed.series, self._sources(signals)
-        first, outcomes = window_task(series, 0), list[Outcome]()
+        first, outcomes = self.series.first_window(offer), list[Outcome]()
         try:
             self._trust.check_series(offer.signed)
             if refused := self.series.take([offer], sources):

@@ -19,7 +19,7 @@ from fleetcount_protocol.messages import SeriesOffer
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.key_list import key_for
-from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows
+from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows, started_series
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_protocol.wire.series import SERIES_OFFER
@@ -48,10 +48,10 @@ class KnownSeries:
 
     offer: SeriesOffer
 
-    @property
+    @cached_property
     def asked(self) -> Series:
-        """The series itself."""
-        return self.offer.signed.series
+        """The series with its start."""
+        return started_series(self.offer.signed.series, (one.order for one in self.offer.orders))
 
     @cached_property
     def skipped(self) -> tuple[range, ...]:
@@ -67,7 +67,7 @@ class KnownSeries:
     def next_window(self, after: int, now: float) -> int | None:
         """Return the first window behind `after` whose first round is not over and that no order skips."""
         schedule = self.asked.schedule
-        soonest = (int(now) - schedule.round_one_s - schedule.first) // schedule.every_s
+        soonest = (int(now) - schedule.round_one_s - schedule.opens(0)) // schedule.every_s
         for index in range(max(after + 1, soonest), schedule.windows):
             if schedule.opens(index) + schedule.round_one_s > now and not self.skips(index):
                 return index
@@ -147,14 +147,17 @@ class SeriesBook:
             refused.pop(series.series_id, None)  # Each aggregator offers it: the last word counts.
             try:
                 self._trust.check_series(offer.signed)
-                refusal = self._take(offer, signals)
+                known = self._known_before(series.series_id)
+                merged = KnownSeries(offer=_merged(offer, known, self._trust))
+                series = merged.series
+                refusal = self._take(merged, known, signals)
             except (TaskError, PeerError) as error:
                 _LOG.info("series %s on offer is not taken: %s", series.series_id, error)
                 unknown = self._rows.get(series.series_id) is None
                 refusal = PolicyRefusal(rule="aggregators", message=str(error)) if unknown else None
             except MachineError as error:
                 _LOG.warning("series %s on offer is not taken: %s", series.series_id, error)
-                refused[series.series_id] = Outcome.of(window_task(series, 0), OutcomeKind.FAILED, str(error))
+                refused[series.series_id] = Outcome.of(_first_window(series), OutcomeKind.FAILED, str(error))
                 continue
             if refusal is not None:
                 refused[series.series_id] = _refused(series, refusal)
@@ -171,19 +174,35 @@ class SeriesBook:
                 self._rows.erase(row.series_id)
                 self._read.pop(row.series_id, None)
 
-    def _take(self, offer: SeriesOffer, signals: Mapping[str, SignalSource] | None) -> PolicyRefusal | None:
-        series_id = offer.signed.series.series_id
+    def _known_before(self, series_id: SeriesId) -> KnownSeries | None:
         row = self._rows.get(series_id)
-        known = None if row is None else self._readable(row)
-        merged = KnownSeries(offer=_merged(offer, known, self._trust))
+        return None if row is None else self._readable(row)
+
+    def first_window(self, offer: SeriesOffer) -> Task:
+        """Return the first window of a series as it is known, else as an offer says: what an outcome is named by."""
+        known = self._known_before(offer.signed.series.series_id) or KnownSeries(offer=offer)
+        try:
+            return _first_window(known.series)
+        except TaskError:  # The offer's start is not one of the series; what it says is not taken.
+            return _first_window(offer.signed.series)
+
+    def _take(
+        self, merged: KnownSeries, known: KnownSeries | None, signals: Mapping[str, SignalSource] | None
+    ) -> PolicyRefusal | None:
+        series_id = merged.series.series_id
+        row = self._rows.get(series_id)
         encoded = SERIES_OFFER.encode(merged.offer)
         now = self._clock.now()
         if row is None:
             if merged.next_window(-1, now) is None:
                 return None
-            name = offer.signed.series.name
             row = SeriesRow(
-                series_id=series_id, name=name, offer=encoded, state=SeriesState.OFFERED, changed_at=now, reason=""
+                series_id=series_id,
+                name=merged.series.name,
+                offer=encoded,
+                state=SeriesState.OFFERED,
+                changed_at=now,
+                reason="",
             )
             self._rows.put(row)
         elif encoded != row.offer:
@@ -245,13 +264,14 @@ class SeriesBook:
         """
         try:
             self._trust.check_series(offer.signed)
+            known = self._known_before(offer.signed.series.series_id)
+            merged = KnownSeries(offer=_merged(offer, known, self._trust))
         except (TaskError, PeerError) as error:
             return PolicyRefusal(rule="aggregators", message=str(error))
         row = self._rows.get(offer.signed.series.series_id)
         if row is not None and row.state is SeriesState.JOINED:
             return None
-        known = None if row is None else self._readable(row)
-        charges = self._charges(KnownSeries(offer=_merged(offer, known, self._trust)), signals)
+        charges = self._charges(merged, signals)
         if isinstance(charges, PolicyRefusal):
             return charges
         ledger = self._spool.ledger()
@@ -374,11 +394,19 @@ class SeriesBook:
 
 
 def _refused(series: Series, refusal: PolicyRefusal) -> Outcome:
-    return Outcome.of(window_task(series, 0), OutcomeKind.REFUSED, refusal.message, refusal.rule)
+    return Outcome.of(_first_window(series), OutcomeKind.REFUSED, refusal.message, refusal.rule)
+
+
+def _first_window(series: Series) -> Task:
+    return window_task(series.at_latest(), 0)
 
 
 def _merged(offer: SeriesOffer, known: KnownSeries | None, trust: TrustStore) -> SeriesOffer:
-    """Return what of an offer verifies together with what is known: the later key lists, and all orders."""
+    """Return what of an offer verifies together with what is known: the later key lists, and all orders.
+
+    Raises:
+        TaskError: the series is counted from submission, and no start is known of it.
+    """
     series = offer.signed.series
     earlier = () if known is None else known.offer.key_lists
     lists = {one.key_list.aggregator_id: one for one in earlier}
@@ -388,10 +416,14 @@ def _merged(offer: SeriesOffer, known: KnownSeries | None, trust: TrustStore) ->
         if later and _verifies(partial(trust.check_key_list, listed, series)):
             lists[listed.key_list.aggregator_id] = listed
     orders = {} if known is None else {_place(one): one for one in known.offer.orders}
-    for order in offer.orders:
+    series = started_series(series, (one.order for one in orders.values()))
+    for order in sorted(offer.orders, key=lambda one: one.order.action is not OrderAction.START):
         # The first order under a number stands: an aggregator that gives two cannot change what a device did.
         if _place(order) not in orders and _verifies(partial(trust.check_order, order, series)):
             orders[_place(order)] = order
+            series = started_series(series, [order.order])
+    if series.schedule.first is None:
+        raise TaskError("the question is counted from submission, and no start of its leader is known")
     names = [one.aggregator_id for one in series.aggregators]
     return SeriesOffer(
         signed=offer.signed,

@@ -94,7 +94,7 @@ ED25519_SIGNATURE_BYTES: Final = 64
 
 # Series.
 MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
-"""A window's task has 22 bytes more than its series."""
+"""A window's task has at most 21 bytes more than its series."""
 MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
 MAX_DRILL_DOWN_LEVELS: Final = 8
 MAX_SERIES: Final = 4_096

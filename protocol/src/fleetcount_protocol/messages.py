@@ -253,10 +253,14 @@ class SeriesOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesQuery:
-    """Device to aggregator: which series are offered in a deployment, above `after` by id; None asks from the first."""
+    """Device to aggregator: which series are offered in a deployment, above `after` by id; None asks from the first.
+
+    `over` asks for those as well whose last window has closed: a reader needs their start to name their windows.
+    """
 
     deployment: str
     after: SeriesId | None = None
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

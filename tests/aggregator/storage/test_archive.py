@@ -196,7 +196,7 @@ async def test_what_is_forgotten_is_gone_but_was_debited_for_ever(store: Store) 
 
 
 async def test_windows_stay_while_their_series_runs_and_it_goes_with_the_last_of_them(store: Store) -> None:
-    await store.install_series(SERIES)
+    await store.install_series(SERIES, {})
     for number in (1, 2):
         await store.decide_windows(
             [WindowRow(series_id=SERIES.series_id, index=number, task_id=task_id(number))], row_of(number)

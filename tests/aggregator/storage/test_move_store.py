@@ -75,7 +75,7 @@ async def filled(place: StorePlace) -> None:
         task_id=TASK, canonical=b"canonical", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
     )
     await store.install(row)
-    await store.install_series(SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7))
+    await store.install_series(SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7), {})
     await store.note_series(SERIES, "keys/ä", b"note")
     await store.decide_windows([WindowRow(series_id=SERIES, index=n, task_id=None, missing="x") for n in range(3)])
     session = SessionRow(

@@ -43,10 +43,10 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def test_the_first_bytes_of_a_series_win(store: Store) -> None:
-    await store.install_series(ROW)
+    await store.install_series(ROW, {})
 
-    again = await store.install_series(replace(ROW, signed=b"other", seed=b"other"))
-    await store.install_series(replace(ROW, series_id=OTHER))
+    again = await store.install_series(replace(ROW, signed=b"other", seed=b"other"), {})
+    await store.install_series(replace(ROW, series_id=OTHER), {})
 
     assert again == ROW
     assert [row.series_id for row in await store.series()] == [SERIES, OTHER]
@@ -81,7 +81,7 @@ async def test_a_window_is_decided_once_and_its_task_is_installed_with_it(store:
 
 async def test_series_notes_and_windows_outlive_the_process(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install_series(ROW)
+    await store.install_series(ROW, {})
     await store.note_series(SERIES, "name", b"note")
     await store.decide_windows([window(0), window(1, task=True)], task_row(1))
     await store.close()

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cases import places_of_bits
-from tests.support.series_samples import every_series, sampling_series, sign_everywhere
+from tests.support.series_samples import HOURLY, every_series, sampling_series, sign_everywhere, submitted_series
 
-ALL = every_series()
+ALL = every_series() | {"from_submission": submitted_series()}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -56,7 +56,7 @@ def test_any_schedule_returns(
     assert decode_series(series.canonical) == series
 
 
-@pytest.mark.parametrize("name", ["sampling_day", "response"])
+@pytest.mark.parametrize("name", ["sampling_day", "response", "from_submission"])
 def test_series_is_refused_truncated_at_every_byte_and_with_a_trailing_one(name: str) -> None:
     for data, decode in (
         (ALL[name].canonical, decode_series),
@@ -122,5 +122,24 @@ def test_series_for_people_says_everything_and_is_json(name: str) -> None:
 
     assert shown["series_id"] == ALL[name].series_id.hex()
     assert shown["coin"] == ALL[name].coin.name.lower()
-    assert shown["schedule"]["end"] == ALL[name].schedule.end
+    signed, times = ALL[name].schedule.submission, shown["schedule"]
+    if signed is None:
+        assert times["end"] == ALL[name].schedule.end
+    else:
+        assert (times["delay_s"], times["earliest_start"], times["latest_start"]) == (
+            20,
+            signed.earliest,
+            signed.latest,
+        )
+        assert series_to_json(ALL[name].started(signed.latest))["schedule"]["first"] == signed.latest
     assert not {"task_id", "window", "expiry"} & shown.keys()
+
+
+def test_a_schedule_of_an_unknown_kind_is_refused() -> None:
+    canonical = ALL["from_submission"].canonical
+    lengths = HOURLY.every_s.to_bytes(4) + HOURLY.windows.to_bytes(4)
+    kind = canonical.index(lengths) - 21
+    assert canonical[kind] == 2
+    for other in (0, 1, 3, 255):
+        with pytest.raises(DecodeError):
+            decode_series(canonical[:kind] + bytes([other]) + canonical[kind + 1 :])

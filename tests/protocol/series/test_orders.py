@@ -2,29 +2,35 @@
 
 from dataclasses import replace
 from itertools import pairwise, permutations
+from typing import Any
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, SeriesId
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import (
     OrderAction,
     SeriesOrder,
+    SignedOrder,
     check_follows,
     decode_order,
     decode_signed_order,
     encode_signed_order,
     sign_order,
     skipped_windows,
+    started_by_window,
+    started_series,
     verify_order,
+    verify_orders,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.protocol_samples import signing_key
-from tests.support.series_samples import order, sampling_series
+from tests.support.series_samples import FIRST, LATEST, order, sampling_series, start_order, submitted_series
 
 SERIES = sampling_series(3)
-PAUSE, RESUME, STOP = OrderAction
+PAUSE, RESUME, STOP, START = OrderAction
 
 
 def skipped(*orders: SeriesOrder) -> set[int]:
@@ -32,8 +38,7 @@ def skipped(*orders: SeriesOrder) -> set[int]:
 
 
 def test_orders_return() -> None:
-    for action in OrderAction:
-        made = order(SERIES, 7, action, 719)
+    for made in (*(order(SERIES, 7, action, 719) for action in (PAUSE, RESUME, STOP)), start_order(SERIES, FIRST)):
         signed = sign_order(made, signing_key(0))
         assert decode_order(made.canonical) == made
         assert decode_signed_order(encode_signed_order(signed)) == signed
@@ -175,3 +180,112 @@ def test_noise_is_refused_with_our_own_error(data: bytes) -> None:
     for prefix in (b"", b"FCORDR01"):
         with pytest.raises(FleetcountError):
             decode_order(prefix + data)
+
+
+# The start of a series that is counted from submission.
+
+SUBMITTED = submitted_series(3)
+
+
+def signed_start(start: int = FIRST + 60, position: int = 0) -> SignedOrder:
+    return sign_order(start_order(SUBMITTED, start, position), signing_key(position))
+
+
+def test_a_start_gives_the_series_its_windows_and_changes_nothing_that_was_signed() -> None:
+    verify_order(signed_start(), SUBMITTED)
+    started = started_series(SUBMITTED, [signed_start().order, order(SUBMITTED, 2, PAUSE, 7)])
+
+    assert (started.schedule.opens(0), started.schedule.opens(2)) == (FIRST + 60, FIRST + 7_260)
+    assert (started.canonical, started.series_id) == (SUBMITTED.canonical, SUBMITTED.series_id)
+    assert (started.shape, started.design) == (SUBMITTED.shape, SUBMITTED.design)
+    assert started_series(started, [signed_start().order]).schedule == started.schedule
+    assert verify_orders([signed_start()], SUBMITTED).schedule == started.schedule
+    assert skipped_windows(started, [signed_start().order]) == ()
+    assert skipped_windows(started, [signed_start().order, order(SUBMITTED, 2, PAUSE, 7)]) == (range(7, 720),)
+
+
+def test_a_series_that_has_not_started_has_no_windows_and_says_so() -> None:
+    for ask in (lambda: window_task(SUBMITTED, 0), lambda: SUBMITTED.schedule.end, lambda: SUBMITTED.schedule.opens(3)):
+        with pytest.raises(TaskError, match="has not started: it has no windows yet"):
+            ask()
+    with pytest.raises(TaskError, match="has not started"):
+        verify_order(sign_order(order(SUBMITTED, 2, PAUSE, 3), signing_key(0)), SUBMITTED)
+
+
+@pytest.mark.parametrize("start", [FIRST, LATEST])
+def test_a_start_lies_within_what_was_signed(start: int) -> None:
+    verify_order(signed_start(start), SUBMITTED)
+    for outside in (FIRST - 60, LATEST + 60):
+        with pytest.raises(TaskError, match=f"start of the question is {outside}, allowed: .* {FIRST} to {LATEST}"):
+            verify_order(signed_start(outside), SUBMITTED)
+    with pytest.raises(TaskError, match="not a multiple of time_precision_s = 60"):
+        verify_order(signed_start(FIRST + 61), SUBMITTED)
+
+
+def test_a_second_start_is_refused_and_the_same_one_changes_nothing() -> None:
+    started = started_series(SUBMITTED, [signed_start().order])
+
+    with pytest.raises(TaskError, match=f"start of the question is {FIRST}, it started at {FIRST + 60} already"):
+        verify_order(signed_start(FIRST), started)
+    with pytest.raises(TaskError, match="it started at"):
+        started_series(SUBMITTED, [signed_start().order, signed_start(FIRST).order])
+    with pytest.raises(TaskError, match="number of the order is 1, allowed: above 1"):
+        check_follows(signed_start(FIRST).order, [signed_start().order])
+
+
+def test_a_start_is_the_leaders_for_a_series_that_is_counted_from_submission() -> None:
+    with pytest.raises(TaskError, match="start is beta's, allowed: alpha's"):
+        verify_order(signed_start(position=1), SUBMITTED)
+    with pytest.raises(SignatureError, match="signature of alpha"):
+        verify_order(sign_order(signed_start().order, signing_key(1)), SUBMITTED)
+    with pytest.raises(TaskError, match="has fixed times; no start is given to it"):
+        verify_order(sign_order(start_order(SERIES, FIRST), signing_key(0)), SERIES)
+    with pytest.raises(TaskError, match="has fixed times"):
+        started_series(SERIES, [start_order(SERIES, FIRST)])
+
+
+@pytest.mark.parametrize("action", [PAUSE, RESUME, STOP])
+def test_no_order_of_the_leader_is_numbered_before_the_start(action: OrderAction) -> None:
+    started, early = SUBMITTED.started(FIRST), sign_order(order(SUBMITTED, 1, action, 3), signing_key(0))
+    for series in (SUBMITTED, started):
+        with pytest.raises(TaskError, match=f"order 1 of alpha is a {action.name.lower()}, allowed: the start"):
+            verify_order(early, series)
+    verify_order(sign_order(order(SUBMITTED, 1, STOP, 3, position=1), signing_key(1)), started)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"number": 2}, "number of a start is 2, allowed: a whole number from 1 to 1"),
+        ({"start": None}, "start of the question is None"),
+        ({"start": -1}, "start of the question is -1"),
+        ({"from_window": 3}, "from_window of a start is 3"),
+        ({"action": STOP}, "allowed in a start: this is a stop"),
+    ],
+)
+def test_a_start_is_order_one_with_a_time(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(TaskError, match=why):
+        replace(start_order(SUBMITTED, FIRST), **changes)
+
+
+def test_a_start_that_is_cut_or_of_an_unknown_action_is_refused() -> None:
+    canonical = start_order(SUBMITTED, FIRST).canonical
+    for size in range(len(canonical)):
+        with pytest.raises(DecodeError):
+            decode_order(canonical[:size])
+    place = 8 + 32 + 4
+    for action in (0, 5, 255):
+        with pytest.raises(DecodeError):
+            decode_order(canonical[:place] + bytes([action]) + canonical[place + 1 :])
+
+
+def test_a_window_says_when_its_series_started() -> None:
+    started = SUBMITTED.started(FIRST + 7_200)
+
+    assert started_by_window(SUBMITTED, window_task(started, 5)).schedule == started.schedule
+    assert started_by_window(SERIES, window_task(SERIES, 5)) is SERIES
+    with pytest.raises(TaskError, match="it started at"):
+        started_by_window(SUBMITTED.started(FIRST), window_task(started, 5))
+    early = replace(window_task(started, 5), series=replace(window_task(started, 5).series, index=9))
+    with pytest.raises(TaskError, match="start of the question is"):
+        started_by_window(SUBMITTED, early)

@@ -14,11 +14,14 @@ from tests.support.protocol_samples import aggregator, keyed_aggregator
 from tests.support.series_samples import (
     FIRST,
     HOURLY,
+    LATEST,
     ONE_SIDED,
+    SUBMITTED,
     drill_down_series,
     every_series,
     one_round_series,
     sampling_series,
+    submitted_series,
 )
 
 DAY = 86_400
@@ -49,6 +52,35 @@ DAY = 86_400
 def test_windows_follow_each_other_on_the_grid_for_a_bounded_time(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(TaskError, match=why):
         sampling_series(schedule=replace(HOURLY, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"delay_s": -1}, "delay_s is -1, allowed: a whole number from 0"),
+        ({"earliest": -60}, "earliest start is -60"),
+        ({"earliest": FIRST + 1}, f"earliest start is {FIRST + 1}, not a multiple of time_precision_s = 60"),
+        ({"earliest": LATEST + 60}, f"latest start is {LATEST}, allowed: a whole number from {LATEST + 60}"),
+        ({"latest": FIRST + 401 * DAY}, f"latest start is .*, allowed: .* to {FIRST + 400 * DAY}"),
+        ({"latest": LATEST + 1}, "not a multiple of time_precision_s = 60"),
+    ],
+)
+def test_a_start_counted_from_submission_has_signed_limits(changes: dict[str, Any], why: str) -> None:
+    signed = SUBMITTED.submission
+    assert signed is not None
+    with pytest.raises(TaskError, match=why):
+        submitted_series(schedule=replace(SUBMITTED, submission=replace(signed, **changes)))
+
+
+def test_counted_from_submission_no_toss_holds_for_a_day_and_no_utc_day_has_more_windows_than_is_promised() -> None:
+    with pytest.raises(TaskError, match="coin is day, allowed when counted from submission: window or series"):
+        submitted_series(coin=Coin.DAY)
+    for every in (1_200, 3_600, 7 * 3_600, 90_000):
+        schedule = replace(SUBMITTED, every_s=every, windows=100)
+        promised = max(schedule.shape(Coin.WINDOW).days)
+        for start in range(FIRST, FIRST + DAY, 3 * 3_600):
+            fixed = replace(schedule, first=start, submission=None)
+            assert max(fixed.shape(Coin.WINDOW).days) <= promised
 
 
 def test_a_leap_year_of_hours_and_windows_without_a_gap_are_allowed() -> None:

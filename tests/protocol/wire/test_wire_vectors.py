@@ -43,6 +43,7 @@ from fleetcount_protocol.series.orders import (
     check_follows,
     decode_signed_order,
     skipped_windows,
+    started_series,
     verify_order,
 )
 from fleetcount_protocol.series.series import decode_series
@@ -132,6 +133,7 @@ def test_series(case: dict[str, Any]) -> None:
     assert [signature.hex() for signature in signed.signatures] == case["signatures"]
     for aggregator, signature in zip(series.aggregators, signed.signatures, strict=True):
         Ed25519PublicKey.from_public_bytes(aggregator.signing_public_key).verify(signature, canonical)
+    series = series.started(case["start"]) if "start" in case else series
     for one in case["windows"]:
         task = window_task(series, one["index"], tuple(one.get("survivors", ())))
         data = raw(one, "canonical")
@@ -214,7 +216,8 @@ def test_orders() -> None:
     for case in load("orders"):
         series = decode_series(raw(case, "series"))
         signed = decode_signed_order(raw(case, "file"))
-        verify_order(signed, series)
+        given = [one for one in given if one.series_id == series.series_id]
+        verify_order(signed, started_series(series, given))
         check_follows(signed.order, given)
         given.append(signed.order)
 

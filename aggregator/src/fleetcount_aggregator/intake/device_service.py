@@ -59,7 +59,7 @@ class DeviceService:
             return SeriesList(offers=())
         offers: list[SeriesOffer] = []
         room = MAX_SERIES_LIST_BYTES
-        above = [one for one in self.offered() if query.after is None or one.series_id > query.after]
+        above = [one for one in self.offered(over=query.over) if query.after is None or one.series_id > query.after]
         for series in sorted(above, key=lambda one: one.series_id):
             offer = self.offer(series)
             room -= _offer_bytes(offer)
@@ -68,13 +68,16 @@ class DeviceService:
             offers.append(offer)
         return SeriesList(offers=tuple(offers))
 
-    def offered(self) -> list[InstalledSeries]:
-        """Return the series that devices may join: with windows to come, and known to every aggregator if it leads."""
+    def offered(self, *, over: bool = False) -> list[InstalledSeries]:
+        """Return the series that devices may join: with windows to come, and known to every aggregator if it leads.
+
+        With `over` also those whose last window has closed, for readers.
+        """
         now = self._context.now()
         return [
             one
             for one in self._context.series.values()
-            if now < one.asked.schedule.end and not one.refused_by and (not one.is_leader or is_spread(one))
+            if (over or now < one.asked.schedule.end) and not one.refused_by and (not one.is_leader or is_spread(one))
         ]
 
     def offer(self, series: InstalledSeries) -> SeriesOffer:

@@ -104,7 +104,7 @@ class Adoption:
             if shown.signed.series.series_id != series_id:
                 raise TaskError("it is another series")
             check_verify_seed(shown.signed.series, shown.seed)
-            await adopt_series(context, shown.signed, shown.seed)
+            await adopt_series(context, shown.signed, shown.seed, shown.orders)
             for order in shown.orders:
                 await take_delivered_order(context, peer, order)
         except PeerError as error:

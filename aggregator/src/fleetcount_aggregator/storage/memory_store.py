@@ -117,8 +117,10 @@ class MemoryStore:
         """See `Store.damaged`: memory has no damage."""
         return ()
 
-    async def install_series(self, row: SeriesRow) -> SeriesRow:
+    async def install_series(self, row: SeriesRow, notes: Mapping[str, bytes]) -> SeriesRow:
         """See `Store.install_series`."""
+        if row.series_id not in self._series:
+            self._notes.setdefault(row.series_id, {}).update(notes)
         return self._series.setdefault(row.series_id, row)
 
     async def series(self, *, ended_after: int = -1) -> Sequence[SeriesRow]:

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-def install_series(db: SealedDatabase, row: SeriesRow) -> SeriesRow:
+def install_series(db: SealedDatabase, row: SeriesRow, notes: Mapping[str, bytes]) -> SeriesRow:
     """See `Store.install_series`.
 
     Raises:
@@ -36,7 +36,10 @@ def install_series(db: SealedDatabase, row: SeriesRow) -> SeriesRow:
     """
     place = db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM series").fetchone()[0]
     sealed = SERIES.sealed(db, row.series_id, row.signed, row.seed, row.installed_at, place, 0)
-    db.execute(f"{SERIES.insert} ON CONFLICT (series_id) DO NOTHING", sealed)
+    if db.execute("SELECT 1 FROM series WHERE series_id = ?", (row.series_id,)).fetchone() is None:
+        db.execute(SERIES.insert, sealed)
+        for name, note in notes.items():
+            note_series(db, row.series_id, name, note)
     held = db.execute(f"{SERIES.select} WHERE series_id = ?", (row.series_id,)).fetchone()
     return _series_row(SERIES.checked(db, held))
 

@@ -245,9 +245,9 @@ class SqlStore(SqlArchive, SqlEpochs):
         """See `Store.restored`."""
         return await self.look(is_restored)
 
-    async def install_series(self, row: SeriesRow) -> SeriesRow:
+    async def install_series(self, row: SeriesRow, notes: Mapping[str, bytes]) -> SeriesRow:
         """See `Store.install_series`."""
-        stored: SeriesRow = await self._lead(lambda db: series_rows.install_series(db, row))
+        stored: SeriesRow = await self._lead(lambda db: series_rows.install_series(db, row, notes))
         return stored
 
     async def series(self, *, ended_after: int = -1) -> Sequence[SeriesRow]:

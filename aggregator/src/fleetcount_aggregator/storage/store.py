@@ -297,8 +297,8 @@ class Store(Archive, Protocol):
         """Return whether the store was put back from a backup, and what came after it is not settled yet."""
         ...
 
-    async def install_series(self, row: SeriesRow) -> SeriesRow:
-        """Remember a series; return the row that is stored, which is the first one."""
+    async def install_series(self, row: SeriesRow, notes: Mapping[str, bytes]) -> SeriesRow:
+        """Remember a series with its first notes, all or nothing; return the row that is stored, which is the first."""
         ...
 
     async def series(self, *, ended_after: int = -1) -> Sequence[SeriesRow]:

@@ -42,10 +42,11 @@ def charge_of(task: Task) -> Charge:
     )
 
 
-def charge_of_series(series: Series) -> Charge:
-    """Return what overlaps with any window of a series: the loss of one window, from the first to the last."""
+def charge_of_series(series: Series, stopped: int | None = None) -> Charge:
+    """Return what overlaps with any window of a series: the loss of one, from the first to the last before a stop."""
     schedule = series.schedule
-    return Charge(signal=series.signal, opens=schedule.first, closes=schedule.end, loss=series.design.ledger_loss)
+    closes = schedule.end if stopped is None else schedule.closes(max(0, stopped - 1))
+    return Charge(signal=series.signal, opens=schedule.opens(0), closes=closes, loss=series.design.ledger_loss)
 
 
 def debit_row(task: Task, now: int) -> LedgerRow:

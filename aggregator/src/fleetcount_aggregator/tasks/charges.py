@@ -29,20 +29,22 @@ async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> N
     # Looked at first: thousands of series on other signals must not be taken apart into their windows.
     on_signal = [one for one in context.series.values() if normal_signal(one.asked.signal) == whole.signal]
     series = [one for one in on_signal if not await costs_nothing(context, one)]
-    check_budget(new, [charge_of_series(one.asked) for one in series], context.limits)
+    check_budget(new, [charge_of_series(one.asked, one.stopped) for one in series], context.limits)
     others = [series_charge(one.asked, one.stopped) for one in series]
     # A year of hours takes a second: reports go on being taken meanwhile.
     await asyncio.to_thread(check_period, whole, others, context.limits)
 
 
 async def costs_nothing(context: Context, series: InstalledSeries) -> bool:
-    """Return whether a series was not debited and never will be: one that a party refused, or whose only window failed.
+    """Return whether a series was not debited and never will be.
 
+    That is one that a party refused or stopped before its first window, or whose only window failed.
     Windows of others that failed give nothing back: those that follow count from the unit that they began.
     """
     if series.was_debited:
         return False
-    if not series.refused_by and (series.asked.schedule.windows > 1 or series.following == 0):
+    ended = series.refused_by or series.stopped == 0
+    if not ended and (series.asked.schedule.windows > 1 or series.following == 0):
         return False
     windows = await context.store.windows(series.series_id)
     asked = [one.task_id for one in windows if one.task_id is not None and not one.missing]

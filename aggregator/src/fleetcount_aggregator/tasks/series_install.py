@@ -4,6 +4,8 @@ Judged once, whole: its windows are not judged again. It checks and stores; wind
 """
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from fleetcount_mechanisms.errors import MechanismError
@@ -14,8 +16,9 @@ from fleetcount_protocol.messages import InstallSeries
 from fleetcount_protocol.series.codec import decode_series_fields
 from fleetcount_protocol.series.derive import check_verify_seed
 from fleetcount_protocol.series.key_list import key_for
-from fleetcount_protocol.series.series import SignedSeries
-from fleetcount_protocol.series.signed_file import decode_signed_series, encode_signed_series, stored_series_bytes
+from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, SignedOrder, sign_order, verify_orders
+from fleetcount_protocol.series.series import Series, SignedSeries
+from fleetcount_protocol.series.signed_file import encode_signed_series, stored_series_bytes
 from fleetcount_protocol.series.signing import verify_signed_series
 from fleetcount_protocol.task.signal import check_signal
 from fleetcount_transport.logs import log
@@ -30,7 +33,7 @@ from fleetcount_aggregator.tasks.charges import check_budgets
 from fleetcount_aggregator.tasks.decided import count_decided
 from fleetcount_aggregator.tasks.key_lists import own_key_list
 from fleetcount_aggregator.tasks.period_budget import series_charge
-from fleetcount_aggregator.tasks.series_notes import take_up_notes
+from fleetcount_aggregator.tasks.series_notes import start_note, stored_series, take_up_notes
 from fleetcount_aggregator.tasks.series_orders import take_delivered_order
 
 __all__ = [
@@ -44,7 +47,7 @@ __all__ = [
 
 
 def check_series_here(context: Context, signed: SignedSeries, seed: bytes) -> None:
-    """Refuse a series this aggregator does not take on; `install_series` checks the budget.
+    """Refuse a series, with its start, that this aggregator does not take on; `install_series` checks the budget.
 
     Raises:
         TaskError: which field, its value and what is allowed.
@@ -83,7 +86,7 @@ def _check_next_window(context: Context, signed: SignedSeries) -> None:
     Keys of later windows may be announced while the series runs; a window whose key is missing then is skipped.
     """
     schedule, now = signed.series.schedule, context.now()
-    following = max(0, -(-(now + 1 - schedule.round_one_s - schedule.first) // schedule.every_s))
+    following = max(0, -(-(now + 1 - schedule.round_one_s - schedule.opens(0)) // schedule.every_s))
     if following >= schedule.windows:
         raise TaskError(f"round one of the last window closed before {now}, which is past")
     key_for(own_key_list(context).key_list, schedule.opens(following), schedule.closes(following))
@@ -97,8 +100,53 @@ def _say_when_keys_run_out(context: Context, signed: SignedSeries) -> None:
         log.warning("sealing_keys_run_out", series=str(signed.series.series_id), until=until)
 
 
-async def install_series(context: Context, signed: SignedSeries, seed: bytes) -> InstalledSeries:
+def _with_start(
+    context: Context, signed: SignedSeries, orders: Sequence[SignedOrder]
+) -> tuple[SignedSeries, SignedOrder | None]:
+    """Return a series with its start, and the order among `orders` that fixes it; as it is where times are fixed.
+
+    Raises:
+        TaskError, SignatureError: a start that the series does not take, or none where it needs one.
+    """
+    start = next((one for one in orders if one.order.action is OrderAction.START), None)
+    series = verify_orders([] if start is None else [start], signed.series, context.identity.trusted)
+    if series.schedule.first is None:
+        raise TaskError(f"series {series.name!r} is counted from submission, and its leader's start is not with it")
+    return replace(signed, series=series), start
+
+
+def _new_start(context: Context, series: Series) -> tuple[SignedOrder, ...]:
+    """Return the leader's start of a series that it takes now; nothing where times are fixed.
+
+    Raises:
+        TaskError: the latest start has passed.
+    """
+    limits, step = series.schedule.submission, series.time_precision_s
+    if limits is None:
+        return ()
+    soonest = max(limits.earliest, -(-(context.now() + limits.delay_s) // step) * step)
+    if soonest > limits.latest:
+        raise TaskError(
+            f"the question would start {soonest}, {limits.delay_s} s after now, allowed: at most {limits.latest}, the"
+            " latest start that all signed"
+        )
+    order = SeriesOrder(
+        series_id=series.series_id,
+        number=1,
+        action=OrderAction.START,
+        aggregator_id=context.aggregator_id,
+        start=soonest,
+    )
+    return (sign_order(order, context.identity.signing_key),)
+
+
+async def install_series(
+    context: Context, signed: SignedSeries, seed: bytes, orders: Sequence[SignedOrder] = ()
+) -> InstalledSeries:
     """Check a series against the budget and store it; one that is installed already is returned as it is.
+
+    A start is taken from `orders`, or made by the leader, and stored with the series in one transaction: no party has a
+    series that is counted from submission without its start, and asked again the leader has the same one.
 
     Raises:
         TaskError, SignatureError: it is refused.
@@ -108,13 +156,16 @@ async def install_series(context: Context, signed: SignedSeries, seed: bytes) ->
         await context.hear()
         if series_id in context.series:
             return context.series[series_id]
+        if not orders and signed.series.aggregators[0].aggregator_id == context.aggregator_id:
+            orders = _new_start(context, signed.series)
+        signed, start = _with_start(context, signed, orders)
         check_series_here(context, signed, seed)
         # Those that are over and count in a period's budget are in no list for devices.
         if sum(context.now() < one.asked.schedule.end for one in context.series.values()) >= MAX_SERIES:
             raise TaskError(f"{MAX_SERIES} series are not over yet; no more are taken")
         await check_budgets(context, charge_of_series(signed.series), series_charge(signed.series))
         context.unheard[series_id] = partial(follow_series, context, series_id)
-        stored = await context.store.install_series(_series_row(context, signed, seed))
+        stored = await context.store.install_series(_series_row(context, signed, seed), start_note(start))
         del context.unheard[series_id]
         context.failpoints.hit("series.after_install_store")
         await _remember(context, stored)
@@ -133,10 +184,11 @@ def _series_row(context: Context, signed: SignedSeries, seed: bytes) -> SeriesRo
     )
 
 
-async def adopt_series(context: Context, signed: SignedSeries, seed: bytes) -> None:
+async def adopt_series(context: Context, signed: SignedSeries, seed: bytes, orders: Sequence[SignedOrder] = ()) -> None:
     """Take up a series that this aggregator has signed and its store, put back from a backup, may not know.
 
-    It was judged when it was installed; one that is known stays as it is. The caller has checked the seed.
+    It was judged when it was installed; one that is known stays as it is. Its start is the one among `orders`, also at
+    the leader that once made it. The caller has checked the seed.
 
     Raises:
         TaskError, SignatureError: it is of another deployment, does not list this aggregator, or is not signed by all.
@@ -148,7 +200,9 @@ async def adopt_series(context: Context, signed: SignedSeries, seed: bytes) -> N
     verify_signed_series(signed, identity.trusted)
     async with context.install_lock:
         if series.series_id not in context.series:
-            await _remember(context, await context.store.install_series(_series_row(context, signed, seed)))
+            started, start = _with_start(context, signed, orders)
+            row = _series_row(context, started, seed)
+            await _remember(context, await context.store.install_series(row, start_note(start)))
             log.info("series_taken_up_again", series=str(series.series_id), name=series.name)
 
 
@@ -165,7 +219,7 @@ async def install_series_from_leader(context: Context, caller: AggregatorId, req
     if context.adopting and series.series_id not in context.series:
         raise PeerRefusalError(PeerProblem.BUSY)
     try:
-        installed = await install_series(context, request.signed, request.seed)
+        installed = await install_series(context, request.signed, request.seed, request.orders)
     except (TaskError, SignatureError) as error:
         log.warning("series_refused", series=str(series.series_id), name=series.name, reason=str(error))
         raise PeerRefusalError(PeerProblem.TASK_REFUSED) from error
@@ -241,17 +295,20 @@ async def follow_series(context: Context, series_id: SeriesId) -> None:
 
 
 async def _remember(context: Context, row: SeriesRow) -> None:
-    signed = decode_signed_series(row.signed)
+    notes = await context.store.series_notes(row.series_id)
+    signed = stored_series(row.signed, notes)
     if signed.series.series_id != row.series_id:
         raise DamagedError(
             Damage(table="series", what=f"what was signed of series {row.series_id.hex()} is another series")
         )
+    if signed.series.schedule.first is None:
+        raise DamagedError(Damage(table="series_notes", what=f"the start of series {row.series_id.hex()} is gone"))
     series = InstalledSeries(
         signed=signed,
         seed=context.store.data_keys.at_rest.open(row.seed, b"verify seed", row.series_id),
         position=position_in(signed, context.aggregator_id),
     )
-    take_up_notes(context, series, await context.store.series_notes(row.series_id))
+    take_up_notes(context, series, notes)
     series.following = await count_decided(context, row.series_id)
     context.series[row.series_id] = series
     context.openings.put(0, row.series_id)

@@ -4,11 +4,14 @@ The one place that spells the names of notes, which existing stores hold: never 
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.series.key_list import SignedKeyList, decode_signed_key_list, encode_signed_key_list
-from fleetcount_protocol.series.orders import SignedOrder, decode_signed_order, encode_signed_order
+from fleetcount_protocol.series.orders import SignedOrder, decode_signed_order, encode_signed_order, started_series
+from fleetcount_protocol.series.series import SignedSeries
+from fleetcount_protocol.series.signed_file import decode_signed_series
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_series import InstalledSeries
@@ -26,6 +29,8 @@ __all__ = [
     "orders_of",
     "refused_by",
     "rest_series",
+    "start_note",
+    "stored_series",
     "take_up_notes",
     "was_given",
 ]
@@ -54,6 +59,22 @@ async def note_order(context: Context, series: InstalledSeries, signed: SignedOr
     """Keep an order durably, then in memory."""
     await context.store.note_series(series.series_id, order_name(signed), encode_signed_order(signed))
     series.orders = _in_order([*series.orders, signed])
+
+
+def start_note(signed: SignedOrder | None) -> dict[str, bytes]:
+    """Return the note of a start, which is stored with its series at once; nothing where there is none."""
+    return {} if signed is None else {order_name(signed): encode_signed_order(signed)}
+
+
+def stored_series(data: bytes, notes: Mapping[str, bytes]) -> SignedSeries:
+    """Return a series as it is stored, with the start that stands among its notes.
+
+    Raises:
+        DecodeError: what was signed or an order cannot be read.
+        TaskError: the start among its notes is not one of this series.
+    """
+    signed = decode_signed_series(data)
+    return replace(signed, series=started_series(signed.series, [one.order for one in orders_of(notes)]))
 
 
 async def note_given(context: Context, series: InstalledSeries, other: AggregatorId, what: str) -> None:

@@ -6,7 +6,7 @@ An order changes windows that are not decided about yet, never one that is. It m
 from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_ORDERS_PER_SERIES
-from fleetcount_protocol.series.orders import SignedOrder, check_follows, verify_order
+from fleetcount_protocol.series.orders import OrderAction, SignedOrder, check_follows, verify_order
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
@@ -29,6 +29,8 @@ async def take_own_order(context: Context, signed: SignedOrder) -> None:
         raise TaskError(f"series {order.series_id} is not installed here")
     if order.aggregator_id != context.aggregator_id:
         raise TaskError(f"the order is by {order.aggregator_id!r}, this is {context.aggregator_id!r}: drop it there")
+    if order.action is OrderAction.START:
+        raise TaskError("a start is made by the leader's aggregator as it installs the question; no file orders it")
     async with series.lock:
         if signed in series.orders:
             return
@@ -75,4 +77,4 @@ async def _keep(context: Context, series: InstalledSeries, signed: SignedOrder) 
     await note_order(context, series, signed)
     context.failpoints.hit("series.after_order_store")
     context.handovers.put(0, series.series_id)
-    log.info("order_taken", series=str(series.series_id), action=order.action.name.lower(), window=order.from_window)
+    log.info("order_taken", series=str(series.series_id), action=order.name, window=order.from_window)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from fleetcount_protocol.errors import DecodeError, RejectReason
+from fleetcount_protocol.errors import DecodeError, RejectReason, TaskError
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.series.orders import SignedOrder, stopped_at
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.series.signed_file import decode_signed_series
 from fleetcount_protocol.task.task import decode_task
 
 from fleetcount_aggregator.context import Limits
@@ -28,7 +27,7 @@ from fleetcount_aggregator.storage.schema import check_readable, check_standing
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
 from fleetcount_aggregator.tasks.period_budget import PeriodCharge, series_charge, spent_from
-from fleetcount_aggregator.tasks.series_notes import orders_of, refused_by
+from fleetcount_aggregator.tasks.series_notes import orders_of, refused_by, stored_series
 
 __all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_spent", "read_standing", "read_status", "read_tasks"]
 
@@ -136,20 +135,20 @@ def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, De
 def _charge_of(database: SealedDatabase, row: SeriesRow) -> PeriodCharge | None:
     """Return what a series is charged, None if it costs nothing or cannot be read."""
     try:
-        series = decode_signed_series(row.signed).series
-    except DecodeError:
+        notes = series_rows.read_notes(database, row.series_id)
+        series = stored_series(row.signed, notes).series
+    except (DecodeError, TaskError):
         return None
-    notes = series_rows.read_notes(database, row.series_id)
+    stopped = stopped_at(one.order for one in orders_of(notes))
+    ended = refused_by(notes) or stopped == 0
     windows = (
-        series_rows.read_windows(database, row.series_id, above=-1)
-        if series.schedule.windows == 1 or refused_by(notes)
-        else None
+        series_rows.read_windows(database, row.series_id, above=-1) if series.schedule.windows == 1 or ended else None
     )
-    if windows is not None and (windows or refused_by(notes)):
+    if windows is not None and (windows or ended):
         asked = [one.task_id for one in windows if one.task_id is not None and not one.missing]
         if not any(_may_count(database, one) for one in asked):
             return None
-    return series_charge(series, stopped_at(one.order for one in orders_of(notes)))
+    return series_charge(series, stopped)
 
 
 def _may_count(database: SealedDatabase, task_id: TaskId) -> bool:
@@ -186,8 +185,9 @@ def _task_line(database: SealedDatabase, number: int, row: TaskRow) -> TaskLine:
 
 
 def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
-    with suppress(DecodeError):
-        return _line_of(database, decode_signed_series(row.signed).series, row)
+    with suppress(DecodeError, TaskError):
+        notes = series_rows.read_notes(database, row.series_id)
+        return _line_of(database, stored_series(row.signed, notes).series, row, notes)
     return SeriesLine(
         series_id=row.series_id,
         name=_SET_ASIDE,
@@ -201,9 +201,9 @@ def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
     )
 
 
-def _line_of(database: SealedDatabase, series: Series, row: SeriesRow) -> SeriesLine:
+def _line_of(database: SealedDatabase, series: Series, row: SeriesRow, notes: Mapping[str, bytes]) -> SeriesLine:
     missing: dict[str, list[int]] = {}
-    notes, following, released = series_rows.read_notes(database, row.series_id), 0, 0
+    following, released = 0, 0
     for decided in series_rows.read_windows(database, row.series_id, above=-1):
         task = None if decided.task_id is None or decided.missing else sql.read_task(database, decided.task_id)
         reason = decided.missing if task is None else task.abort_reason

@@ -10,17 +10,19 @@ from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.layout import Reader, fraction_bytes, uint
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_SERIES_BYTES
-from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule, SeriesFields
+from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule, SeriesFields, Submission
 from fleetcount_protocol.series.windows import window_fields
 from fleetcount_protocol.task.codec import encode_question, encode_terms, read_question, read_terms
 
 __all__ = ["SERIES_LABEL", "decode_series_fields", "encode_series_fields"]
 
 SERIES_LABEL: Final = b"FCSERI01"
+_FIXED: Final = 1
+_FROM_SUBMISSION: Final = 2
 
 
 def encode_series_fields(series: SeriesFields) -> bytes:
-    """Return the canonical bytes that are hashed into the series id and signed.
+    """Return the canonical bytes that are hashed into the series id and signed: the same before and after its start.
 
     Raises:
         TaskError: they are more than `MAX_SERIES_BYTES`.
@@ -85,11 +87,20 @@ def _read_drill_down(reader: Reader) -> DrillDown:
 
 def _encode_schedule(schedule: Schedule) -> bytes:
     lengths = (schedule.every_s, schedule.windows, schedule.round_one_s, schedule.round_two_s, schedule.expiry_s)
-    return uint(schedule.first, 8) + b"".join(uint(length, 4) for length in lengths)
+    start = schedule.submission
+    if start is None:
+        begins = uint(_FIXED, 1) + uint(schedule.opens(0), 8)
+    else:
+        begins = uint(_FROM_SUBMISSION, 1) + uint(start.delay_s, 4) + uint(start.earliest, 8) + uint(start.latest, 8)
+    return begins + b"".join(uint(length, 4) for length in lengths)
 
 
 def _read_schedule(reader: Reader) -> Schedule:
-    first = reader.uint(8)
+    first, submission = None, None
+    if reader.count(1, _FIXED, _FROM_SUBMISSION) == _FIXED:
+        first = reader.uint(8)
+    else:
+        submission = Submission(delay_s=reader.uint(4), earliest=reader.uint(8), latest=reader.uint(8))
     every_s, windows, round_one_s, round_two_s, expiry_s = (reader.uint(4) for _ in range(5))
     return Schedule(
         first=first,
@@ -98,4 +109,5 @@ def _read_schedule(reader: Reader) -> Schedule:
         round_one_s=round_one_s,
         round_two_s=round_two_s,
         expiry_s=expiry_s,
+        submission=submission,
     )

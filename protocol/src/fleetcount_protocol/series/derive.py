@@ -31,10 +31,12 @@ def window_task(series: Series, index: int, survivors: tuple[int, ...] = ()) -> 
     that survived the step before it (`surviving_cells` of the window before) and is made and checked anew.
 
     Raises:
-        UsageError: the series has no such window, or survivors that cannot be those of the step before.
+        UsageError: the series has no such window, none at all before its start, or survivors that cannot be those of
+            the step before.
     """
     if type(index) is not int or not 0 <= index < series.schedule.windows:
         raise UsageError(f"window is {str(index)[:40]}, allowed: 0 to {series.schedule.windows - 1}")
+    times = window_times(series.schedule, index)
     walk = series.drill_down
     if walk is not None and walk.step_of(index):
         domain = candidates(survivors, walk, walk.step_of(index))
@@ -46,7 +48,7 @@ def window_task(series: Series, index: int, survivors: tuple[int, ...] = ()) -> 
     # Not checked again: `check_series` has applied the rules of a task to the first and the last window.
     task = object.__new__(Task)
     shared = {one.name: getattr(first, one.name) for one in fields(first)}
-    task.__dict__.update(shared, **window_times(series.schedule, index), series=ref, design=first.design)
+    task.__dict__.update(shared, **times, series=ref, design=first.design)
     before, behind = series.shared_bytes
     task.__dict__["canonical"] = window_label(ref) + before + encode_times(task) + behind
     return task

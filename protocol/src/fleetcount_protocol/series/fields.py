@@ -4,18 +4,19 @@ Unchecked values. This module must not apply rules, encode, sign or derive a win
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final
+from typing import Final, Self
 
 from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.answers import AnswerLaw
 
+from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.task.domain import ValueDomain
 from fleetcount_protocol.task.fields import Aggregator, Mode, Release, UploadStyle
 
-__all__ = ["DAY_S", "Coin", "DrillDown", "Participants", "Schedule", "SeriesFields"]
+__all__ = ["DAY_S", "Coin", "DrillDown", "Participants", "Schedule", "SeriesFields", "Submission"]
 
 DAY_S: Final = 86_400
 """A coin of a day holds for one UTC day, which always has this many seconds of Unix time."""
@@ -54,22 +55,50 @@ class DrillDown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What everybody signs of a start that the leader fixes when the question is submitted to it.
+
+    The leader chooses the first time of the grid that is `delay_s` seconds or more after it took the question; every
+    party checks that this lies from `earliest` to `latest`, Unix seconds UTC.
+    """
+
+    delay_s: int
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """When the windows are: window i opens at `first + i * every_s`, all times Unix seconds UTC.
 
     `windows` is their number; round one takes `round_one_s`, round two `round_two_s` after it (0 in one-round modes and
     for one envelope); a window's task expires `expiry_s` after its last round has closed.
+
+    A fixed schedule has no `submission`. One that is counted from submission has `first` None until it is started
+    (`orders.started_series`): it has no windows before, and whatever asks for a time of one raises `TaskError`.
     """
 
-    first: int
+    first: int | None
     every_s: int
     windows: int
     round_one_s: int
     round_two_s: int
     expiry_s: int
+    submission: Submission | None = None
+
+    @property
+    def latest_start(self) -> int:
+        """When window 0 opens at the latest, by what everybody signs; started or not."""
+        return self.opens(0) if self.submission is None else self.submission.latest
+
+    def at_latest(self) -> Self:
+        """Return the schedule itself if it has a start, else as if it starts as late as it may."""
+        return self if self.first is not None else replace(self, first=self.latest_start)
 
     def opens(self, index: int) -> int:
         """Return when round one of a window opens."""
+        if self.first is None:
+            raise TaskError("the question is counted from submission and has not started: it has no windows yet")
         return self.first + index * self.every_s
 
     def closes(self, index: int) -> int:
@@ -84,11 +113,15 @@ class Schedule:
     def unit_of(self, coin: Coin, index: int) -> int:
         """Return the number of the coin's unit that holds a window; windows of one unit share one toss.
 
-        A day is the UTC day in which the window's round one opens, counted from 1970-01-01.
+        A day is the UTC day in which the window's round one opens, counted from 1970-01-01. Counted from submission
+        it is the n-th 24 hours from the start on, so that a promise needs no start: no UTC day has more windows than
+        the first of them.
         """
         if coin is Coin.WINDOW:
             return index
-        return 0 if coin is Coin.SERIES else self.opens(index) // DAY_S
+        if coin is Coin.SERIES:
+            return 0
+        return (index * self.every_s if self.submission is not None else self.opens(index)) // DAY_S
 
     def units(self, coin: Coin) -> dict[int, tuple[int, ...]]:
         """Return the windows of every unit, in order."""

@@ -50,7 +50,11 @@ def check_series(series: SeriesFields) -> None:
 
 def _check_lengths(series: SeriesFields) -> None:
     schedule = series.schedule
-    check_range("first", schedule.first, 0, MAX_UNIX_TIME)
+    if (start := schedule.submission) is not None:
+        check_range("delay_s", start.delay_s, 0, MAX_SERIES_LIFETIME_S)
+        check_range("earliest start", start.earliest, 0, MAX_UNIX_TIME)
+        check_range("latest start", start.latest, start.earliest, start.earliest + MAX_SERIES_LIFETIME_S)
+    check_range("first", schedule.latest_start, 0, MAX_UNIX_TIME)
     check_range("every_s", schedule.every_s, 1, MAX_SERIES_LIFETIME_S)
     check_range("windows", schedule.windows, 1, MAX_SERIES_WINDOWS)
     check_range("round_one_s", schedule.round_one_s, 1, MAX_WINDOW_S)
@@ -72,11 +76,25 @@ def _check_schedule(series: SeriesFields) -> None:
     require(schedule.every_s >= rounds, f"every_s is {schedule.every_s}, allowed: at least the rounds' {rounds} s")
     envelope = series.upload_style is UploadStyle.ONE_ENVELOPE
     require(not (envelope and schedule.round_two_s), f"round_two_s is {schedule.round_two_s}, one envelope needs 0")
-    lifetime = schedule.end + schedule.expiry_s - schedule.first
+    _check_start(series)
+    lifetime = (schedule.windows - 1) * schedule.every_s + rounds + schedule.expiry_s
     require(
         lifetime <= MAX_SERIES_LIFETIME_S,
         f"the last window expires {lifetime} s after the first opens, allowed: at most {MAX_SERIES_LIFETIME_S}",
     )
+
+
+def _check_start(series: SeriesFields) -> None:
+    schedule, step = series.schedule, series.time_precision_s
+    if (signed := schedule.submission) is None:
+        return
+    for what, moment in (("earliest", signed.earliest), ("latest", signed.latest)):
+        require(moment % step == 0, f"{what} start is {moment}, not a multiple of time_precision_s = {step}")
+    # A promise for a UTC day whose windows share a toss would depend on when the question starts.
+    require(series.coin is not Coin.DAY, "coin is day, allowed when counted from submission: window or series")
+    if (start := schedule.first) is not None:
+        check_range("start of the question", start, signed.earliest, signed.latest)
+        require(start % step == 0, f"start of the question is {start}, not a multiple of time_precision_s = {step}")
 
 
 def _check_promise(series: SeriesFields) -> None:

@@ -4,8 +4,9 @@ Making a `Series` checks every rule, so each one that exists may be asked. `deri
 """
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Self
 
 from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.design import Design
@@ -14,13 +15,13 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.series.codec import decode_series_fields, encode_series_fields
-from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule, SeriesFields
+from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule, SeriesFields, Submission
 from fleetcount_protocol.series.rules import check_series
 from fleetcount_protocol.series.windows import window_fields
 from fleetcount_protocol.task.codec import encode_question, encode_terms
 from fleetcount_protocol.task.fields import TaskFields
 
-__all__ = ["Coin", "DrillDown", "Participants", "Schedule", "Series", "SignedSeries", "decode_series"]
+__all__ = ["Coin", "DrillDown", "Participants", "Schedule", "Series", "SignedSeries", "Submission", "decode_series"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +47,34 @@ class Series(SeriesFields):
 
     @cached_property
     def first_window(self) -> TaskFields:
-        """The fields of window 0; but for its times and place those of every window (of a walk, of its first step)."""
+        """The fields of window 0; but for its times and place those of every window (of a walk, of its first step).
+
+        Before the start its times are those of the latest start.
+        """
         return window_fields(self, self.series_id, 0)
 
     @cached_property
     def shared_bytes(self) -> tuple[bytes, bytes]:
         """What stands before and behind the times in the canonical bytes of every window's task."""
         return encode_question(self.first_window), encode_terms(self.first_window)
+
+    def started(self, start: int) -> Self:
+        """Return the series with its windows, counted from a start (Unix seconds) that the leader fixed.
+
+        It is the same series: canonical bytes, id and signatures stay.
+
+        Raises:
+            TaskError: its times are fixed, it has another start already, or the start is outside what was signed.
+        """
+        if self.schedule.submission is None:
+            raise TaskError(f"series {self.name!r} has fixed times; no start is given to it")
+        if self.schedule.first not in (None, start):
+            raise TaskError(f"start of the question is {start}, it started at {self.schedule.first} already")
+        return replace(self, schedule=replace(self.schedule, first=start))
+
+    def at_latest(self) -> Self:
+        """Return the series itself if it has a start, else as if it starts as late as it may: to judge it before."""
+        return self if self.schedule.first is not None else replace(self, schedule=self.schedule.at_latest())
 
     @property
     def design(self) -> Design:

@@ -30,5 +30,5 @@ def verify_signed_series(signed: SignedSeries, trusted: Mapping[AggregatorId, Tr
         SignatureError: a signature that is missing or does not verify.
     """
     series = signed.series
-    check_trusted(series.aggregators, trusted, series.schedule.first)
+    check_trusted(series.aggregators, trusted, series.schedule.latest_start)
     verify_all_signatures(series.aggregators, signed.signatures, series.canonical, f"series {series.name!r}")

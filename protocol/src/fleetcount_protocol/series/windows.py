@@ -49,6 +49,7 @@ def window_ref(series: SeriesFields, series_id: SeriesId, index: int) -> SeriesR
 def window_fields(series: SeriesFields, series_id: SeriesId, index: int, domain: Prefixes | None = None) -> TaskFields:
     """Return the fields of a window's task: those of the series, the window's times and its place in the series.
 
+    The times of a series that has not started are those of its latest start: for rules and what all windows share.
     A later step of a drill-down asks about its own `domain`; its uniform die has as many faces and the same rate.
     """
     shared: dict[str, Any] = {name: getattr(series, name) for name in _SHARED}
@@ -57,7 +58,7 @@ def window_fields(series: SeriesFields, series_id: SeriesId, index: int, domain:
         if isinstance(series.mechanism, SamplingDie):
             rate = series.mechanism.sampling_rate
             shared["mechanism"] = SamplingDie.uniform(rate, domain.values, allow_large_rate=True)
-    shared |= window_times(series.schedule, index)
+    shared |= window_times(series.schedule.at_latest(), index)
     return TaskFields(
         **shared,
         verify_key_digest=series.verify_seed_digest,

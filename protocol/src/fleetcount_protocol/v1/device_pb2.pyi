@@ -27,18 +27,22 @@ class ListSeriesRequest(_message.Message):
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
     deployment: _builtins.str
     after: _builtins.bytes
     """the last series id of the list before, empty at first"""
+    over: _builtins.bool
+    """also those whose last window has closed: for readers"""
     def __init__(
         self,
         *,
         deployment: _builtins.str = ...,
         after: _builtins.bytes = ...,
+        over: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "deployment", b"deployment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "deployment", b"deployment", "over", b"over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

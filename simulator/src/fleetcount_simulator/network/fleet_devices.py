@@ -109,7 +109,7 @@ class FleetDevices:
     def _window(self) -> int:
         """Return the window that opened last."""
         schedule = self._series.schedule
-        return max(0, min(int(time.time() - schedule.first) // schedule.every_s, schedule.windows - 1))
+        return max(0, min(int(time.time() - schedule.opens(0)) // schedule.every_s, schedule.windows - 1))
 
     async def enrol(self) -> float:
         """Let every device that is on connect and open its sessions; return the seconds it took all but the first.
