@@ -22,7 +22,7 @@ from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYT
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
-from fleetcount_aggregator.storage.row_seal import DamagedError, RowSeal
+from fleetcount_aggregator.storage.row_seal import DamagedError
 from fleetcount_aggregator.storage.schema import SQLITE
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
@@ -299,26 +299,6 @@ async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None
     assert not await store.rejections(TASK)
 
 
-async def test_a_store_that_says_verifying_opens_as_releasing_and_goes_on(tmp_path: Path) -> None:
-    """The state's name before it was called releasing; the store has the same schema."""
-    store = open_store(tmp_path)
-    await store.install(task_row(state=State.RELEASING))
-    await store.close()
-    with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
-        database.execute("UPDATE tasks SET state = 'verifying', seal = NULL")
-        database.execute("UPDATE instance SET sealed = 0")
-    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
-        logs = sql.read_log_states(SealedDatabase(database, RowSeal()))
-    store = open_store(tmp_path)
-
-    task = await store.task(TASK)
-    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.RELEASING}), new_state=State.RELEASED))
-    await store.close()
-
-    assert task == task_row(state=State.RELEASING)
-    assert [log.set_sealed for log in logs] == [True]
-
-
 @pytest.mark.parametrize("new", [State.RELEASED, State.RELEASING, State.ANNOUNCED, State.COLLECTING])
 async def test_nothing_moves_backwards_or_skips(store: Store, new: State) -> None:
     with pytest.raises(StateConflictError):
@@ -397,13 +377,7 @@ async def test_many_batches_are_read_a_few_at_a_time_and_each_once(store: Store)
     assert [one.number for one in await store.batches(TASK)] == numbers[:BATCHES_AT_ONCE]
 
 
-@pytest.mark.parametrize("older", [False, True])
-async def test_the_set_is_known_until_the_task_is_purged(
-    store: Store, monkeypatch: pytest.MonkeyPatch, older: bool
-) -> None:
-    """Also one that an older version has kept, as a byte a report."""
-    if older:
-        monkeypatch.setattr("fleetcount_aggregator.storage.rows.kept_chosen", bytes)
+async def test_the_set_is_known_until_the_task_is_purged(store: Store) -> None:
     await complete(store, 1, 2, 3)
     await store.apply(CLOSE)
     change = TaskChange(

@@ -41,8 +41,8 @@ __all__ = [
     "take_up_ended",
 ]
 
-Debit = Callable[[bytes], LedgerRow | None]
-"""The debit of a task by its bytes; None where that is a task of an older version."""
+Debit = Callable[[bytes], LedgerRow]
+"""The debit of a task by its bytes."""
 _DRAWN: Final = ("commit", "sign", "release")
 """The steps after which a task has cost what it costs, one of which it keeps for good if it is signed or released."""
 
@@ -118,7 +118,7 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
         charged += [one for one in known if one.hex() in lost]
         for task_id in dict.fromkeys(charged):
             canonical = canonical_of(db, TaskId(task_id))
-            if canonical is not None and (debit := debit_of(canonical)) is not None and _debit(db, debit):
+            if canonical is not None and _debit(db, debit_of(canonical)):
                 done.append(f"wrote the debit of task {task_id.hex()} again")
     return done
 

@@ -32,7 +32,7 @@ from fleetcount_aggregator.tasks.series_notes import orders_of, refused_by
 
 __all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_spent", "read_standing", "read_status", "read_tasks"]
 
-_SET_ASIDE: Final = "(one that this version does not serve)"
+_DAMAGED: Final = "(one whose bytes are damaged)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def read_tasks(
 def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, Decimal]:
     """Return what every signal loses in the fullest period of `[limits] budget_period_s` that is not over.
 
-    As a new series on it would be judged, also by what is asked later. What this version cannot read is left out.
+    As a new series on it would be judged, also by what is asked later. What is damaged is left out.
     Seconds of work where many windows are charged.
 
     Raises:
@@ -172,7 +172,7 @@ def _task_line(database: SealedDatabase, number: int, row: TaskRow) -> TaskLine:
         name, window = task.name, task.series.index
         wait = expected_wait(task, row.state, leads=None, give_up_s=None)
     except DecodeError:
-        name, window, wait = _SET_ASIDE, None, None
+        name, window, wait = _DAMAGED, None, None
     return TaskLine(
         number=number,
         task_id=row.task_id,
@@ -190,7 +190,7 @@ def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
         return _line_of(database, decode_signed_series(row.signed).series, row)
     return SeriesLine(
         series_id=row.series_id,
-        name=_SET_ASIDE,
+        name=_DAMAGED,
         windows=0,
         following=None,
         opens=None,
