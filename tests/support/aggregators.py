@@ -348,7 +348,7 @@ class Network:
 
     async def missing(self, series: Series, position: int = 0) -> dict[int, str]:
         """Return the windows of a series that have no task at an aggregator, and why."""
-        rows = await self.core(position).context.store.windows(series.series_id)
+        rows = await self.core(position).context.store.decided(series.series_id)
         return {row.index: row.missing for row in rows if row.missing}
 
     async def decided(self, series: Series, position: int = 0) -> list[str]:

@@ -18,6 +18,7 @@ from fleetcount_aggregator.storage.move_store import move_store
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import (
+    DecidedWindow,
     LedgerRow,
     SeriesRow,
     SessionRow,
@@ -26,7 +27,6 @@ from fleetcount_aggregator.storage.store import (
     StoreOutcome,
     TaskChange,
     TaskRow,
-    WindowRow,
 )
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
@@ -77,7 +77,7 @@ async def filled(place: StorePlace) -> None:
     await store.install(row)
     await store.install_series(SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7))
     await store.note_series(SERIES, "keys/ä", b"note")
-    await store.decide_windows([WindowRow(series_id=SERIES, index=n, task_id=None, missing="x") for n in range(3)])
+    await store.decide_windows([DecidedWindow(series_id=SERIES, index=n, task_id=None, missing="x") for n in range(3)])
     session = SessionRow(
         session_id=SessionId(b"s" * 16),
         request=b"r",
@@ -113,7 +113,7 @@ async def contents(place: StorePlace) -> tuple[Any, ...]:
         store.data_keys.of(TASK).open(task.verify_key, b"verify key", TASK),
         await store.series(),
         await store.series_notes(SERIES),
-        await store.windows(SERIES),
+        await store.decided(SERIES),
         await store.session(SessionId(b"s" * 16)),
         await store.high_water(),
         await store.ledger(),

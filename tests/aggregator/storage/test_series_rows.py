@@ -8,7 +8,7 @@ import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import SeriesRow, Store, StoreError, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow, SeriesRow, Store, StoreError, TaskRow
 from fleetcount_protocol.ids import SeriesId, TaskId
 
 SERIES, OTHER = SeriesId(b"s" * 32), SeriesId(b"o" * 32)
@@ -31,8 +31,10 @@ def task_row(number: int) -> TaskRow:
     )
 
 
-def window(index: int, *, task: bool = False) -> WindowRow:
-    return WindowRow(series_id=SERIES, index=index, task_id=task_row(index).task_id, missing="" if task else "missed")
+def window(index: int, *, task: bool = False) -> DecidedWindow:
+    return DecidedWindow(
+        series_id=SERIES, index=index, task_id=task_row(index).task_id, missing="" if task else "missed"
+    )
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -70,13 +72,13 @@ async def test_a_window_is_decided_once_and_its_task_is_installed_with_it(store:
         with pytest.raises(StoreError, match="decided already"):
             await store.decide_windows([window(3), again], task_row(3))
 
-    assert await store.windows(SERIES) == [window(0), window(1), window(2, task=True)]
-    assert await store.windows(SERIES, above=1) == [window(2, task=True)]
-    assert await store.windows(SERIES, above=0, below=2) == [window(1)]
-    assert await store.window_of(task_row(1).task_id) == window(1)
-    assert await store.window_of(task_row(3).task_id) is None
+    assert await store.decided(SERIES) == [window(0), window(1), window(2, task=True)]
+    assert await store.decided(SERIES, above=1) == [window(2, task=True)]
+    assert await store.decided(SERIES, above=0, below=2) == [window(1)]
+    assert await store.decided_of(task_row(1).task_id) == window(1)
+    assert await store.decided_of(task_row(3).task_id) is None
     assert list(await store.tasks_in_work()) == [task_row(2).task_id]
-    assert not await store.windows(OTHER)
+    assert not await store.decided(OTHER)
 
 
 async def test_series_notes_and_windows_outlive_the_process(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ async def test_series_notes_and_windows_outlive_the_process(tmp_path: Path) -> N
     await store.close()
 
     store = open_store(tmp_path)
-    found = await store.series(), await store.series_notes(SERIES), await store.windows(SERIES)
+    found = await store.series(), await store.series_notes(SERIES), await store.decided(SERIES)
     await store.close()
 
     assert found == ([ROW], {"name": b"note"}, [window(0), window(1, task=True)])

@@ -14,7 +14,7 @@ from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StepRow, TaskChange, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow, StepRow, TaskChange, TaskRow
 from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import AggregatorId, TaskId
@@ -63,7 +63,7 @@ async def fill(network: Network, series: Series, position: int, last: int) -> No
             installed_at=task.round_one_opens,
         )
         resting.append(RestRow(task_id=task.task_id, expiry=task.expiry, led=position == 0))
-        decided = WindowRow(series_id=series.series_id, index=index, task_id=task.task_id)
+        decided = DecidedWindow(series_id=series.series_id, index=index, task_id=task.task_id)
         writes.append(store.decide_windows([decided], row))
         for name in ("sign", "delivered") if position == 0 else ("sign",):
             step = StepRow(name=name, request=b"the record", answer=b"")

@@ -30,7 +30,7 @@ __all__ = [
 
 _OF_TASK: Final = ("tasks", "steps", "rejections", "ledger")
 """The tables that still have rows of a retired task."""
-_OF_SERIES: Final = ("windows", "series_notes", "series")
+_OF_SERIES: Final = ("decided", "series_notes", "series")
 
 
 def read_in_work(db: SealedDatabase) -> Sequence[TaskId]:
@@ -113,11 +113,11 @@ def forget_tasks(db: SealedDatabase, task_ids: Sequence[TaskId]) -> Sequence[Tas
     """See `Archive.forget`."""
     retired = (
         "SELECT 1 FROM tasks WHERE task_id = ? AND rest = ? AND NOT EXISTS"
-        " (SELECT 1 FROM windows JOIN series ON series.series_id = windows.series_id"
-        " WHERE windows.task_id = tasks.task_id AND series.rest = 0)"
+        " (SELECT 1 FROM decided JOIN series ON series.series_id = decided.series_id"
+        " WHERE decided.task_id = tasks.task_id AND series.rest = 0)"
     )
     gone = [one for one in task_ids if db.execute(retired, (one, Rest.RETIRED.value)).fetchone()]
-    owners = "SELECT series_id FROM windows WHERE task_id = ?"
+    owners = "SELECT series_id FROM decided WHERE task_id = ?"
     series = {row[0] for one in gone for row in db.execute(owners, (one,)).fetchall()}
     for table in _OF_TASK:
         db.executemany(f"DELETE FROM {table} WHERE task_id = ?", [(one,) for one in gone])  # noqa: S608 - constants
@@ -128,7 +128,7 @@ def forget_tasks(db: SealedDatabase, task_ids: Sequence[TaskId]) -> Sequence[Tas
 
 def _forget_series(db: SealedDatabase, series_id: bytes) -> None:
     """Delete a series at rest none of whose windows has a task any more."""
-    left = "SELECT 1 FROM windows JOIN tasks ON tasks.task_id = windows.task_id WHERE windows.series_id = ?"
+    left = "SELECT 1 FROM decided JOIN tasks ON tasks.task_id = decided.task_id WHERE decided.series_id = ?"
     if db.execute(left, (series_id,)).fetchone() is None:
         for table in _OF_SERIES:
             db.execute(f"DELETE FROM {table} WHERE series_id = ?", (series_id,))  # noqa: S608 - constants

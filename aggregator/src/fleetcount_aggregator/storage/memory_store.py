@@ -23,6 +23,7 @@ from fleetcount_aggregator.storage.store import (
     BATCHES_AT_ONCE,
     BatchRow,
     CompleteReports,
+    DecidedWindow,
     LedgerRow,
     SeriesRow,
     SessionRow,
@@ -30,7 +31,6 @@ from fleetcount_aggregator.storage.store import (
     StoreError,
     TaskChange,
     TaskRow,
-    WindowRow,
 )
 
 __all__ = ["MemoryStore"]
@@ -60,7 +60,7 @@ class MemoryStore:
         self._epochs: dict[str, bytes] = {}
         self._series: dict[SeriesId, SeriesRow] = {}
         self._notes: dict[SeriesId, dict[str, bytes]] = {}
-        self._windows: dict[SeriesId, dict[int, WindowRow]] = {}
+        self._windows: dict[SeriesId, dict[int, DecidedWindow]] = {}
 
     async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
         """See `Store.add_session`."""
@@ -133,7 +133,7 @@ class MemoryStore:
         """See `Store.series_notes`."""
         return dict(self._notes.get(series_id, {}))
 
-    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+    async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
         """See `Store.decide_windows`."""
         if any(row.index in self._windows.get(row.series_id, {}) for row in rows):
             raise StoreError("a window is decided already")
@@ -142,15 +142,15 @@ class MemoryStore:
         if task is not None:
             await self.install(task)
 
-    async def windows(
+    async def decided(
         self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
-    ) -> Sequence[WindowRow]:
-        """See `Store.windows`."""
+    ) -> Sequence[DecidedWindow]:
+        """See `Store.decided`."""
         rows = self._windows.get(series_id, {})
         return [rows[index] for index in sorted(rows) if above < index < below]
 
-    async def window_of(self, task_id: TaskId) -> WindowRow | None:
-        """See `Store.window_of`."""
+    async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
+        """See `Store.decided_of`."""
         found = (row for rows in self._windows.values() for row in rows.values() if row.task_id == task_id)
         return next(found, None)
 

@@ -29,7 +29,7 @@ from fleetcount_aggregator.storage.rows import add_debit, install_task
 from fleetcount_aggregator.storage.schema import RESTORED, SERVING
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.series_rows import decide_windows
-from fleetcount_aggregator.storage.store import LedgerRow, StoreError, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StoreError, TaskRow
 
 __all__ = [
     "Debit",
@@ -153,7 +153,7 @@ def is_restored(db: SealedDatabase) -> bool:
     return bool(db.execute("SELECT standing FROM instance").fetchone()[0] == RESTORED)
 
 
-def take_up_ended(db: SealedDatabase, task: TaskRow | None, windows: Sequence[WindowRow]) -> None:
+def take_up_ended(db: SealedDatabase, task: TaskRow | None, windows: Sequence[DecidedWindow]) -> None:
     """Write a task of after the backup, without a data key, and what that decides of windows; `end_task` ends it."""
     decide_windows(db, windows, None)
     if task is not None:

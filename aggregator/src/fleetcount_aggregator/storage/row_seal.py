@@ -185,11 +185,11 @@ MARKS: Final = SealedTable("marks", ("peer",), ("ledger_rows",))
 SESSIONS: Final = SealedTable("sessions", ("session_id",), ("request", "certificate", "expiry", "accepted"))
 SERIES: Final = SealedTable("series", ("series_id",), ("signed", "seed", "installed_at", "place", "rest"))
 NOTES: Final = SealedTable("series_notes", ("series_id", "name"), ("note",))
-WINDOWS: Final = SealedTable("windows", ("series_id", "number"), ("task_id", "missing"))
+DECIDED: Final = SealedTable("decided", ("series_id", "number"), ("task_id", "missing"))
 EPOCHS: Final = SealedTable("epochs", ("name",), ("epoch",))
 SEALED: Final = (
     *(TASKS, CANONICAL, DURABLE, CHOSEN, RESTS, STEPS, BATCHES, REJECTIONS, LEDGER, COUNTERS, MARKS),
-    *(SESSIONS, SERIES, NOTES, WINDOWS, EPOCHS),
+    *(SESSIONS, SERIES, NOTES, DECIDED, EPOCHS),
 )  # fmt: skip
 """All there are. Chains of sessions and verify keys are not among them: they lie sealed, and open or do not."""
 

@@ -74,9 +74,9 @@ _TABLES: Final = (
     " installed_at INTEGER NOT NULL, place INTEGER NOT NULL, rest INTEGER NOT NULL DEFAULT 0, seal BLOB)",
     "CREATE TABLE series_notes (series_id BLOB NOT NULL, name TEXT NOT NULL, note BLOB NOT NULL, seal BLOB,"
     " PRIMARY KEY (series_id, name))",
-    "CREATE TABLE windows (series_id BLOB NOT NULL, number INTEGER NOT NULL, task_id BLOB NOT NULL,"
+    "CREATE TABLE decided (series_id BLOB NOT NULL, number INTEGER NOT NULL, task_id BLOB NOT NULL,"
     " missing TEXT NOT NULL, seal BLOB, PRIMARY KEY (series_id, number))",
-    "CREATE INDEX windows_by_task ON windows (task_id)",
+    "CREATE INDEX decided_by_task ON decided (task_id)",
     EPOCH_TABLE,
     "CREATE TABLE schema_version (version INTEGER NOT NULL)",
     *_INSTANCE_TABLES,

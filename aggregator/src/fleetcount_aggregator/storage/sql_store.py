@@ -35,6 +35,7 @@ from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store import (
     BatchRow,
     CompleteReports,
+    DecidedWindow,
     LedgerRow,
     SeriesRow,
     SessionRow,
@@ -42,7 +43,6 @@ from fleetcount_aggregator.storage.store import (
     StoreError,
     TaskChange,
     TaskRow,
-    WindowRow,
 )
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.storage.write_queue import WriteQueue
@@ -262,27 +262,29 @@ class SqlStore(SqlArchive, SqlEpochs):
         notes: Mapping[str, bytes] = await self._read(lambda db: series_rows.read_notes(db, series_id))
         return notes
 
-    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+    async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
         """See `Store.decide_windows`."""
         if task is not None:
             await self._ensure_key(task)
         await self._lead(lambda db: self._decide_windows(db, rows, task))
 
-    def _decide_windows(self, db: SealedDatabase, rows: Sequence[WindowRow], task: TaskRow | None) -> None:
+    def _decide_windows(self, db: SealedDatabase, rows: Sequence[DecidedWindow], task: TaskRow | None) -> None:
         series_rows.decide_windows(db, rows, task)
         if task is not None:
             self.logs.home.install(db, task.task_id)
 
-    async def windows(
+    async def decided(
         self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
-    ) -> Sequence[WindowRow]:
-        """See `Store.windows`."""
-        rows: Sequence[WindowRow] = await self._read(lambda db: series_rows.read_windows(db, series_id, above, below))
+    ) -> Sequence[DecidedWindow]:
+        """See `Store.decided`."""
+        rows: Sequence[DecidedWindow] = await self._read(
+            lambda db: series_rows.read_decided(db, series_id, above, below)
+        )
         return rows
 
-    async def window_of(self, task_id: TaskId) -> WindowRow | None:
-        """See `Store.window_of`."""
-        row: WindowRow | None = await self._read(lambda db: series_rows.read_window_of(db, task_id))
+    async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
+        """See `Store.decided_of`."""
+        row: DecidedWindow | None = await self._read(lambda db: series_rows.read_decided_of(db, task_id))
         return row
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:

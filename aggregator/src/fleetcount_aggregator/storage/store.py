@@ -26,10 +26,26 @@ if TYPE_CHECKING:
     from fleetcount_aggregator.storage.row_seal import Damage
 
 __all__ = [
-    "BATCHES_AT_ONCE", "BatchRow", "CompleteReports", "FencedError", "LedgerRow",
-    "LoadedReports", "ReportSource", "ReportVerdict", "SeriesRow", "SessionRow", "StepRow", "Store",
-    "StoreAwayError", "StoreBusyError", "StoreError", "StoreOutcome", "TaskChange", "TaskRow", "UnknownWriteError",
-    "WindowRow",
+    "BATCHES_AT_ONCE",
+    "BatchRow",
+    "CompleteReports",
+    "DecidedWindow",
+    "FencedError",
+    "LedgerRow",
+    "LoadedReports",
+    "ReportSource",
+    "ReportVerdict",
+    "SeriesRow",
+    "SessionRow",
+    "StepRow",
+    "Store",
+    "StoreAwayError",
+    "StoreBusyError",
+    "StoreError",
+    "StoreOutcome",
+    "TaskChange",
+    "TaskRow",
+    "UnknownWriteError",
     "every_batch",
 ]  # fmt: skip
 
@@ -127,7 +143,7 @@ class SeriesRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRow:
+class DecidedWindow:
     """What was decided about one window of a series, once: its task is installed, or it is missing for a reason.
 
     `task_id` is None where nothing says what the task would have been: a missing later step of a drill-down.
@@ -313,7 +329,7 @@ class Store(Archive, Protocol):
         """Return all notes of a series."""
         ...
 
-    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+    async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
         """Remember what was decided about windows and install the task of one of them: all of it or nothing.
 
         Raises:
@@ -321,13 +337,13 @@ class Store(Archive, Protocol):
         """
         ...
 
-    async def windows(
+    async def decided(
         self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
-    ) -> Sequence[WindowRow]:
+    ) -> Sequence[DecidedWindow]:
         """Return the windows of a series that are decided, in order, above an index and below another."""
         ...
 
-    async def window_of(self, task_id: TaskId) -> WindowRow | None:
+    async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
         """Return what was decided about the window whose task this is or would be; None if it is none's."""
         ...
 

@@ -50,7 +50,7 @@ _VERDICTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "sessions": ("a device opens another session", "forgets the session"),
         "series": _SERIES,
         "series_notes": _SERIES,
-        "windows": _SERIES,
+        "decided": _SERIES,
         "database": ("the file itself is damaged, beyond single rows", "nothing: put back a backup"),
     }
 )

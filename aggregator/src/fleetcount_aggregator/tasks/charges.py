@@ -44,7 +44,7 @@ async def costs_nothing(context: Context, series: InstalledSeries) -> bool:
         return False
     if not series.refused_by and (series.series.schedule.windows > 1 or series.following == 0):
         return False
-    windows = await context.store.windows(series.series_id)
+    windows = await context.store.decided(series.series_id)
     asked = [one.task_id for one in windows if one.task_id is not None and not one.missing]
     for task_id in asked:
         # Whether one in quarantine was released may be what is damaged.

@@ -141,7 +141,7 @@ def _charge_of(database: SealedDatabase, row: SeriesRow) -> PeriodCharge | None:
         return None
     notes = series_rows.read_notes(database, row.series_id)
     windows = (
-        series_rows.read_windows(database, row.series_id, above=-1)
+        series_rows.read_decided(database, row.series_id, above=-1)
         if series.schedule.windows == 1 or refused_by(notes)
         else None
     )
@@ -204,7 +204,7 @@ def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
 def _line_of(database: SealedDatabase, series: Series, row: SeriesRow) -> SeriesLine:
     missing: dict[str, list[int]] = {}
     notes, following, released = series_rows.read_notes(database, row.series_id), 0, 0
-    for window in series_rows.read_windows(database, row.series_id, above=-1):
+    for window in series_rows.read_decided(database, row.series_id, above=-1):
         task = None if window.task_id is None or window.missing else sql.read_task(database, window.task_id)
         reason = window.missing if task is None else task.abort_reason
         if reason:
