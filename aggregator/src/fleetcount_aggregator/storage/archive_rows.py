@@ -11,15 +11,17 @@ from fleetcount_protocol.limits import MAX_LEDGER_ROWS
 
 from fleetcount_aggregator.host.states import FINAL_STATES, State
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
-from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, TASKS
-from fleetcount_aggregator.storage.rows import IN_WORK, TASK, check_ended, ledger_row, task_holds, task_row
+from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, TASKS, DamagedError
+from fleetcount_aggregator.storage.rows import IN_WORK, TASK, check_ended, ledger_row, read_task, task_holds, task_row
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
+from fleetcount_aggregator.storage.series_rows import read_decided
+from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, TaskRow
 
 __all__ = [
     "forget_tasks",
     "purge_task",
     "put_to_rest",
+    "read_cost",
     "read_debit",
     "read_in_work",
     "read_latest",
@@ -132,6 +134,19 @@ def _forget_series(db: SealedDatabase, series_id: bytes) -> None:
     if db.execute(left, (series_id,)).fetchone() is None:
         for table in _OF_SERIES:
             db.execute(f"DELETE FROM {table} WHERE series_id = ?", (series_id,))  # noqa: S608 - constants
+
+
+def read_cost(db: SealedDatabase, asked: Charged) -> Cost:
+    """See `Store.costs`."""
+    if asked.windows > 1 and not asked.refused:
+        return asked.cost(0, ())  # Its windows, of which it may have tens of thousands, change nothing.
+    try:
+        rows = read_decided(db, asked.series_id, above=-1)
+        named = [row.task_id for row in rows if row.task_id is not None and not row.missing]
+        tasks = [(read_task(db, task_id), read_debit(db, task_id)) for task_id in named]
+    except DamagedError:
+        return Cost.OPEN
+    return asked.cost(len(rows), ((task and task.state, debit is not None) for task, debit in tasks))
 
 
 def read_debit(db: SealedDatabase, task_id: TaskId) -> LedgerRow | None:

@@ -22,7 +22,9 @@ from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.store import (
     BATCHES_AT_ONCE,
     BatchRow,
+    Charged,
     CompleteReports,
+    Cost,
     DecidedWindow,
     LedgerRow,
     SeriesRow,
@@ -125,6 +127,10 @@ class MemoryStore:
         """See `Store.series`."""
         return [row for row in self._series.values() if self._ends.get(row.series_id, ended_after + 1) > ended_after]
 
+    async def one_series(self, series_id: SeriesId) -> SeriesRow | None:
+        """See `Store.one_series`."""
+        return self._series.get(series_id)
+
     async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
         """See `Store.note_series`."""
         self._notes.setdefault(series_id, {})[name] = note
@@ -148,6 +154,17 @@ class MemoryStore:
         """See `Store.decided`."""
         rows = self._windows.get(series_id, {})
         return [rows[index] for index in sorted(rows) if above < index < below]
+
+    async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
+        """See `Store.costs`."""
+
+        def cost(one: Charged) -> Cost:
+            rows = self._windows.get(one.series_id, {}).values()
+            named = [row.task_id for row in rows if row.task_id is not None and not row.missing]
+            held = ((self._tasks.get(task_id), task_id in self._ledger) for task_id in named)
+            return one.cost(len(rows), ((task and task.state, debited) for task, debited in held))
+
+        return [cost(one) for one in asked]
 
     async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
         """See `Store.decided_of`."""

@@ -22,6 +22,7 @@ __all__ = [
     "read_decided",
     "read_decided_of",
     "read_notes",
+    "read_one_series",
     "read_series",
     "reseal_seeds",
     "rest_series",
@@ -45,6 +46,16 @@ def read_series(db: SealedDatabase, ended_after: int = -1) -> Sequence[SeriesRow
     """See `Store.series`."""
     rows = db.execute(f"{SERIES.select} WHERE rest = 0 OR rest > ? ORDER BY place", (ended_after,)).fetchall()
     return [_series_row(row) for row in rows if SERIES.holds(db, row)]
+
+
+def read_one_series(db: SealedDatabase, series_id: SeriesId) -> SeriesRow | None:
+    """See `Store.one_series`.
+
+    Raises:
+        DamagedError: it is not as it was written.
+    """
+    row = db.execute(f"{SERIES.select} WHERE series_id = ?", (series_id,)).fetchone()
+    return None if row is None else _series_row(SERIES.checked(db, row))
 
 
 def rest_series(db: SealedDatabase, series_id: SeriesId, end: int, dropped: str) -> None:

@@ -19,7 +19,7 @@ from fleetcount_aggregator.host.malloc import give_back
 from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason, State
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage import series_rows
-from fleetcount_aggregator.storage.archive_rows import purge_task, read_unpurged
+from fleetcount_aggregator.storage.archive_rows import purge_task, read_cost, read_unpurged
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import Engine
 from fleetcount_aggregator.storage.epochs import SqlEpochs
@@ -34,7 +34,9 @@ from fleetcount_aggregator.storage.sql_archive import SqlArchive
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store import (
     BatchRow,
+    Charged,
     CompleteReports,
+    Cost,
     DecidedWindow,
     LedgerRow,
     SeriesRow,
@@ -253,6 +255,11 @@ class SqlStore(SqlArchive, SqlEpochs):
         rows: Sequence[SeriesRow] = await self._read(lambda db: series_rows.read_series(db, ended_after))
         return rows
 
+    async def one_series(self, series_id: SeriesId) -> SeriesRow | None:
+        """See `Store.one_series`."""
+        row: SeriesRow | None = await self._read(lambda db: series_rows.read_one_series(db, series_id))
+        return row
+
     async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
         """See `Store.note_series`."""
         await self._lead(lambda db: series_rows.note_series(db, series_id, name, note))
@@ -281,6 +288,11 @@ class SqlStore(SqlArchive, SqlEpochs):
             lambda db: series_rows.read_decided(db, series_id, above, below)
         )
         return rows
+
+    async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
+        """See `Store.costs`."""
+        costs: Sequence[Cost] = await self._read(lambda db: [read_cost(db, one) for one in asked])
+        return costs
 
     async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
         """See `Store.decided_of`."""

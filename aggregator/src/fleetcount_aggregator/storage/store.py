@@ -5,9 +5,9 @@ columns: they are named by their position among a closed task's complete reports
 """
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCHES_AT_ONCE",
     "BatchRow",
+    "Charged",
     "CompleteReports",
+    "Cost",
     "DecidedWindow",
     "FencedError",
     "LedgerRow",
@@ -153,6 +155,36 @@ class DecidedWindow:
     index: int
     task_id: TaskId | None
     missing: str = ""
+
+
+class Cost(enum.Enum):
+    """What a series costs, by what was decided about its windows."""
+
+    NOTHING = enum.auto()
+    OPEN = enum.auto()
+    """It may be debited yet, or what was decided is damaged: it counts."""
+    DEBITED = enum.auto()
+
+
+class Charged(NamedTuple):
+    """A series whose cost is asked for: how many windows it has, and whether a party refused it."""
+
+    series_id: SeriesId
+    windows: int
+    refused: bool
+
+    def cost(self, decided: int, tasks: Iterable[tuple[State | None, bool]]) -> Cost:
+        """Return what it costs: nothing only if a party refused it, or if its one window failed, and without a debit.
+
+        Windows of others that failed give nothing back: those that follow count from the unit that they began.
+        `decided`: how many windows are; `tasks`: the state of each task that was installed, and whether it was debited.
+        """
+        if not self.refused and (self.windows > 1 or not decided):
+            return Cost.OPEN
+        found = list(tasks)
+        if any(debited for _, debited in found):
+            return Cost.DEBITED
+        return Cost.NOTHING if all(state is State.ABORTED for state, _ in found) else Cost.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +353,10 @@ class Store(Archive, Protocol):
         """Return every series that is in work or ended after a second, in order of installation."""
         ...
 
+    async def one_series(self, series_id: SeriesId) -> SeriesRow | None:
+        """Return one series, or None."""
+        ...
+
     async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
         """Remember something by name beside a series, in place of what was noted under this name before."""
         ...
@@ -341,6 +377,10 @@ class Store(Archive, Protocol):
         self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
     ) -> Sequence[DecidedWindow]:
         """Return the windows of a series that are decided, in order, above an index and below another."""
+        ...
+
+    async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
+        """Return what each series costs."""
         ...
 
     async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:

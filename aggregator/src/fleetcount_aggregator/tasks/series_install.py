@@ -204,9 +204,9 @@ async def follow_series(context: Context, series_id: SeriesId) -> None:
     """
     known = context.series.get(series_id)
     if known is None:
-        for row in await context.store.series():
-            if row.series_id == series_id:
-                await _remember(context, row)
+        row = await context.store.one_series(series_id)
+        if row is not None:
+            await _remember(context, row)
         return
     take_up_notes(context, known, await context.store.series_notes(series_id))
     decided = await count_decided(context, series_id, known.following)

@@ -26,7 +26,7 @@ from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.schema import check_readable, check_standing
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
+from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, SeriesRow, StoreError, TaskRow
 from fleetcount_aggregator.tasks.period_budget import PeriodCharge, series_charge, spent_from
 from fleetcount_aggregator.tasks.series_notes import orders_of, refused_by
 
@@ -140,22 +140,10 @@ def _charge_of(database: SealedDatabase, row: SeriesRow) -> PeriodCharge | None:
     except DecodeError:
         return None
     notes = series_rows.read_notes(database, row.series_id)
-    windows = (
-        series_rows.read_decided(database, row.series_id, above=-1)
-        if series.schedule.windows == 1 or refused_by(notes)
-        else None
-    )
-    if windows is not None and (windows or refused_by(notes)):
-        asked = [one.task_id for one in windows if one.task_id is not None and not one.missing]
-        if not any(_may_count(database, one) for one in asked):
-            return None
+    asked = Charged(row.series_id, series.schedule.windows, bool(refused_by(notes)))
+    if archive_rows.read_cost(database, asked) is Cost.NOTHING:
+        return None
     return series_charge(series, stopped_at(one.order for one in orders_of(notes)))
-
-
-def _may_count(database: SealedDatabase, task_id: TaskId) -> bool:
-    task = sql.read_task(database, task_id)
-    ended = task is not None and task.state is State.ABORTED
-    return not ended or archive_rows.read_debit(database, task_id) is not None
 
 
 @contextmanager
