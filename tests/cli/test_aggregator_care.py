@@ -51,7 +51,7 @@ def opened() -> SqlStore:
 
 async def fill() -> None:
     store = opened()
-    await store.install(ROW)
+    await store.decide_windows((), ROW)
     await store.raise_high_water(AggregatorId("beta"), 3)
     await store.close()
 

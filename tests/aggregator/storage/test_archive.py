@@ -64,7 +64,7 @@ def rest_of(number: int, expiry: int = 100) -> RestRow:
 
 async def install(store: Store, numbers: Sequence[int], state: State = State.RELEASED) -> None:
     for number in numbers:
-        await store.install(row_of(number, state))
+        await store.decide_windows((), row_of(number, state))
 
 
 async def debit(store: Store, number: int, signal: str = "Vehicle.Speed", closes: int = 20) -> None:
@@ -124,7 +124,7 @@ async def test_tasks_at_rest_come_by_expiry_a_page_at_a_time(store: Store) -> No
 
 
 async def test_a_retired_task_keeps_what_it_is_asked_about_and_no_digest(store: Store) -> None:
-    await store.install(row_of(1, State.COLLECTING))
+    await store.decide_windows((), row_of(1, State.COLLECTING))
     run = InstalmentRun(
         task_id=task_id(1),
         round=0,

@@ -140,7 +140,7 @@ async def test_a_key_that_a_crash_left_is_destroyed_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     await add(store, [INSTALMENT])
     await store.apply(ABORT)
     if what == "key only":
@@ -162,7 +162,7 @@ async def test_a_key_that_a_crash_left_is_destroyed_at_the_next_start(
 
 async def test_no_key_is_destroyed_before_the_end_of_its_task_is_durable(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     before = key_file(tmp_path).read_bytes()
 
     with pytest.raises(StoreError, match="is collecting: only of an ended task"):
@@ -175,7 +175,7 @@ async def test_no_key_is_destroyed_before_the_end_of_its_task_is_durable(tmp_pat
 
 async def test_a_disk_that_fails_at_the_end_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     await store.apply(ABORT)
 
     def failing(*_: object) -> None:
@@ -201,11 +201,11 @@ async def test_a_task_whose_key_does_not_reach_the_disk_is_not_installed(
 
     monkeypatch.setattr("fleetcount_transport.durable_files.os.pwrite", full)
     with pytest.raises(StoreError, match=r"data-key could not be written: No space left"):
-        await store.install(row())
+        await store.decide_windows((), row())
     monkeypatch.undo()
 
     assert await store.task(TASK) is None
-    await store.install(row())
+    await store.decide_windows((), row())
     assert len(list(tmp_path.glob("*.data-key*"))) == 1
     await store.close()
 
@@ -235,11 +235,11 @@ async def test_a_key_whose_name_did_not_reach_the_disk_is_not_taken_for_durable(
     store = open_store(tmp_path)
     synced.append(False)
     with pytest.raises(StoreError, match=r"data-key could not be written: Input/output error"):
-        await store.install(row())
+        await store.decide_windows((), row())
     assert await store.task(TASK) is None
     synced.clear()
 
-    await store.install(row())
+    await store.decide_windows((), row())
 
     assert synced == [True]
     await store.close()
@@ -250,7 +250,7 @@ async def test_names_that_a_killed_process_left_are_durable_before_anything_rest
 ) -> None:
     """Killed between a file and its directory's sync: nobody syncs the name of a file that is there already."""
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     await add(store, [INSTALMENT])
     await store.close()
     synced.clear()
@@ -264,7 +264,7 @@ async def test_names_that_a_killed_process_left_are_durable_before_anything_rest
 
 async def test_a_key_that_is_gone_damaged_or_wrapped_otherwise_is_named(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     await store.close()
     path = key_file(tmp_path)
     good = path.read_bytes()
@@ -314,7 +314,7 @@ async def test_a_store_without_open_tasks_knows_its_key_too(tmp_path: Path) -> N
 async def test_a_store_that_gets_a_key_of_its_own_leaves_nothing_under_the_former_one(tmp_path: Path) -> None:
     former = FORMER
     store = open_store(tmp_path, former, former)
-    await store.install(row())
+    await store.decide_windows((), row())
     await store.close()
     path = key_file(tmp_path)
     wrapped, held = path.read_bytes(), os.open(path, os.O_RDONLY)

@@ -74,7 +74,7 @@ async def filled(place: StorePlace) -> None:
     row = TaskRow(
         task_id=TASK, canonical=b"canonical", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
     )
-    await store.install(row)
+    await store.decide_windows((), row)
     await store.install_series(SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7))
     await store.note_series(SERIES, "keys/ä", b"note")
     await store.decide_windows([DecidedWindow(series_id=SERIES, index=n, task_id=None, missing="x") for n in range(3)])
@@ -183,7 +183,7 @@ async def fill_shards(place: StorePlace) -> None:
         row = TaskRow(
             task_id=task_id, canonical=b"s", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
         )
-        await store.install(row)
+        await store.decide_windows((), row)
         for start in range(0, 40, 5):
             await add(store, reports(task_id, range(start, start + 5), 1, *([2] if start else [])))
     for task_id, state in ((CLOSED, State.AGREEING), (ENDED, State.ABORTED)):

@@ -69,7 +69,7 @@ def task_row() -> TaskRow:
 
 async def installed(directory: Path, engine: PostgresEngine) -> SqlStore:
     store = SqlStore.over(engine, directory / "store.db", bytes(32))
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     return store
 
 
@@ -98,7 +98,7 @@ async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens
 
     for change in (
         old.apply(DRAWN),
-        old.install(replace(task_row(), task_id=TaskId(b"u" * 32))),
+        old.decide_windows((), replace(task_row(), task_id=TaskId(b"u" * 32))),
         old.raise_high_water(AggregatorId("beta"), 3),
         old.purge(TASK),
     ):

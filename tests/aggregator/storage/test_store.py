@@ -55,7 +55,7 @@ CLOSE = TaskChange(task_id=TASK, required=OPEN, new_state=State.AGREEING)
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     opened = MemoryStore() if request.param == "memory" else opener(request)(tmp_path)
-    await opened.install(task_row())
+    await opened.decide_windows((), task_row())
     yield opened
     await opened.close()
 
@@ -204,7 +204,7 @@ async def test_a_full_leaf_takes_no_more_reports_and_the_other_leaves_do(
     """Also after a write that failed, and when the store is opened again."""
     monkeypatch.setattr("fleetcount_aggregator.storage.report_index.MAX_REPORTS_PER_LEAF", 3)
     store, elsewhere = open_store(tmp_path), [instalment(number << 120) for number in (1, 255)]
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     with monkeypatch.context() as failing:
         failing.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         with pytest.raises(StoreError):
@@ -259,7 +259,7 @@ async def test_a_step_that_is_taken_while_it_is_looked_for_is_not_taken_for_lost
 ) -> None:
     """Between the step's row and its task's another thread, or another process, may commit both."""
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     step = StepRow(name="commit", request=b"request", answer=b"answer", passing=False)
     loop, taking = asyncio.get_running_loop(), TaskChange(task_id=TASK, required=OPEN, step=step)
 
@@ -432,10 +432,12 @@ async def test_sessions_and_their_keys_are_found_in_the_order_in_which_they_are_
 
 async def test_a_task_is_installed_once_and_tasks_keep_their_order(store: Store) -> None:
     other = TaskId(b"a" * 32)
-    await store.install(task_row(other, State.ANNOUNCED))
+    await store.decide_windows((), task_row(other, State.ANNOUNCED))
 
-    stored = await store.install(replace(task_row(), canonical=b"other"))
+    await store.decide_windows((), replace(task_row(), canonical=b"other"))
 
+    stored = await store.task(TASK)
+    assert stored is not None
     assert stored.canonical == b"canonical"
     assert list(await store.tasks_in_work()) == [TASK, other]
 
@@ -518,7 +520,7 @@ async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> N
 
 async def test_everything_is_there_after_opening_again(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.close()
 
@@ -531,7 +533,7 @@ async def test_everything_is_there_after_opening_again(tmp_path: Path, opens: Op
 
 async def test_a_closed_task_has_the_same_reports_after_opening_again(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     for number in (5, 3, 8):
         await complete(store, number)
     await store.apply(CLOSE)
@@ -546,7 +548,7 @@ async def test_a_closed_task_has_the_same_reports_after_opening_again(tmp_path: 
 
 async def test_a_closed_log_that_is_shorter_or_gone_is_named_and_nothing_of_it_used(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.apply(CLOSE)
     await store.close()
@@ -600,7 +602,7 @@ async def test_an_open_log_that_has_lost_what_was_durable_is_named_and_nothing_o
     """A receipt means durable: what was promised is not taken for the torn end of a crash."""
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.NOTE_S", 0.01 if ends == "a while later" else 3600)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1)
     [log] = tmp_path.glob("*.log")
     if ends == "closed":
@@ -635,7 +637,7 @@ async def test_an_open_log_that_has_lost_what_was_durable_is_named_and_nothing_o
 async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.NOTE_S", 3600)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1)
     await store.raise_high_water(AggregatorId("beta"), 1)
     await complete(store, 2)
@@ -654,8 +656,8 @@ async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monke
 async def test_a_task_whose_log_the_operator_put_aside_ends_and_the_others_go_on(tmp_path: Path, closed: bool) -> None:
     other = TaskId(b"u" * 32)
     store = open_store(tmp_path)
-    await store.install(task_row())
-    await store.install(task_row(other))
+    await store.decide_windows((), task_row())
+    await store.decide_windows((), task_row(other))
     await add(store, [instalment(1), replace(instalment(1), task_id=other)])
     if closed:
         await store.apply(CLOSE)
@@ -676,7 +678,7 @@ async def test_a_task_whose_log_the_operator_put_aside_ends_and_the_others_go_on
 
 async def test_a_log_put_aside_after_its_set_was_sealed_is_named(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1)
     await store.apply(CLOSE)
     await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.RELEASING))
@@ -690,7 +692,7 @@ async def test_a_log_put_aside_after_its_set_was_sealed_is_named(tmp_path: Path)
 async def test_a_length_that_could_not_be_noted_is_noted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.NOTE_S", 0.01)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     failing = FailingWriter(store._engine._writer, ("COMMIT",), 3)
     monkeypatch.setattr(store._engine, "_writer", failing)
 
@@ -707,7 +709,7 @@ async def test_a_length_that_could_not_be_noted_is_noted_later(tmp_path: Path, m
 async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every proposal asks for closing: at a million reports and two thousand proposals that was minutes."""
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.apply(CLOSE)
     await store.complete_reports(TASK)
@@ -729,7 +731,7 @@ async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypat
 
 async def test_another_at_rest_key_opens_no_store(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1)
     await store.close()
 
@@ -740,7 +742,7 @@ async def test_another_at_rest_key_opens_no_store(tmp_path: Path, opens: Opening
 async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_path: Path, opens: Opening) -> None:
     """Ended, and the process died before its shares were deleted."""
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch()))
     await end(store)
@@ -759,7 +761,7 @@ async def test_a_purge_that_had_deleted_the_log_only_is_finished_at_the_next_sta
     tmp_path: Path, opens: Opening
 ) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch()))
     await end(store)
@@ -777,7 +779,7 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await add(store, [instalment(1)])
 
     def full(*_: object) -> int:
@@ -803,7 +805,7 @@ async def test_a_damaged_frame_fails_what_is_of_its_task_and_nothing_else_of_the
     """A repeat is compared with what lies there: that this cannot be read is no matter of other tasks."""
     store, other = open_store(tmp_path), TaskId(b"o" * 32)
     for task_id in (TASK, other):
-        await store.install(task_row(task_id))
+        await store.decide_windows((), task_row(task_id))
     await add(store, [instalment(1)])
     [path] = tmp_path.glob(f"*.{TASK.hex()}.log")
     path.write_bytes(path.read_bytes()[:FILE_HEADER_BYTES] + bytes(path.stat().st_size - FILE_HEADER_BYTES))
@@ -819,7 +821,7 @@ async def test_a_damaged_frame_fails_what_is_of_its_task_and_nothing_else_of_the
 async def test_who_looks_for_long_holds_up_no_write_after_a_task_has_ended(tmp_path: Path) -> None:
     """A backup is one long read: the journal is folded in when it is over, and receipts do not wait for that."""
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=State.ABORTED, abort_reason="x"))
     journal = tmp_path / "store.db-wal"
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as looking:
@@ -839,8 +841,8 @@ async def test_who_looks_for_long_holds_up_no_write_after_a_task_has_ended(tmp_p
 async def test_tasks_have_logs_of_their_own(tmp_path: Path) -> None:
     other = TaskId(b"u" * 32)
     store = open_store(tmp_path)
-    await store.install(task_row())
-    await store.install(task_row(other))
+    await store.decide_windows((), task_row())
+    await store.decide_windows((), task_row(other))
 
     rows = [instalment(1), replace(instalment(1, content=5), task_id=other), instalment(2)]
     assert await add(store, rows) == [StoreOutcome.STORED] * 3
@@ -868,7 +870,7 @@ async def test_files_belong_to_their_owner_alone(tmp_path: Path) -> None:
         store = open_store(tmp_path)
     finally:
         os.umask(previous)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}, modes
@@ -907,7 +909,7 @@ async def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, 
 
 async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     bad = TaskChange(task_id=TaskId(b"u" * 32), required=OPEN)
 
     results = await asyncio.gather(
@@ -925,7 +927,7 @@ async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path
 async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path: Path, opens: Opening) -> None:
     """The writer is one thread: if it died, every later write would wait for ever."""
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
 
     async with asyncio.timeout(60):
         results = await asyncio.gather(
@@ -962,7 +964,7 @@ async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     engine = store._engine
     monkeypatch.setattr(engine, "_writer", FailingWriter(engine._writer, ("COMMIT", "ROLLBACK"), 2))
 
@@ -978,7 +980,7 @@ async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
 
 async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     synced, sync = [], os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(sync(descriptor)))
 
@@ -991,7 +993,7 @@ async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest
 async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.QUEUE_LENGTH", 16)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
 
     outcomes = await asyncio.gather(*(add(store, [instalment(1)]) for _ in range(64)), return_exceptions=True)
 
@@ -1003,7 +1005,7 @@ async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path, monkeypatch: pyte
 async def test_bytes_that_wait_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.QUEUE_BYTES", 1000)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     rows = [replace(instalment(number), part=bytes(300)) for number in range(1, 21)]
 
     outcomes = await asyncio.gather(*(add(store, [row]) for row in rows), return_exceptions=True)

@@ -78,7 +78,7 @@ async def test_what_is_written_while_a_store_is_checked_is_no_damage(
     store = SqlStore.over(open_engine(place), place.file, KEY)
     sealed = store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
     row = TaskRow(task_id=TASK, canonical=b"", verify_key=sealed, state=State.AGREEING, abort_reason="", installed_at=1)
-    await store.install(row)
+    await store.decide_windows((), row)
     unwritten = {str(one.damage) for one in check_store(place, StoreKeys(KEY, None)).verdicts}
 
     found = await check_while(store, place, monkeypatch, write, before)

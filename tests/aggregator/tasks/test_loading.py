@@ -181,8 +181,8 @@ async def test_a_task_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Path)
     row = await context.store.task(task.task_id)
     assert row is not None
     other = TaskId(bytes(32))
-    await context.store.install(
-        replace(row, task_id=other, canonical=row.canonical.replace(b"Vehicle.C", b"Vehicle C"))
+    await context.store.decide_windows(
+        (), replace(row, task_id=other, canonical=row.canonical.replace(b"Vehicle.C", b"Vehicle C"))
     )
 
     with pytest.raises(DecodeError, match="signal is 'Vehicle CurrentLocation'"):

@@ -146,7 +146,8 @@ def read_cost(db: SealedDatabase, asked: Charged) -> Cost:
         tasks = [(read_task(db, task_id), read_debit(db, task_id)) for task_id in named]
     except DamagedError:
         return Cost.OPEN
-    return asked.cost(len(rows), ((task and task.state, debit is not None) for task, debit in tasks))
+    states = ((None if task is None else task.state, debit is not None) for task, debit in tasks)
+    return asked.cost(len(rows), states)
 
 
 def read_debit(db: SealedDatabase, task_id: TaskId) -> LedgerRow | None:

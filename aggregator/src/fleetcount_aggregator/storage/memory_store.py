@@ -101,11 +101,6 @@ class MemoryStore:
         """See `Store.key_uses`."""
         return self._logs.key_uses(task_id)
 
-    async def install(self, row: TaskRow) -> TaskRow:
-        """See `Store.install`."""
-        self.data_keys.make(row.task_id)
-        return self._tasks.setdefault(row.task_id, row)
-
     async def task(self, task_id: TaskId) -> TaskRow | None:
         """See `Store.task`."""
         return self._tasks.get(task_id)
@@ -146,7 +141,8 @@ class MemoryStore:
         for row in rows:
             self._windows.setdefault(row.series_id, {})[row.index] = row
         if task is not None:
-            await self.install(task)
+            self.data_keys.make(task.task_id)
+            self._tasks.setdefault(task.task_id, task)
 
     async def decided(
         self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
@@ -162,7 +158,8 @@ class MemoryStore:
             rows = self._windows.get(one.series_id, {}).values()
             named = [row.task_id for row in rows if row.task_id is not None and not row.missing]
             held = ((self._tasks.get(task_id), task_id in self._ledger) for task_id in named)
-            return one.cost(len(rows), ((task and task.state, debited) for task, debited in held))
+            states = ((None if task is None else task.state, debited) for task, debited in held)
+            return one.cost(len(rows), states)
 
         return [cost(one) for one in asked]
 

@@ -198,11 +198,10 @@ def forget_sessions(db: SealedDatabase, expired_before: int) -> None:
     db.execute("DELETE FROM sessions WHERE expiry < ?", (expired_before,))
 
 
-def install_task(db: SealedDatabase, row: TaskRow) -> TaskRow:
-    """See `Store.install`."""
-    known = read_task(db, row.task_id)
-    if known is not None:
-        return known
+def install_task(db: SealedDatabase, row: TaskRow) -> None:
+    """Remember a task; one that is there stays as it is."""
+    if read_task(db, row.task_id) is not None:
+        return
     place = db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM tasks").fetchone()[0]
     held = _Held(row.task_id, row.state, row.abort_reason, row.installed_at, place, None, "")
     tags = (CANONICAL.sealed(db, row.task_id, row.canonical), DURABLE.sealed(db, row.task_id, 0))
@@ -214,7 +213,6 @@ def install_task(db: SealedDatabase, row: TaskRow) -> TaskRow:
         f"INSERT INTO tasks ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
         (*TASKS.sealed(db, *held.row()), *tags[0][1:], *tags[1][1:], *others, row.verify_key),
     )
-    return row
 
 
 def read_task(db: SealedDatabase, task_id: TaskId) -> TaskRow | None:

@@ -196,16 +196,6 @@ class SqlStore(SqlArchive, SqlEpochs):
         uses: bytes = await self._read(lambda _: self.logs.key_uses(task_id))
         return uses
 
-    async def install(self, row: TaskRow) -> TaskRow:
-        """See `Store.install`."""
-        await self._ensure_key(row)
-        stored: TaskRow = await self._lead(lambda db: self._install(db, row))
-        return stored
-
-    def _install(self, db: SealedDatabase, row: TaskRow) -> TaskRow:
-        self.logs.home.install(db, row.task_id)
-        return sql.install_task(db, row)
-
     async def _ensure_key(self, row: TaskRow) -> None:
         if row.state not in FINAL_STATES:
             await asyncio.to_thread(self.data_keys.make, row.task_id)

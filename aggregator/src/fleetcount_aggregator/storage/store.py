@@ -325,10 +325,6 @@ class Store(Archive, Protocol):
         """Return which keys opened a task's instalments (`InstalmentRun.key_uses`), in any order; none once purged."""
         ...
 
-    async def install(self, row: TaskRow) -> TaskRow:
-        """Remember a task; return the row that is stored, which is the first one."""
-        ...
-
     async def task(self, task_id: TaskId) -> TaskRow | None:
         """Return one task, or None."""
         ...
@@ -367,6 +363,8 @@ class Store(Archive, Protocol):
 
     async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
         """Remember what was decided about windows and install the task of one of them: all of it or nothing.
+
+        A task that is there stays as it is.
 
         Raises:
             StoreError: one of the windows is decided already, otherwise; then nothing changes.
