@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,14 +23,16 @@ from fleetcount_client.answering import (
     truth_of,
 )
 from fleetcount_client.charges import Charge
-from fleetcount_client.ledger import Ledger, budget_of, pure_loss
+from fleetcount_client.ledger import Ledger, budget_of
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report
 from fleetcount_client.stored import encode_instalment
 from fleetcount_mechanisms.accounting.charges import window_loss
+from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.renyi import pure_divergence
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.chain import TaskKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
@@ -180,7 +181,8 @@ def time_store(task: Task, secret: TwoRoundSecret) -> None:
 def time_ledger(task: Task) -> None:
     """Report what judging and adding a charge takes beside 10,000 in one period, in order of time, without its row."""
     held, step_s = 10_000, _POLICY.budget_period_s // 11_000
-    loss = pure_loss(Decimal("0.001"), budget_of(_POLICY).orders)
+    orders, small = budget_of(_POLICY).orders, Fraction(1, 1000)
+    loss = LossVector.of(orders, [pure_divergence(small, order) for order in orders], small)
     times = (OPENS + step_s * number for number in range(held + RUNS))
     charge = replace(charge_of(task), loss=loss)
     charges = [replace(charge, charge_id=at.to_bytes(32), asked_at=at, asked_until=at + 100) for at in times]

@@ -32,7 +32,7 @@ from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.rows import apply_change, install_task
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import LedgerRow, StepRow, TaskChange, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StepRow, TaskChange, TaskRow
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.tasks.loading import task_row
 from fleetcount_aggregator.tasks.series_install import adopt_series
@@ -106,7 +106,8 @@ def fill_ended(db: SealedDatabase, series: InstalledSeries, rows: Sequence[TaskR
     """Write windows of a series as if each had been released and delivered in its turn."""
     windows = [window_task(series.asked, index) for index in range(len(rows))]
     decided = [
-        WindowRow(series_id=series.series_id, index=index, task_id=task.task_id) for index, task in enumerate(windows)
+        DecidedWindow(series_id=series.series_id, index=index, task_id=task.task_id)
+        for index, task in enumerate(windows)
     ]
     series_rows.decide_windows(db, decided, None)
     for task, row in zip(windows, rows, strict=True):
@@ -175,7 +176,7 @@ async def open_many(seat: Seat) -> None:
             series = await take_on(context, seat, ENDED + number, once(opens, 86_400, 86_400))
             window = series.window(0)
             row = replace(await task_row(context, window), state=State.COLLECTING)
-            decided = WindowRow(series_id=series.series_id, index=0, task_id=window.task_id)
+            decided = DecidedWindow(series_id=series.series_id, index=0, task_id=window.task_id)
             await store.decide_windows([decided], row)
 
 

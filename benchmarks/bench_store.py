@@ -61,7 +61,7 @@ async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int
     """Store batches, `in_flight` of them waiting at a time; return seconds, seconds of CPU, and the log's key."""
     store = SqlStore.open(directory / "bench.db", KEY)
     row = TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
-    await store.install(row)
+    await store.decide_windows((), row)
     todo = iter(batches)
 
     async def lane() -> None:
@@ -169,7 +169,7 @@ async def keep_task(directory: Path, count: int, part_bytes: int) -> None:
     """Keep a task's reports, close it, keep its batches and read them back: all that the store does for reports."""
     store = SqlStore.open(directory / "bench.db", KEY)
     row = TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
-    await store.install(row)
+    await store.decide_windows((), row)
     run = instalments(count, part_bytes)
     for start in range(0, count, 2_048):
         await store.add_instalments([run.only(np.arange(start, min(start + 2_048, count)))])

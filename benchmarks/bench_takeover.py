@@ -73,8 +73,11 @@ async def open_task(owner: ReplicaStore, task_id: TaskId) -> None:
     """Install a task of one shard, which this process takes."""
     owner.lead(await owner.member.stand() or 0)
     await asyncio.to_thread(owner.store.data_keys.make, task_id)
-    await owner.store.install(
-        TaskRow(task_id=task_id, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
+    await owner.store.decide_windows(
+        (),
+        TaskRow(
+            task_id=task_id, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0
+        ),
     )
     await owner.keeper.take()
 

@@ -10,7 +10,7 @@ from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.release.noise import SystemNoise
-from fleetcount_aggregator.storage.store import Store, WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow, Store
 from fleetcount_aggregator.tasks.loading import task_row
 from fleetcount_aggregator.tasks.series_install import adopt_series
 from fleetcount_aggregator.verification.workers import Workers
@@ -60,5 +60,5 @@ async def put(context: Context, signed: SignedSeries, state: State) -> Installed
     series_id = signed.series.series_id
     window = context.series[series_id].window(0)
     row = replace(await task_row(context, window), state=state)
-    await context.store.decide_windows([WindowRow(series_id=series_id, index=0, task_id=window.task_id)], row)
+    await context.store.decide_windows([DecidedWindow(series_id=series_id, index=0, task_id=window.task_id)], row)
     return window

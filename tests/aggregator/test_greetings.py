@@ -10,7 +10,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.greetings import Greetings, Skew, SupersededError
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.serving import Core
-from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.at_rest import at_rest_key_of
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import Store
@@ -314,7 +314,7 @@ async def test_epochs_are_durable_go_up_alone_and_damage_is_left_out(tmp_path: P
     memory = MemoryStore()
 
     def opened() -> Store:
-        return memory if kind == "memory" else SqlStore.open(path, bytes(32), SigningKeyKeys.of(key))
+        return memory if kind == "memory" else SqlStore.open(path, bytes(32), at_rest_key_of(key))
 
     epochs = [sign_epoch(ALPHA, number, bytes(8), key).encode() for number in (2, 9, 3, 256)]
     store = opened()

@@ -80,7 +80,7 @@ async def task_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         store: Store = MemoryStore() if request.param == "memory" else SqlStore.open(database, LOG_KEY)
         opened.append(store)
         row = TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=state, abort_reason="", installed_at=0)
-        await store.install(row)
+        await store.decide_windows((), row)
         return a_context(store, state)
 
     yield make
@@ -282,7 +282,8 @@ async def test_a_step_survives_its_process(tmp_path: Path) -> None:
         row = TaskRow(
             task_id=TASK, canonical=b"", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=0
         )
-        context = a_context(store, (await store.install(row)).state)
+        await store.decide_windows((), row)
+        context = a_context(store, row.state)
 
         answer = await take(context, Step.COMMIT, work)
         await store.close()
@@ -305,8 +306,8 @@ async def test_a_move_is_made_iff_the_table_of_states_lists_it(task_in: TaskIn) 
 
 async def test_a_move_learns_the_state_of_the_store() -> None:
     store = MemoryStore()
-    await store.install(
-        TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.RELEASED, abort_reason="", installed_at=0)
+    await store.decide_windows(
+        (), TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.RELEASED, abort_reason="", installed_at=0)
     )
     context = a_context(store, State.COLLECTING)
 

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage import backup
+from fleetcount_aggregator.storage import backup, schema
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import TaskRow
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import AggregatorId, TaskId
+
+from tests.support.next_release import later
 
 Shell = Callable[..., Any]
 TASK = TaskId(b"t" * 32)
@@ -49,7 +51,7 @@ def opened() -> SqlStore:
 
 async def fill() -> None:
     store = opened()
-    await store.install(ROW)
+    await store.decide_windows((), ROW)
     await store.raise_high_water(AggregatorId("beta"), 3)
     await store.close()
 
@@ -224,7 +226,9 @@ def test_who_looks_at_a_store_that_was_moved_away_hears_so_first(fleetcount: She
     assert f"FAILED  store: {away}" in fleetcount("doctor", *CONFIG).out
 
 
-def test_doctor_says_of_a_store_of_a_later_version_what_status_says(fleetcount: Shell, state: Path) -> None:
+def test_doctor_says_of_a_store_of_a_later_version_what_status_says(
+    fleetcount: Shell, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert f"ok      store: {state / 'aggregator.db'}" in fleetcount("doctor", *CONFIG).out
     change(state, "UPDATE schema_version SET version = 99")
 
@@ -232,8 +236,9 @@ def test_doctor_says_of_a_store_of_a_later_version_what_status_says(fleetcount: 
 
     assert "has schema version 99" in status.error_line
     assert f"FAILED  store: {status.error_line.partition(': ')[2]}" in fleetcount("doctor", *CONFIG).out
-    change(state, "UPDATE schema_version SET version = 5")
-    assert "of version 5: the next start brings it to 6" in fleetcount("doctor", *CONFIG).out, "before an upgrade"
+    change(state, "UPDATE schema_version SET version = 1")
+    monkeypatch.setattr(schema, "SQLITE", later(schema.SQLITE))
+    assert "of version 1: the next start brings it to 2" in fleetcount("doctor", *CONFIG).out, "before an upgrade"
 
 
 def test_a_backup_under_another_key_says_so(fleetcount: Shell, state: Path) -> None:

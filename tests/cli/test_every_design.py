@@ -15,13 +15,11 @@ from fleetcount_aggregator.release.record import build_record
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_client.answering import one_round_parts, truth_of
 from fleetcount_mechanisms import answers
-from fleetcount_mechanisms.accounting.series_statement import series_views
 from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, Relation, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, UniformBelow
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.record import decode_record, encode_record, noise_laws
@@ -102,13 +100,6 @@ def opened(design: Design) -> list[int]:
     return [230, 90, -4, 84][: design.output_count] if design.values > 1 else [310, 90][-design.output_count :]
 
 
-def promised(design: Design) -> tuple[AdversaryView, ...]:
-    """Return the statement of one window: that of the design, of Gaussian noise at the delta of the question."""
-    if not isinstance(design.noise, GaussianNoise):
-        return design.views()
-    return series_views(design, ONCE.shape, ONCE.delta)
-
-
 def test_a_scenario_shows_what_the_design_shows() -> None:
     for design in SPELLED:
         with case(design_name(design)):
@@ -149,7 +140,7 @@ def _task_and_record_show(design: Design) -> None:
 
     reading, exact = read(design, outputs, LEVEL), exact_estimates(design, outputs)
     assert task.design == record.task.design == design
-    assert record.statement == promised(design)
+    assert record.statement == design.views()
     assert [(law.law, law.parameters) for law in noise_laws(task)] == [
         (design.noise.name, design.noise.parameters)
     ] * design.aggregators
@@ -213,7 +204,7 @@ def test_several_zooms_are_the_same_in_scenario_task_record_and_plan(fleetcount:
 
     reading = read(design, outputs, LEVEL)
     assert task.design == record.task.design == asked.design == design
-    assert record.statement == promised(design)
+    assert record.statement == design.views()
     assert [(one.epsilon, one.text) for one in statement_of(asked)] == [
         (view.epsilon, view.sentence) for view in design.views()
     ]

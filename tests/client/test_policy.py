@@ -9,9 +9,11 @@ from math import inf
 
 import pytest
 from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at, unknown_before
-from fleetcount_client.ledger import Ledger, spent_within
+from fleetcount_client.ledger import Ledger, budget_of, spent_within
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_series, judge_task
+from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
+from fleetcount_mechanisms.renyi import pure_divergence
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
@@ -170,7 +172,17 @@ def charge(
 
 
 def judge_charge(policy: OwnerPolicy, held: Sequence[Charge], one: Charge) -> PolicyRefusal | None:
-    return Ledger(held).judge(policy, [one])
+    """Judge charges as the ledger does; those of `charge` lose what their epsilon says, under the policy's promise."""
+    orders = budget_of(policy).orders
+
+    def priced(one: Charge) -> Charge:
+        if one.epsilon is None or one.loss is not None:
+            return one
+        exact = Fraction(one.epsilon)
+        loss = LossVector.of(orders, [pure_divergence(exact, order) for order in orders], exact)
+        return replace(one, loss=loss, promise=policy.promise)
+
+    return Ledger([priced(charge) for charge in held]).judge(policy, [priced(one)])
 
 
 def test_the_budget_takes_the_last_charge_that_fits_and_no_more() -> None:
@@ -361,7 +373,7 @@ def test_charges_under_other_limits_never_share_a_period_with_new_ones() -> None
     assert judge_charge(old, [held], replace(asked(free - 1), promise=old.promise, loss=held.loss)) is None
 
 
-def test_a_pure_charge_of_an_older_ledger_counts_at_the_orders_of_the_policy() -> None:
+def test_pure_charges_add_up_at_the_orders_of_the_policy() -> None:
     policy = open_policy(total_epsilon=Fraction(10))
     small = [charge(number, START, "0.1") for number in range(600)]
 

@@ -9,7 +9,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client import spool_file
 from fleetcount_client.charges import Charge, LedgerAge
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import PolicyRefusal
@@ -17,11 +16,8 @@ from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
 from fleetcount_mechanisms.accounting.vectors import LossVector
-from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SeriesId, SessionId, TaskId
-
-from tests.client.deployment import Deployment
 
 TASK = TaskId(bytes(range(32)))
 SECRET = b"coins and seed of one report"
@@ -131,128 +127,6 @@ def test_another_programs_database_and_another_schema_are_refused(tmp_path: Path
 
         with pytest.raises(UsageError, match="schema"):
             SpoolFile(path).device().charges()
-
-
-@pytest.mark.parametrize("schema", [2, 3])
-def test_an_older_ledger_opens_and_its_charges_stand_as_pure_losses_for_any_value(tmp_path: Path, schema: int) -> None:
-    path = tmp_path / "device.db"
-    connection = sqlite3.connect(path)
-    connection.executescript((Path(__file__).parent / "ledger_schema_2.sql").read_text())
-    if schema == 3:
-        connection.execute("ALTER TABLE ledger ADD COLUMN relation TEXT NOT NULL DEFAULT 'any-value'")
-        connection.execute("PRAGMA user_version=3")
-    connection.close()
-    path.chmod(0o600)
-    spool = SpoolFile(path).device()
-
-    old = [(one.name, one.epsilon, one.exposure, one.relation) for one in spool.charges()]
-    new = replace(charge(TaskId(bytes([9]) * 32)), asked_at=1_900_000_000, asked_until=1_900_000_100)
-    new = replace(new, relation=Relation.ONE_SIDED)
-    report = Report(task_id=TaskId(new.charge_id), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-
-    assert old == [
-        ("question 1", Decimal("0.93471"), Fraction(9, 10), Relation.ANY_VALUE),
-        ("question 2", None, Fraction(9, 10), Relation.ANY_VALUE),
-    ]
-    added = [(one.answers, one.promise, one.loss, one.sent) for one in spool.charges()]
-    assert added == [(Fraction(9, 10), "", None, True)] * 2
-    assert spool.age(5.0, 9) == LedgerAge(created_at=1700000000.0, first_valid=None)
-    assert [(one.phase, one.secret) for one in spool.reports()] == [(Phase.GIVEN_UP, b"")] * 2
-    assert spool.unfinished_tasks() == ()
-    reserve(spool, new)
-    assert alone(spool, new, report) == report
-    spool.rest()
-    assert replace(new, sent=True) in SpoolFile(path).device().charges()
-
-
-def test_an_answer_under_way_in_a_file_of_before_chains_is_given_up_and_its_keys_leave_the_disk(tmp_path: Path) -> None:
-    """Schema 4, with two answers between the rounds and a session whose secret opens all it ever carried."""
-    path, secret = tmp_path / "device.db", b"the secret that opened every report"
-    connection = sqlite3.connect(path)
-    connection.executescript((Path(__file__).parent / "ledger_schema_2.sql").read_text())
-    connection.executescript(spool_file._ADD_RELATIONS + spool_file._ADD_SERIES)
-    row = ("", bytes(16), "alpha", b"k", b"request", secret, 2_000_000_000)
-    connection.execute("INSERT INTO session VALUES(?,?,?,?,?,?,?)", row)
-    connection.execute("UPDATE report SET phase=2")
-    connection.execute("PRAGMA user_version=4")
-    connection.commit()
-    connection.close()
-    path.chmod(0o600)
-    before = path.read_bytes()
-
-    spool = SpoolFile(path).device()
-    reports = spool.reports()
-
-    disk = b"".join(one.read_bytes() for one in tmp_path.iterdir())
-    assert all(word in before for word in (secret, b"coins", b"bytes")), "the search finds what is there"
-    assert not any(word in disk for word in (secret, b"coins", b"bytes"))
-    assert [(one.phase, one.secret) for one in reports] == [(Phase.GIVEN_UP, b"")] * 2
-    assert (spool.sessions(), spool.unfinished_tasks(), len(spool.charges())) == ((), (), 2)
-    assert isinstance(begin(spool), Report)
-
-
-@pytest.mark.parametrize("phase", [Phase.ROUND_ONE, Phase.BETWEEN, Phase.ROUND_TWO])
-def test_an_answer_under_way_under_a_name_of_before_is_given_up_and_never_sent_again(
-    tmp_path: Path, phase: Phase
-) -> None:
-    """Schema 5: its name is refused everywhere by now, and under another one it would be a second report."""
-    path = tmp_path / "device.db"
-    first = SpoolFile(path)
-    begun = begin(first.device())
-    assert isinstance(begun, Report)
-    first.close()
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE report SET phase=?", (phase.value,))
-    before_series_alone(connection, 5)
-    connection.close()
-
-    spool = SpoolFile(path).device()
-
-    [answer] = spool.answers()
-    assert (answer.phase, answer.reason) == (Phase.GIVEN_UP, "its name was that of an earlier version")
-    assert [spool.outbox(begun.task_id, number) for number in range(3)] == [()] * 3
-    assert (spool.unfinished_tasks(), len(spool.charges()), len(spool.sessions())) == ((), 1, 1)
-    assert isinstance(again := begin(spool), PolicyRefusal)
-    assert again.rule == "answered", "it stays charged and is not asked a second time"
-
-
-def before_series_alone(connection: sqlite3.Connection, version: int) -> None:
-    """Make the tables of a file those of version 5 or 6, in which tasks were asked alone too."""
-    connection.execute("ALTER TABLE series DROP COLUMN rule")
-    connection.execute("ALTER TABLE task RENAME COLUMN canonical TO signed")
-    connection.execute("CREATE TABLE refusal(device TEXT, task_id BLOB, PRIMARY KEY(device, task_id)) WITHOUT ROWID")
-    connection.execute(f"PRAGMA user_version={version}")
-    connection.commit()
-
-
-def test_a_file_in_which_tasks_were_asked_alone_keeps_its_charges_and_goes_on_with_windows_only(tmp_path: Path) -> None:
-    """Schema 6, with two answers under way: to a task that was asked alone and to a window of a series."""
-    path, world = tmp_path / "device.db", Deployment()
-    first, window = SpoolFile(path), world.task()
-    lone = begin(first.device())
-    assert isinstance(begin(first.device(), task_id=window.task_id), Report)
-    first.close()
-    connection = sqlite3.connect(path)
-    signed = b"FCSTSK01" + len(window.canonical).to_bytes(4) + window.canonical + b"\0"
-    connection.execute("UPDATE task SET canonical=? WHERE task_id=?", (signed, window.task_id))
-    unit = b"the charge of a unit is not named after a window"
-    connection.execute("UPDATE report SET charge_id=? WHERE task_id=?", (unit, window.task_id))
-    connection.execute("UPDATE series SET state=? WHERE series_id=?", (SeriesState.REFUSED.value, bytes(TASK)))
-    before_series_alone(connection, 6)
-    connection.close()
-
-    spool = SpoolFile(path).device()
-
-    assert isinstance(lone, Report)
-    assert spool.unfinished_tasks() == (window.canonical,)
-    assert [len(spool.outbox(task_id, 1)) for task_id in (TASK, window.task_id)] == [0, 2]
-    ended, goes_on = (spool.report(task_id) for task_id in (TASK, window.task_id))
-    assert ended == Report(
-        task_id=TASK, phase=Phase.GIVEN_UP, reason="it was asked alone, as an earlier version did", secret=b""
-    )
-    assert goes_on == Report(task_id=window.task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-    assert {one.charge_id for one in spool.charges()} == {bytes(TASK), bytes(window.task_id)}
-    assert [one.rule for one in spool.refusals()] == ["series"]
 
 
 def test_a_file_that_is_no_database_is_the_machines_fault(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.roles.helper import Helper
-from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.at_rest import at_rest_key_of
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
@@ -121,7 +121,7 @@ class Seat:
     def open_store(self) -> Store:
         if self.store_path is None:
             return self.memory
-        former = SigningKeyKeys.of(self.signing_key)
+        former = at_rest_key_of(self.signing_key)
         if self.url is None:
             return SqlStore.open(self.store_path, self.at_rest_key, former)
         engine = open_engine(StorePlace(directory=self.store_path.parent, url=self.url))
@@ -348,7 +348,7 @@ class Network:
 
     async def missing(self, series: Series, position: int = 0) -> dict[int, str]:
         """Return the windows of a series that have no task at an aggregator, and why."""
-        rows = await self.core(position).context.store.windows(series.series_id)
+        rows = await self.core(position).context.store.decided(series.series_id)
         return {row.index: row.missing for row in rows if row.missing}
 
     async def decided(self, series: Series, position: int = 0) -> list[str]:

@@ -1,7 +1,7 @@
 """Opens stores in processes that are killed at one statement after the other, for tests of kill -9 in a migration.
 
 Run as a command, which forks before any thread is started: `python -m tests.support.killed_opening file DIRECTORY` with
-a store of an older version in DIRECTORY/old, or `server URL`. Prints one JSON object.
+a store of this version in DIRECTORY/old, opened as by the next one, or `server URL`. Prints one JSON object.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.storage import postgres_engine, schema
-from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage import postgres_engine, schema, sqlite_engine
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_protocol.ids import TaskId
 
-FORMER = SigningKeyKeys.of(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+from tests.support.next_release import later
+
+KEY = bytes(range(32))
 
 
 class Counter:
@@ -70,20 +70,18 @@ def open_file(path: Path, counter: Counter) -> None:
         return connection
 
     sqlite3.connect = counted
-    asyncio.run(SqlStore.open(path, FORMER.at_rest, FORMER).close())
+    asyncio.run(SqlStore.open(path, KEY).close())
 
 
 def check_file(path: Path) -> None:
-    """Open what a kill has left; it has all that the older version had."""
+    """Open what a kill has left; it has all that the version before had."""
 
     async def look() -> None:
-        store = SqlStore.open(path, FORMER.at_rest, FORMER)
-        tasks = [await store.task(one) for one in await store.tasks_in_work()]
-        assert [row.state.value for row in tasks if row is not None] == ["released", "collecting"]
-        assert [row.epsilon for row in await store.ledger()] == ["0.5"]
-        signed = await store.step(TaskId(b"e" * 32), "sign")
-        assert signed is not None
-        assert signed.answer == b"the record"
+        store = SqlStore.open(path, KEY)
+        task = await store.task(TaskId(b"t" * 32))
+        assert task is not None
+        assert task.state.value == "collecting"
+        assert len((await store.complete_reports(task.task_id)).ids.order) == 1
         assert not await store.damaged()
         await store.close()
 
@@ -144,4 +142,5 @@ def servers(url: str) -> dict[str, int]:
 
 if __name__ == "__main__":
     kind, place = sys.argv[1:]
+    sqlite_engine.SQLITE = later(schema.SQLITE)  # type: ignore[misc]
     print(json.dumps(files(Path(place)) if kind == "file" else servers(place)))

@@ -237,7 +237,7 @@ class Context:
 
     def leeway_s(self, task: InstalledTask) -> float:
         """How long after a window has closed its instalments are still taken: a twentieth of it at most."""
-        return min(self.limits.leeway_s, task.shortest_window_s / 20)
+        return min(self.limits.leeway_s, task.shortest_round_s / 20)
 
     def is_over(self, task: InstalledTask) -> bool:
         """Whether the task's last window has closed by this aggregator's clock, its leeway too."""

@@ -64,6 +64,11 @@ class InstalledSeries:
         """The first window that a stop skips for good, None while none is stopped."""
         return stopped_at(one.order for one in self.orders)
 
+    @property
+    def was_withdrawn(self) -> bool:
+        """Whether a party refused it, or stopped it before its first window."""
+        return bool(self.refused_by) or self.stopped == 0
+
     def skips(self, index: int) -> MissingReason | None:
         """Return why the orders skip a window, None if they do not."""
         if self.stopped is not None and index >= self.stopped:

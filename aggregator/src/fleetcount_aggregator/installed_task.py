@@ -1,4 +1,4 @@
-"""The tasks of this aggregator with what follows from each: algorithm, windows, sizes, share number.
+"""The tasks of this aggregator with what follows from each: algorithm, rounds, sizes, share number.
 
 Pure values; where a task stands is the store's knowledge, who may install one is installation's.
 """
@@ -15,14 +15,14 @@ from fleetcount_protocol.vdaf.two_round import first_instalment_size, second_ins
 
 from fleetcount_aggregator.verification.workers import ProofSetting
 
-__all__ = ["InstalledTask", "Window"]
+__all__ = ["InstalledTask", "Interval"]
 
 WHOLE: Final = 0
 """Round number of a report that travels in one piece."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Interval:
     """When the instalments of one round are taken: from `opens` to before `closes`, Unix seconds of this aggregator."""
 
     opens: int
@@ -68,30 +68,30 @@ class InstalledTask:
         return ProofSetting(task=self.asked.canonical, verify_key=self.verify_key, position=self.position)
 
     @cached_property
-    def windows(self) -> dict[int, Window]:
-        """The window of every round the task has: rounds 1 and 2, or 0 when reports travel whole."""
+    def rounds(self) -> dict[int, Interval]:
+        """When the rounds that the task has are open: rounds 1 and 2, or 0 when reports travel whole."""
         task = self.asked
         if task.two_instalments:
             return {
-                1: Window(opens=task.round_one_opens, closes=task.round_one_closes),
-                2: Window(opens=task.round_one_closes, closes=task.round_two_closes),
+                1: Interval(opens=task.round_one_opens, closes=task.round_one_closes),
+                2: Interval(opens=task.round_one_closes, closes=task.round_two_closes),
             }
-        return {WHOLE: Window(opens=task.round_one_opens, closes=task.round_one_closes)}
+        return {WHOLE: Interval(opens=task.round_one_opens, closes=task.round_one_closes)}
 
     @cached_property
     def closes(self) -> int:
-        """When the last window closes, Unix seconds."""
-        return max(window.closes for window in self.windows.values())
+        """When the last round closes, Unix seconds."""
+        return max(one.closes for one in self.rounds.values())
 
     @cached_property
-    def shortest_window_s(self) -> int:
-        """How long the shorter of its windows is."""
-        return min(window.closes - window.opens for window in self.windows.values())
+    def shortest_round_s(self) -> int:
+        """How long the shorter of its rounds is open."""
+        return min(one.closes - one.opens for one in self.rounds.values())
 
     @cached_property
     def part_sizes(self) -> dict[int, int]:
         """Bytes of this aggregator's share part, by round."""
-        if WHOLE in self.windows:
+        if WHOLE in self.rounds:
             return {WHOLE: self.prio3.input_share_size(self.position)}
         return {
             1: first_instalment_size(self.prio3, self.position),

@@ -26,9 +26,10 @@ class Charge:
     The truth is read at some moment from `asked_at`, the opening of round one of its first window, to before
     `asked_until`, the end of round one of its last, both Unix seconds; it counts whole in every period that holds such
     a moment. `loss` is what readers of the releases learn, in the vector of the `promise` it was charged under, for a
-    change of the truth by `relation`; None when nothing finite is known, and for charges of an older ledger, whose
-    `epsilon` says it all. `exposure` is the chance that all aggregators together see any of its answers, `answers` how
-    many of them they are expected to see. While nothing was `sent` for it, a reservation can be taken back.
+    change of the truth by `relation`; None when nothing finite is known. `epsilon`, for display, is that of a
+    unit of one window whose loss is pure. `exposure` is the chance that all aggregators together see any of its
+    answers, `answers` how many of them they are expected to see. While nothing was `sent` for it, a reservation can be
+    taken back.
     """
 
     charge_id: bytes

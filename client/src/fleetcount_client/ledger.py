@@ -16,12 +16,11 @@ from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.periods import LossFilter, PeriodTotals, TimedLoss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
-from fleetcount_mechanisms.renyi import pure_divergence
 
 from fleetcount_client.charges import Charge
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust
 
-__all__ = ["Ledger", "Spent", "budget_of", "pure_loss", "spent_within"]
+__all__ = ["Ledger", "Spent", "budget_of", "spent_within"]
 
 _NEVER: Final = -(1 << 61)
 
@@ -152,14 +151,10 @@ class _Totals:
 
     def _timed(self, charge: Charge) -> TimedLoss | None:
         """Return a charge as the filter takes it; None when it has no finite loss, or one under another promise."""
-        loss = charge.loss
-        if loss is None and charge.epsilon is not None:
-            # A charge of an older ledger is pure: its epsilon gives its loss at every order.
-            loss = pure_loss(charge.epsilon, self._budget.orders)
-        if loss is None or self._of_another_promise(charge):
+        if charge.loss is None or self._of_another_promise(charge):
             return None
         # The filter counts whole seconds, the truth is read at any moment: the second in which it ends counts too.
-        return TimedLoss(first=charge.asked_at, last=charge.asked_until, loss=loss)
+        return TimedLoss(first=charge.asked_at, last=charge.asked_until, loss=charge.loss)
 
     def _of_another_promise(self, charge: Charge) -> bool:
         return charge.loss is not None and charge.promise != self._promise
@@ -215,12 +210,6 @@ class _Totals:
             f"{what} would add up to {shown:.6g} within {self._policy.budget_period_s} s; the limit is {limit:.6g}"
         )
         return PolicyRefusal(rule=rule, message=message)
-
-
-def pure_loss(epsilon: Decimal, orders: tuple[int, ...]) -> LossVector:
-    """Return the loss of an answer of which nothing but its pure epsilon is known."""
-    exact = Fraction(epsilon)
-    return LossVector.of(orders, [pure_divergence(exact, order) for order in orders], exact)
 
 
 class _Exposures:
@@ -292,13 +281,11 @@ def spent_within(policy: OwnerPolicy, charges: Iterable[Charge], start: int, end
     for charge in held:
         if charge.loss is not None and charge.loss.orders == budget.orders:
             total += charge.loss
-        elif charge.loss is None and charge.epsilon is not None:
-            total += pure_loss(charge.epsilon, budget.orders)
     return Spent(
         charges=len(held),
         epsilon=budget.spent(total),
         chance=sum((charge.exposure for charge in held), Fraction(0)),
         answers=sum((charge.answers for charge in held), Fraction(0)),
-        without_epsilon=sum(charge.loss is None and charge.epsilon is None for charge in held),
+        without_epsilon=sum(charge.loss is None for charge in held),
         one_sided=sum(charge.relation is Relation.ONE_SIDED for charge in held),
     )

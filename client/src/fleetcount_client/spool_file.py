@@ -20,98 +20,28 @@ APPLICATION_ID: Final = 0x46435350
 """'FCSP' in the file's header: another program's database is refused, not adopted."""
 
 _BUSY_TIMEOUT_S: Final = 5.0
-_CHANGE: Final = """
-CREATE TABLE change(device TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
-"""
-_SESSION: Final = """
-CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, hpke_key BLOB NOT NULL,
-    secret BLOB NOT NULL, receipt_key BLOB NOT NULL, number INTEGER NOT NULL, expiry INTEGER NOT NULL,
-    PRIMARY KEY(device, session_id)) WITHOUT ROWID;
-"""
-_SCHEMA: Final = (
-    """
-CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL, first_valid INTEGER, secret BLOB) WITHOUT ROWID;
-CREATE TABLE task(task_id BLOB PRIMARY KEY, canonical BLOB NOT NULL);
-CREATE TABLE ledger(device TEXT, charge_id BLOB, name TEXT NOT NULL, signal TEXT NOT NULL, asked_at INTEGER NOT NULL,
-    asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL,
-    relation TEXT NOT NULL DEFAULT 'any-value', answers TEXT NOT NULL DEFAULT '0', promise TEXT NOT NULL DEFAULT '',
-    loss TEXT, series_id BLOB, sent INTEGER NOT NULL DEFAULT 1, PRIMARY KEY(device, charge_id)) WITHOUT ROWID;
-CREATE TABLE report(device TEXT, task_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL, secret BLOB NOT NULL,
-    charge_id BLOB, asked_at INTEGER NOT NULL DEFAULT 0, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
-CREATE TABLE parcel(device TEXT, task_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,
-    PRIMARY KEY(device, task_id, round, position));
-CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,
-    changed_at REAL NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL DEFAULT '',
-    PRIMARY KEY(device, series_id)) WITHOUT ROWID;
-"""
-    + _CHANGE
-    + _SESSION
+_TABLES: Final = (
+    "CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL, first_valid INTEGER, secret BLOB)"
+    " WITHOUT ROWID",
+    "CREATE TABLE task(task_id BLOB PRIMARY KEY, canonical BLOB NOT NULL)",
+    "CREATE TABLE ledger(device TEXT, charge_id BLOB, name TEXT NOT NULL, signal TEXT NOT NULL,"
+    " asked_at INTEGER NOT NULL, asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL,"
+    " relation TEXT NOT NULL, answers TEXT NOT NULL, promise TEXT NOT NULL, loss TEXT, series_id BLOB,"
+    " sent INTEGER NOT NULL, PRIMARY KEY(device, charge_id)) WITHOUT ROWID",
+    "CREATE TABLE report(device TEXT, task_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL, secret BLOB NOT NULL,"
+    " charge_id BLOB, asked_at INTEGER NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID",
+    "CREATE TABLE parcel(device TEXT, task_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,"
+    " PRIMARY KEY(device, task_id, round, position))",
+    "CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,"
+    " changed_at REAL NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL, PRIMARY KEY(device, series_id))"
+    " WITHOUT ROWID",
+    "CREATE TABLE change(device TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, hpke_key BLOB NOT NULL,"
+    " secret BLOB NOT NULL, receipt_key BLOB NOT NULL, number INTEGER NOT NULL, expiry INTEGER NOT NULL,"
+    " PRIMARY KEY(device, session_id)) WITHOUT ROWID",
 )
-_ADD_RELATIONS: Final = "ALTER TABLE ledger ADD COLUMN relation TEXT NOT NULL DEFAULT 'any-value';"
-_ADD_SERIES: Final = (  # No value of anybody's is in it.
-    """
-ALTER TABLE device ADD COLUMN first_valid INTEGER;
-ALTER TABLE device ADD COLUMN secret BLOB;
-ALTER TABLE ledger RENAME COLUMN task_id TO charge_id;
-ALTER TABLE ledger ADD COLUMN answers TEXT NOT NULL DEFAULT '0';
-ALTER TABLE ledger ADD COLUMN promise TEXT NOT NULL DEFAULT '';
-ALTER TABLE ledger ADD COLUMN loss TEXT;
-ALTER TABLE ledger ADD COLUMN series_id BLOB;
-ALTER TABLE ledger ADD COLUMN sent INTEGER NOT NULL DEFAULT 1;
-UPDATE ledger SET answers=exposure;
-ALTER TABLE report ADD COLUMN charge_id BLOB;
-ALTER TABLE report ADD COLUMN asked_at INTEGER NOT NULL DEFAULT 0;
-UPDATE report SET charge_id=task_id, asked_at=coalesce((SELECT asked_at FROM ledger
-    WHERE ledger.device=report.device AND ledger.charge_id=report.task_id), 0);
-CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,
-    changed_at REAL NOT NULL, reason TEXT NOT NULL, PRIMARY KEY(device, series_id)) WITHOUT ROWID;
-"""  # noqa: S608 - constant
-    + _CHANGE
-)
-_ADD_CHAINS: Final = (  # The keys of before are none of a chain: what they opened is erased, what was charged stands.
-    """
-UPDATE report SET phase=5, secret=x'', reason='its keys were those of an earlier version' WHERE phase IN (1,2,3);
-DELETE FROM parcel;
-DROP TABLE session;
-"""
-    + _SESSION
-)
-_NEW_NAMES: Final = """
-UPDATE report SET phase=5, secret=x'', reason='its name was that of an earlier version' WHERE phase IN (1,2,3);
-DELETE FROM parcel;
-"""
-"""No aggregator takes a name of before any more, and a new one would make a second report of the same answer."""
-_ONLY_SERIES: Final = """
-ALTER TABLE series ADD COLUMN rule TEXT NOT NULL DEFAULT '';
-UPDATE series SET rule='series' WHERE state=4;
-UPDATE report SET phase=5, secret=x'', reason='it was asked alone, as an earlier version did'
-    WHERE phase IN (1,2,3) AND charge_id=task_id;
-DELETE FROM parcel WHERE EXISTS (SELECT 1 FROM report
-    WHERE report.device=parcel.device AND report.task_id=parcel.task_id AND charge_id=report.task_id);
-DELETE FROM task WHERE task_id IN (SELECT task_id FROM report WHERE charge_id=task_id);
-ALTER TABLE task RENAME COLUMN signed TO canonical;
-UPDATE task SET canonical=substr(canonical, 13, length(canonical) - 13);
-DROP TABLE refusal;
-"""
-"""A window's task stood between a label, its length, and the number of its signatures: 0."""
-
-
-def _statements(text: str) -> tuple[str, ...]:
-    return tuple(statement for statement in text.split(";") if statement.strip())
-
-
-SCHEMA: Final = Schema(
-    version=7,
-    tables=_statements(_SCHEMA),
-    steps={
-        2: _statements(_ADD_RELATIONS),
-        3: _statements(_ADD_SERIES),
-        4: _statements(_ADD_CHAINS),
-        5: _statements(_NEW_NAMES),
-        6: _statements(_ONLY_SERIES),
-    },
-)
-"""What brings a file of each version to the present one; what was charged stands as it is."""
+SCHEMA: Final = Schema(version=1, tables=_TABLES, steps={})
+"""A step to a next version leaves what was charged as it stands, and adds to the tables above what it adds."""
 
 
 class StateFile:
@@ -227,7 +157,5 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     ours = application == APPLICATION_ID and version != NEW and SCHEMA.knows(version)
     if not ours and (application, version, tables) != (0, NEW, 0):
-        raise UsageError(
-            f"state file {path} has schema {version}; allowed are {SCHEMA.oldest} to {SCHEMA.version} of this program"
-        )
+        raise UsageError(f"state file {path} has schema {version}; allowed is {SCHEMA.span}, of this program")
     return version

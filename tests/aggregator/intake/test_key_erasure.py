@@ -147,7 +147,7 @@ async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
     network, task, listener = await asked(tmp_path)
     await listener.answer(task)
     context = network.core(0).context
-    await move(context, task.task_id, State.ABORTED, reason=AbortReason.NOT_SERVED.value)
+    await move(context, task.task_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
     monkeypatch.setattr(session_chains, "USES_AT_ONCE", 1)
     write = getattr(context.store, step)
 
@@ -182,7 +182,7 @@ async def test_tasks_may_end_in_any_order_and_an_open_one_goes_on(tmp_path: Path
     other.requests = device.requests
     await listener.send(other, other.first(1))
     context = network.core(0).context
-    await move(context, early.task_id, State.ABORTED, reason=AbortReason.NOT_SERVED.value)
+    await move(context, early.task_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
     await context.purge(early.task_id)
     assert opened(network, tmp_path, listener) == 0
     await network.stop(0)

@@ -46,7 +46,7 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Replica
             installed_at=7,
         )
         await asyncio.to_thread(one.store.data_keys.make, TASK)
-        await one.store.install(row)
+        await one.store.decide_windows((), row)
         yield one, two
 
 

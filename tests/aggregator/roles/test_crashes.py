@@ -195,6 +195,31 @@ async def test_a_leader_that_dies_once_its_helpers_have_signed_resumes_to_that_r
     await network.stop_all()
 
 
+async def test_a_leader_that_died_with_the_record_gives_it_to_its_helpers_after_its_start(tmp_path: Path) -> None:
+    """Helpers would ask for it themselves, but only once their leader has been silent for long."""
+    network = Network(2, directory=tmp_path)
+    network.supervised = False
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.stop(0)
+    await network.start(0, "leader.after_release")
+    await answer_all(network, task, COINS)
+    await network.advance_to(task.round_two_closes)
+    await network.look_after_all()
+    network.crashed.clear()
+    assert network.seats[0].core is None, "it must really crash"
+    helper = network.core(1).context
+    assert helper.states[task.task_id] is State.RELEASING
+
+    leader = await network.start(0)
+    for one in leader.scheduler.pending():
+        await leader.scheduler.look_after(one)
+
+    assert helper.states[task.task_id] is State.RELEASED
+    assert await outcome(network, task) == DIFFERENCE
+    await network.stop_all()
+
+
 async def test_a_share_damaged_in_a_server_is_out_on_both_sides_and_the_others_count(
     tmp_path: Path, postgres_cluster: Cluster
 ) -> None:

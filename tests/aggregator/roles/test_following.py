@@ -253,5 +253,5 @@ async def test_a_server_that_is_away_while_tasks_are_taken_up_damages_none(
     link._server = nobody
     monkeypatch.setattr(keys, "seals_store", lambda: True)
     with pytest.raises(StoreAwayError):
-        keys.take_up({task.task_id: b""})
+        keys.take_up([task.task_id])
     link._server = here

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, TaskChange, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow, StoreAwayError, StoreError, TaskChange, TaskRow
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.series.derive import window_task
@@ -68,7 +68,7 @@ async def test_windows_decided_without_an_answer_are_taken_up_and_the_next_ones_
     store, lost = network.core(position).context.store, list[int]()
     decide = store.decide_windows
 
-    async def without_answer(rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+    async def without_answer(rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
         await decide(rows, task)
         if not lost:
             lost.extend(row.index for row in rows)

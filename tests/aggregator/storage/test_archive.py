@@ -16,6 +16,7 @@ from fleetcount_aggregator.storage.mending import mend_others
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import (
+    DecidedWindow,
     LedgerRow,
     SeriesRow,
     StepRow,
@@ -24,7 +25,6 @@ from fleetcount_aggregator.storage.store import (
     StoreOutcome,
     TaskChange,
     TaskRow,
-    WindowRow,
 )
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import Digest, ReportId, SeriesId, TaskId
@@ -64,7 +64,7 @@ def rest_of(number: int, expiry: int = 100) -> RestRow:
 
 async def install(store: Store, numbers: Sequence[int], state: State = State.RELEASED) -> None:
     for number in numbers:
-        await store.install(row_of(number, state))
+        await store.decide_windows((), row_of(number, state))
 
 
 async def debit(store: Store, number: int, signal: str = "Vehicle.Speed", closes: int = 20) -> None:
@@ -124,7 +124,7 @@ async def test_tasks_at_rest_come_by_expiry_a_page_at_a_time(store: Store) -> No
 
 
 async def test_a_retired_task_keeps_what_it_is_asked_about_and_no_digest(store: Store) -> None:
-    await store.install(row_of(1, State.COLLECTING))
+    await store.decide_windows((), row_of(1, State.COLLECTING))
     run = InstalmentRun(
         task_id=task_id(1),
         round=0,
@@ -199,7 +199,7 @@ async def test_windows_stay_while_their_series_runs_and_it_goes_with_the_last_of
     await store.install_series(SERIES, {})
     for number in (1, 2):
         await store.decide_windows(
-            [WindowRow(series_id=SERIES.series_id, index=number, task_id=task_id(number))], row_of(number)
+            [DecidedWindow(series_id=SERIES.series_id, index=number, task_id=task_id(number))], row_of(number)
         )
     await store.note_series(SERIES.series_id, "order/alpha/1", b"order")
     await store.note_series(SERIES.series_id, "keys/beta", b"list")
@@ -216,7 +216,7 @@ async def test_windows_stay_while_their_series_runs_and_it_goes_with_the_last_of
     assert found == [[SERIES], []]
     assert notes == {"order/alpha/1": b"order"}
     assert (first, second) == ([task_id(1)], [task_id(2)])
-    assert (await store.series(), await store.windows(SERIES.series_id)) == ([], [])
+    assert (await store.series(), await store.decided(SERIES.series_id)) == ([], [])
     assert not await store.series_notes(SERIES.series_id)
 
 

@@ -1,4 +1,4 @@
-"""A sealed set at rest: a bit a report, read again as it was; what an older store holds is read too."""
+"""A sealed set at rest: a bit a report, read again as it was."""
 
 import pytest
 from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
@@ -10,17 +10,16 @@ CHOSEN = st.lists(st.sampled_from([0, 1]), max_size=40).map(bytes)
 
 
 @given(CHOSEN)
-def test_a_set_comes_back_from_its_bits_and_from_the_bytes_of_before(chosen: bytes) -> None:
+def test_a_set_comes_back_from_its_bits(chosen: bytes) -> None:
     assert chosen_of(kept_chosen(chosen)) == chosen
-    assert chosen_of(chosen) == chosen
 
 
 def test_a_set_takes_a_bit_a_report() -> None:
-    assert len(kept_chosen(bytes(2**20))) == 9 + 2**17
-    assert kept_chosen(bytes((1, 0, 0, 0, 0, 0, 0, 0, 1))) == b"\2" + (9).to_bytes(8) + b"\x80\x80"
+    assert len(kept_chosen(bytes(2**20))) == 8 + 2**17
+    assert kept_chosen(bytes((1, 0, 0, 0, 0, 0, 0, 0, 1))) == (9).to_bytes(8) + b"\x80\x80"
 
 
-@pytest.mark.parametrize("kept", [kept_chosen(bytes(9))[:-1], kept_chosen(bytes(8)) + b"\0", b"\2", b"\3", b"\1\2"])
-def test_what_is_neither_is_damage(kept: bytes) -> None:
+@pytest.mark.parametrize("kept", [kept_chosen(bytes(9))[:-1], kept_chosen(bytes(8)) + b"\0", bytes(7), b""])
+def test_what_has_not_as_many_bits_as_it_says_is_damage(kept: bytes) -> None:
     with pytest.raises(StoreError, match="a sealed set"):
         chosen_of(kept)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage.at_rest import AtRest, SigningKeyKeys
+from fleetcount_aggregator.storage.at_rest import AtRest, at_rest_key_of
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.key_places import MemoryKeys
 from fleetcount_aggregator.storage.sql_store import SqlStore
@@ -23,7 +23,7 @@ from tests.support.instalments import StoredInstalment, add
 
 TASK = TaskId(b"t" * 32)
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
-FORMER = SigningKeyKeys(at_rest=bytes(range(2, 34)), log=bytes(range(3, 35)))
+FORMER = bytes(range(2, 34))
 ABORT = TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.ABORTED, abort_reason="x")
 
 INSTALMENT = StoredInstalment(
@@ -38,7 +38,7 @@ INSTALMENT = StoredInstalment(
 )
 
 
-def open_store(directory: Path, key: bytes = KEY, former: SigningKeyKeys | None = None) -> SqlStore:
+def open_store(directory: Path, key: bytes = KEY, former: bytes | None = None) -> SqlStore:
     return SqlStore.open(directory / "store.db", key, former)
 
 
@@ -140,7 +140,7 @@ async def test_a_key_that_a_crash_left_is_destroyed_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     await add(store, [INSTALMENT])
     await store.apply(ABORT)
     if what == "key only":
@@ -162,7 +162,7 @@ async def test_a_key_that_a_crash_left_is_destroyed_at_the_next_start(
 
 async def test_no_key_is_destroyed_before_the_end_of_its_task_is_durable(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     before = key_file(tmp_path).read_bytes()
 
     with pytest.raises(StoreError, match="is collecting: only of an ended task"):
@@ -175,7 +175,7 @@ async def test_no_key_is_destroyed_before_the_end_of_its_task_is_durable(tmp_pat
 
 async def test_a_disk_that_fails_at_the_end_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     await store.apply(ABORT)
 
     def failing(*_: object) -> None:
@@ -201,11 +201,11 @@ async def test_a_task_whose_key_does_not_reach_the_disk_is_not_installed(
 
     monkeypatch.setattr("fleetcount_transport.durable_files.os.pwrite", full)
     with pytest.raises(StoreError, match=r"data-key could not be written: No space left"):
-        await store.install(row())
+        await store.decide_windows((), row())
     monkeypatch.undo()
 
     assert await store.task(TASK) is None
-    await store.install(row())
+    await store.decide_windows((), row())
     assert len(list(tmp_path.glob("*.data-key*"))) == 1
     await store.close()
 
@@ -235,11 +235,11 @@ async def test_a_key_whose_name_did_not_reach_the_disk_is_not_taken_for_durable(
     store = open_store(tmp_path)
     synced.append(False)
     with pytest.raises(StoreError, match=r"data-key could not be written: Input/output error"):
-        await store.install(row())
+        await store.decide_windows((), row())
     assert await store.task(TASK) is None
     synced.clear()
 
-    await store.install(row())
+    await store.decide_windows((), row())
 
     assert synced == [True]
     await store.close()
@@ -250,7 +250,7 @@ async def test_names_that_a_killed_process_left_are_durable_before_anything_rest
 ) -> None:
     """Killed between a file and its directory's sync: nobody syncs the name of a file that is there already."""
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     await add(store, [INSTALMENT])
     await store.close()
     synced.clear()
@@ -264,7 +264,7 @@ async def test_names_that_a_killed_process_left_are_durable_before_anything_rest
 
 async def test_a_key_that_is_gone_damaged_or_wrapped_otherwise_is_named(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install(row())
+    await store.decide_windows((), row())
     await store.close()
     path = key_file(tmp_path)
     good = path.read_bytes()
@@ -280,47 +280,11 @@ async def test_a_key_that_is_gone_damaged_or_wrapped_otherwise_is_named(tmp_path
         assert f"store.{TASK.hex()}.data-key is missing or damaged" in str(damage)
 
 
-async def test_an_open_task_of_a_store_from_before_data_keys_goes_on_to_its_release(tmp_path: Path) -> None:
-    """All of it lies under keys of the signing key, as the released version leaves it; then the store gets its own."""
-    network = Network(2, directory=tmp_path)
-    formers = [SigningKeyKeys.of(seat.signing_key) for seat in network.seats]
-    for seat, former in zip(network.seats, formers, strict=True):
-        seat.at_rest_key = former.at_rest
-    await network.start_all()
-    for seat, former in zip(network.seats, formers, strict=True):
-        assert seat.core is not None
-        source = seat.core.context.store.data_keys
-        source._source = Fixed(former.at_rest + former.log)
-    task = await network.ask(values=2)
-    await network.stand()
-    await answer_all(network, task, [(0, 1), (2, 2)])
-    await network.stop_all()
-    for path in tmp_path.glob("*.data-key*"):
-        path.unlink()
-
-    for seat in network.seats:
-        seat.at_rest_key = os.urandom(32)
-    await network.start_all()
-    await network.stop_all()
-    for seat, other in zip(network.seats, Network(2).seats, strict=True):
-        seat.signing_key, kept = other.signing_key, seat.signing_key
-        await network.start(network.seats.index(seat))
-        await network.stop(network.seats.index(seat))
-        seat.signing_key = kept
-    await network.start_all()
-    await network.run_to_the_end(task)
-
-    answers = [await network.core(position).service.release(task.task_id) for position in range(2)]
-    assert {answer.state for answer in answers} == {State.RELEASED}
-    assert len(network.core(1).context.series) == 2
-    await network.stop_all()
-
-
 async def test_sessions_go_on_when_the_store_gets_its_own_key_and_the_signing_key_is_replaced(tmp_path: Path) -> None:
     """Chains of sessions that nobody used in between are moved, too: nothing in the store needs the old signing key."""
     network = Network(2, directory=tmp_path)
     seat = network.seats[0]
-    seat.at_rest_key = SigningKeyKeys.of(seat.signing_key).at_rest
+    seat.at_rest_key = at_rest_key_of(seat.signing_key)
     await network.start_all()
     task = await network.ask(values=2)
     device = TestDevice(network, task, 1)
@@ -349,8 +313,8 @@ async def test_a_store_without_open_tasks_knows_its_key_too(tmp_path: Path) -> N
 
 async def test_a_store_that_gets_a_key_of_its_own_leaves_nothing_under_the_former_one(tmp_path: Path) -> None:
     former = FORMER
-    store = open_store(tmp_path, former.at_rest, former)
-    await store.install(row())
+    store = open_store(tmp_path, former, former)
+    await store.decide_windows((), row())
     await store.close()
     path = key_file(tmp_path)
     wrapped, held = path.read_bytes(), os.open(path, os.O_RDONLY)
@@ -361,7 +325,7 @@ async def test_a_store_that_gets_a_key_of_its_own_leaves_nothing_under_the_forme
 
     assert blocks == bytes(len(wrapped))
     with pytest.raises(StoreError):
-        AtRest(former.at_rest).open(path.read_bytes()[8:], b"data key", TASK)
+        AtRest(former).open(path.read_bytes()[8:], b"data key", TASK)
     await open_store(tmp_path, KEY).close()
 
 
@@ -377,16 +341,6 @@ async def test_every_task_has_a_key_of_its_own(tmp_path: Path) -> None:
     assert [store.data_keys.make(task) for task in tasks] == keys
     assert "secret" not in repr(keys[0])
     await store.close()
-
-
-class Fixed:
-    """Gives one secret whenever so many bytes are asked for."""
-
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-
-    def random_bytes(self, count: int) -> bytes:
-        return self._secret if count == len(self._secret) else os.urandom(count)
 
 
 class Hanging(MemoryKeys):

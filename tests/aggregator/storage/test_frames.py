@@ -666,8 +666,11 @@ async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) 
     place = StorePlace(directory=tmp_path, url=postgres_url)
     opened_store = SqlStore.over(open_engine(place), place.file, KEY)
     sealed = opened_store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
-    await opened_store.install(
-        TaskRow(task_id=TASK, canonical=b"", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=1)
+    await opened_store.decide_windows(
+        (),
+        TaskRow(
+            task_id=TASK, canonical=b"", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=1
+        ),
     )
     await opened_store.add_instalments(runs_of([row(1)]))
     before = check_store(place, StoreKeys(KEY, None))

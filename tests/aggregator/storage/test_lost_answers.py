@@ -25,7 +25,8 @@ CLOSE = TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_sta
 async def opened(directory: Path, url: str, shards: int = 2) -> SqlStore:
     """Return a store that has the database alone, with an open task in so many shards."""
     store = SqlStore.over(PostgresEngine.open(Server(url=url), shards=shards), directory / "store.db", bytes(32))
-    await store.install(
+    await store.decide_windows(
+        (),
         TaskRow(
             task_id=TASK,
             canonical=b"canonical",
@@ -33,7 +34,7 @@ async def opened(directory: Path, url: str, shards: int = 2) -> SqlStore:
             state=State.COLLECTING,
             abort_reason="",
             installed_at=7,
-        )
+        ),
     )
     return store
 

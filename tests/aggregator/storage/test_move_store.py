@@ -18,6 +18,7 @@ from fleetcount_aggregator.storage.move_store import move_store
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import (
+    DecidedWindow,
     LedgerRow,
     SeriesRow,
     SessionRow,
@@ -26,7 +27,6 @@ from fleetcount_aggregator.storage.store import (
     StoreOutcome,
     TaskChange,
     TaskRow,
-    WindowRow,
 )
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
@@ -74,10 +74,10 @@ async def filled(place: StorePlace) -> None:
     row = TaskRow(
         task_id=TASK, canonical=b"canonical", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
     )
-    await store.install(row)
+    await store.decide_windows((), row)
     await store.install_series(SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7), {})
     await store.note_series(SERIES, "keys/ä", b"note")
-    await store.decide_windows([WindowRow(series_id=SERIES, index=n, task_id=None, missing="x") for n in range(3)])
+    await store.decide_windows([DecidedWindow(series_id=SERIES, index=n, task_id=None, missing="x") for n in range(3)])
     session = SessionRow(
         session_id=SessionId(b"s" * 16),
         request=b"r",
@@ -113,7 +113,7 @@ async def contents(place: StorePlace) -> tuple[Any, ...]:
         store.data_keys.of(TASK).open(task.verify_key, b"verify key", TASK),
         await store.series(),
         await store.series_notes(SERIES),
-        await store.windows(SERIES),
+        await store.decided(SERIES),
         await store.session(SessionId(b"s" * 16)),
         await store.high_water(),
         await store.ledger(),
@@ -183,7 +183,7 @@ async def fill_shards(place: StorePlace) -> None:
         row = TaskRow(
             task_id=task_id, canonical=b"s", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
         )
-        await store.install(row)
+        await store.decide_windows((), row)
         for start in range(0, 40, 5):
             await add(store, reports(task_id, range(start, start + 5), 1, *([2] if start else [])))
     for task_id, state in ((CLOSED, State.AGREEING), (ENDED, State.ABORTED)):

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.at_rest import AtRest, SigningKeyKeys
+from fleetcount_aggregator.storage.at_rest import AtRest
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.postgres import Server, ServerState
@@ -69,7 +69,7 @@ def task_row() -> TaskRow:
 
 async def installed(directory: Path, engine: PostgresEngine) -> SqlStore:
     store = SqlStore.over(engine, directory / "store.db", bytes(32))
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     return store
 
 
@@ -98,7 +98,7 @@ async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens
 
     for change in (
         old.apply(DRAWN),
-        old.install(replace(task_row(), task_id=TaskId(b"u" * 32))),
+        old.decide_windows((), replace(task_row(), task_id=TaskId(b"u" * 32))),
         old.raise_high_water(AggregatorId("beta"), 3),
         old.purge(TASK),
     ):
@@ -446,10 +446,10 @@ async def test_a_store_whose_key_is_replaced_leaves_nothing_under_the_one_before
     sealed = store.data_keys.of(TASK).seal(b"secret", b"place")
     await store.close()
 
-    def opened(key: bytes, former: SigningKeyKeys | None = None) -> SqlStore:
+    def opened(key: bytes, former: bytes | None = None) -> SqlStore:
         return SqlStore.over(PostgresEngine.open(server), tmp_path / "store.db", key, former)
 
-    await opened(new, SigningKeyKeys(at_rest=bytes(32), log=b"")).close()
+    await opened(new, bytes(32)).close()
     with pytest.raises(StoreError, match="another at-rest key"):
         opened(bytes(32))
     store = opened(new)

@@ -8,7 +8,17 @@ import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import SeriesRow, Store, StoreError, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import (
+    Charged,
+    Cost,
+    DecidedWindow,
+    LedgerRow,
+    SeriesRow,
+    Store,
+    StoreError,
+    TaskChange,
+    TaskRow,
+)
 from fleetcount_protocol.ids import SeriesId, TaskId
 
 SERIES, OTHER = SeriesId(b"s" * 32), SeriesId(b"o" * 32)
@@ -31,8 +41,10 @@ def task_row(number: int) -> TaskRow:
     )
 
 
-def window(index: int, *, task: bool = False) -> WindowRow:
-    return WindowRow(series_id=SERIES, index=index, task_id=task_row(index).task_id, missing="" if task else "missed")
+def window(index: int, *, task: bool = False) -> DecidedWindow:
+    return DecidedWindow(
+        series_id=SERIES, index=index, task_id=task_row(index).task_id, missing="" if task else "missed"
+    )
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -70,13 +82,51 @@ async def test_a_window_is_decided_once_and_its_task_is_installed_with_it(store:
         with pytest.raises(StoreError, match="decided already"):
             await store.decide_windows([window(3), again], task_row(3))
 
-    assert await store.windows(SERIES) == [window(0), window(1), window(2, task=True)]
-    assert await store.windows(SERIES, above=1) == [window(2, task=True)]
-    assert await store.windows(SERIES, above=0, below=2) == [window(1)]
-    assert await store.window_of(task_row(1).task_id) == window(1)
-    assert await store.window_of(task_row(3).task_id) is None
+    assert await store.decided(SERIES) == [window(0), window(1), window(2, task=True)]
+    assert await store.decided(SERIES, above=1) == [window(2, task=True)]
+    assert await store.decided(SERIES, above=0, below=2) == [window(1)]
+    assert await store.decided_of(task_row(1).task_id) == window(1)
+    assert await store.decided_of(task_row(3).task_id) is None
     assert list(await store.tasks_in_work()) == [task_row(2).task_id]
-    assert not await store.windows(OTHER)
+    assert not await store.decided(OTHER)
+
+
+@pytest.mark.parametrize(
+    ("windows", "refused", "decided", "ends", "cost"),
+    [
+        (1, False, 0, None, Cost.OPEN),
+        (1, True, 0, None, Cost.NOTHING),
+        (1, False, 1, None, Cost.NOTHING),  # It is missing.
+        (1, False, 1, State.COLLECTING, Cost.OPEN),
+        (1, False, 1, State.ABORTED, Cost.NOTHING),
+        (1, False, 1, State.RELEASED, Cost.DEBITED),
+        (2, False, 1, State.ABORTED, Cost.OPEN),  # The window that follows counts from the unit that this one began.
+        (2, True, 2, State.ABORTED, Cost.NOTHING),
+        (2, True, 1, State.AGREEING, Cost.OPEN),
+    ],
+)
+async def test_a_series_costs_nothing_only_if_it_was_refused_or_its_one_window_failed(
+    store: Store, windows: int, refused: bool, decided: int, ends: State | None, cost: Cost
+) -> None:
+    first = None if ends is None else replace(task_row(0), state=State.RELEASING if ends is State.RELEASED else ends)
+    if decided:
+        await store.decide_windows([window(0, task=ends is not None)], first)
+    if decided > 1:
+        await store.decide_windows([window(1)])
+    if ends is State.RELEASED:
+        task_id = task_row(0).task_id
+        debit = LedgerRow(task_id=task_id, signal="s", opens=1, closes=2, epsilon="1", debited_at=3)
+        await store.apply(
+            TaskChange(task_id=task_id, required=frozenset({State.RELEASING}), new_state=State.RELEASED, debit=debit)
+        )
+
+    assert await store.costs([Charged(SERIES, windows, refused), Charged(OTHER, 1, True)]) == [cost, Cost.NOTHING]
+
+
+async def test_one_series_is_read_by_itself(store: Store) -> None:
+    await store.install_series(ROW)
+
+    assert [await store.one_series(one) for one in (SERIES, OTHER)] == [ROW, None]
 
 
 async def test_series_notes_and_windows_outlive_the_process(tmp_path: Path) -> None:
@@ -87,7 +137,7 @@ async def test_series_notes_and_windows_outlive_the_process(tmp_path: Path) -> N
     await store.close()
 
     store = open_store(tmp_path)
-    found = await store.series(), await store.series_notes(SERIES), await store.windows(SERIES)
+    found = await store.series(), await store.series_notes(SERIES), await store.decided(SERIES)
     await store.close()
 
     assert found == ([ROW], {"name": b"note"}, [window(0), window(1, task=True)])

@@ -33,7 +33,7 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
             task_id=TASK, canonical=b"canonical", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=7
         )
         await asyncio.to_thread(one.store.data_keys.make, TASK)
-        await one.store.install(row)
+        await one.store.decide_windows((), row)
         yield one, two
 
 

@@ -22,7 +22,7 @@ from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYT
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
-from fleetcount_aggregator.storage.row_seal import DamagedError, RowSeal
+from fleetcount_aggregator.storage.row_seal import DamagedError
 from fleetcount_aggregator.storage.schema import SQLITE
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
@@ -55,7 +55,7 @@ CLOSE = TaskChange(task_id=TASK, required=OPEN, new_state=State.AGREEING)
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     opened = MemoryStore() if request.param == "memory" else opener(request)(tmp_path)
-    await opened.install(task_row())
+    await opened.decide_windows((), task_row())
     yield opened
     await opened.close()
 
@@ -204,7 +204,7 @@ async def test_a_full_leaf_takes_no_more_reports_and_the_other_leaves_do(
     """Also after a write that failed, and when the store is opened again."""
     monkeypatch.setattr("fleetcount_aggregator.storage.report_index.MAX_REPORTS_PER_LEAF", 3)
     store, elsewhere = open_store(tmp_path), [instalment(number << 120) for number in (1, 255)]
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     with monkeypatch.context() as failing:
         failing.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         with pytest.raises(StoreError):
@@ -259,7 +259,7 @@ async def test_a_step_that_is_taken_while_it_is_looked_for_is_not_taken_for_lost
 ) -> None:
     """Between the step's row and its task's another thread, or another process, may commit both."""
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     step = StepRow(name="commit", request=b"request", answer=b"answer", passing=False)
     loop, taking = asyncio.get_running_loop(), TaskChange(task_id=TASK, required=OPEN, step=step)
 
@@ -297,26 +297,6 @@ async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None
     assert await store.step(TASK, "commit") is None
     assert not await store.ledger()
     assert not await store.rejections(TASK)
-
-
-async def test_a_store_that_says_verifying_opens_as_releasing_and_goes_on(tmp_path: Path) -> None:
-    """The state's name before it was called releasing; the store has the same schema."""
-    store = open_store(tmp_path)
-    await store.install(task_row(state=State.RELEASING))
-    await store.close()
-    with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
-        database.execute("UPDATE tasks SET state = 'verifying', seal = NULL")
-        database.execute("UPDATE instance SET sealed = 0")
-    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
-        logs = sql.read_log_states(SealedDatabase(database, RowSeal()))
-    store = open_store(tmp_path)
-
-    task = await store.task(TASK)
-    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.RELEASING}), new_state=State.RELEASED))
-    await store.close()
-
-    assert task == task_row(state=State.RELEASING)
-    assert [log.set_sealed for log in logs] == [True]
 
 
 @pytest.mark.parametrize("new", [State.RELEASED, State.RELEASING, State.ANNOUNCED, State.COLLECTING])
@@ -397,13 +377,7 @@ async def test_many_batches_are_read_a_few_at_a_time_and_each_once(store: Store)
     assert [one.number for one in await store.batches(TASK)] == numbers[:BATCHES_AT_ONCE]
 
 
-@pytest.mark.parametrize("older", [False, True])
-async def test_the_set_is_known_until_the_task_is_purged(
-    store: Store, monkeypatch: pytest.MonkeyPatch, older: bool
-) -> None:
-    """Also one that an older version has kept, as a byte a report."""
-    if older:
-        monkeypatch.setattr("fleetcount_aggregator.storage.rows.kept_chosen", bytes)
+async def test_the_set_is_known_until_the_task_is_purged(store: Store) -> None:
     await complete(store, 1, 2, 3)
     await store.apply(CLOSE)
     change = TaskChange(
@@ -458,10 +432,12 @@ async def test_sessions_and_their_keys_are_found_in_the_order_in_which_they_are_
 
 async def test_a_task_is_installed_once_and_tasks_keep_their_order(store: Store) -> None:
     other = TaskId(b"a" * 32)
-    await store.install(task_row(other, State.ANNOUNCED))
+    await store.decide_windows((), task_row(other, State.ANNOUNCED))
 
-    stored = await store.install(replace(task_row(), canonical=b"other"))
+    await store.decide_windows((), replace(task_row(), canonical=b"other"))
 
+    stored = await store.task(TASK)
+    assert stored is not None
     assert stored.canonical == b"canonical"
     assert list(await store.tasks_in_work()) == [TASK, other]
 
@@ -544,7 +520,7 @@ async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> N
 
 async def test_everything_is_there_after_opening_again(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.close()
 
@@ -557,7 +533,7 @@ async def test_everything_is_there_after_opening_again(tmp_path: Path, opens: Op
 
 async def test_a_closed_task_has_the_same_reports_after_opening_again(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     for number in (5, 3, 8):
         await complete(store, number)
     await store.apply(CLOSE)
@@ -572,7 +548,7 @@ async def test_a_closed_task_has_the_same_reports_after_opening_again(tmp_path: 
 
 async def test_a_closed_log_that_is_shorter_or_gone_is_named_and_nothing_of_it_used(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.apply(CLOSE)
     await store.close()
@@ -626,7 +602,7 @@ async def test_an_open_log_that_has_lost_what_was_durable_is_named_and_nothing_o
     """A receipt means durable: what was promised is not taken for the torn end of a crash."""
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.NOTE_S", 0.01 if ends == "a while later" else 3600)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1)
     [log] = tmp_path.glob("*.log")
     if ends == "closed":
@@ -661,7 +637,7 @@ async def test_an_open_log_that_has_lost_what_was_durable_is_named_and_nothing_o
 async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.NOTE_S", 3600)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1)
     await store.raise_high_water(AggregatorId("beta"), 1)
     await complete(store, 2)
@@ -680,8 +656,8 @@ async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monke
 async def test_a_task_whose_log_the_operator_put_aside_ends_and_the_others_go_on(tmp_path: Path, closed: bool) -> None:
     other = TaskId(b"u" * 32)
     store = open_store(tmp_path)
-    await store.install(task_row())
-    await store.install(task_row(other))
+    await store.decide_windows((), task_row())
+    await store.decide_windows((), task_row(other))
     await add(store, [instalment(1), replace(instalment(1), task_id=other)])
     if closed:
         await store.apply(CLOSE)
@@ -702,7 +678,7 @@ async def test_a_task_whose_log_the_operator_put_aside_ends_and_the_others_go_on
 
 async def test_a_log_put_aside_after_its_set_was_sealed_is_named(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1)
     await store.apply(CLOSE)
     await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.RELEASING))
@@ -716,7 +692,7 @@ async def test_a_log_put_aside_after_its_set_was_sealed_is_named(tmp_path: Path)
 async def test_a_length_that_could_not_be_noted_is_noted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.NOTE_S", 0.01)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     failing = FailingWriter(store._engine._writer, ("COMMIT",), 3)
     monkeypatch.setattr(store._engine, "_writer", failing)
 
@@ -733,7 +709,7 @@ async def test_a_length_that_could_not_be_noted_is_noted_later(tmp_path: Path, m
 async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every proposal asks for closing: at a million reports and two thousand proposals that was minutes."""
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.apply(CLOSE)
     await store.complete_reports(TASK)
@@ -755,7 +731,7 @@ async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypat
 
 async def test_another_at_rest_key_opens_no_store(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1)
     await store.close()
 
@@ -766,7 +742,7 @@ async def test_another_at_rest_key_opens_no_store(tmp_path: Path, opens: Opening
 async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_path: Path, opens: Opening) -> None:
     """Ended, and the process died before its shares were deleted."""
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch()))
     await end(store)
@@ -785,7 +761,7 @@ async def test_a_purge_that_had_deleted_the_log_only_is_finished_at_the_next_sta
     tmp_path: Path, opens: Opening
 ) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await complete(store, 1, 2)
     await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch()))
     await end(store)
@@ -803,7 +779,7 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await add(store, [instalment(1)])
 
     def full(*_: object) -> int:
@@ -829,7 +805,7 @@ async def test_a_damaged_frame_fails_what_is_of_its_task_and_nothing_else_of_the
     """A repeat is compared with what lies there: that this cannot be read is no matter of other tasks."""
     store, other = open_store(tmp_path), TaskId(b"o" * 32)
     for task_id in (TASK, other):
-        await store.install(task_row(task_id))
+        await store.decide_windows((), task_row(task_id))
     await add(store, [instalment(1)])
     [path] = tmp_path.glob(f"*.{TASK.hex()}.log")
     path.write_bytes(path.read_bytes()[:FILE_HEADER_BYTES] + bytes(path.stat().st_size - FILE_HEADER_BYTES))
@@ -845,7 +821,7 @@ async def test_a_damaged_frame_fails_what_is_of_its_task_and_nothing_else_of_the
 async def test_who_looks_for_long_holds_up_no_write_after_a_task_has_ended(tmp_path: Path) -> None:
     """A backup is one long read: the journal is folded in when it is over, and receipts do not wait for that."""
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=State.ABORTED, abort_reason="x"))
     journal = tmp_path / "store.db-wal"
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as looking:
@@ -865,8 +841,8 @@ async def test_who_looks_for_long_holds_up_no_write_after_a_task_has_ended(tmp_p
 async def test_tasks_have_logs_of_their_own(tmp_path: Path) -> None:
     other = TaskId(b"u" * 32)
     store = open_store(tmp_path)
-    await store.install(task_row())
-    await store.install(task_row(other))
+    await store.decide_windows((), task_row())
+    await store.decide_windows((), task_row(other))
 
     rows = [instalment(1), replace(instalment(1, content=5), task_id=other), instalment(2)]
     assert await add(store, rows) == [StoreOutcome.STORED] * 3
@@ -894,7 +870,7 @@ async def test_files_belong_to_their_owner_alone(tmp_path: Path) -> None:
         store = open_store(tmp_path)
     finally:
         os.umask(previous)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}, modes
@@ -933,7 +909,7 @@ async def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, 
 
 async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     bad = TaskChange(task_id=TaskId(b"u" * 32), required=OPEN)
 
     results = await asyncio.gather(
@@ -951,7 +927,7 @@ async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path
 async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path: Path, opens: Opening) -> None:
     """The writer is one thread: if it died, every later write would wait for ever."""
     store = opens(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
 
     async with asyncio.timeout(60):
         results = await asyncio.gather(
@@ -988,7 +964,7 @@ async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     engine = store._engine
     monkeypatch.setattr(engine, "_writer", FailingWriter(engine._writer, ("COMMIT", "ROLLBACK"), 2))
 
@@ -1004,7 +980,7 @@ async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
 
 async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     synced, sync = [], os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(sync(descriptor)))
 
@@ -1017,7 +993,7 @@ async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest
 async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.QUEUE_LENGTH", 16)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
 
     outcomes = await asyncio.gather(*(add(store, [instalment(1)]) for _ in range(64)), return_exceptions=True)
 
@@ -1029,7 +1005,7 @@ async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path, monkeypatch: pyte
 async def test_bytes_that_wait_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.QUEUE_BYTES", 1000)
     store = open_store(tmp_path)
-    await store.install(task_row())
+    await store.decide_windows((), task_row())
     rows = [replace(instalment(number), part=bytes(300)) for number in range(1, 21)]
 
     outcomes = await asyncio.gather(*(add(store, [row]) for row in rows), return_exceptions=True)

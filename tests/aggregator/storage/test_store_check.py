@@ -12,7 +12,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import store_check
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.row_seal import TASKS, RowSeal
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import BatchRow, StepRow, TaskChange, TaskRow
@@ -63,7 +63,7 @@ async def check_while(
 @pytest.mark.parametrize("kind", ["file", "postgres"])
 @pytest.mark.parametrize(
     ("write", "before"),
-    [(batch_is_verified, "SELECT task_id, number FROM batches"), (task_ends, "SELECT verify_key FROM tasks")],
+    [(batch_is_verified, "SELECT task_id, number FROM batches"), (task_ends, f"{TASKS.select} WHERE (rest")],
 )
 async def test_what_is_written_while_a_store_is_checked_is_no_damage(
     request: pytest.FixtureRequest,
@@ -78,7 +78,7 @@ async def test_what_is_written_while_a_store_is_checked_is_no_damage(
     store = SqlStore.over(open_engine(place), place.file, KEY)
     sealed = store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
     row = TaskRow(task_id=TASK, canonical=b"", verify_key=sealed, state=State.AGREEING, abort_reason="", installed_at=1)
-    await store.install(row)
+    await store.decide_windows((), row)
     unwritten = {str(one.damage) for one in check_store(place, StoreKeys(KEY, None)).verdicts}
 
     found = await check_while(store, place, monkeypatch, write, before)

@@ -1,4 +1,4 @@
-"""What an aggregator keeps in memory of ended windows: nothing; and what it does with tasks of older versions."""
+"""What an aggregator keeps in memory of ended windows: nothing; and what it does with tasks that do not decode."""
 
 import asyncio
 from collections import Counter
@@ -11,20 +11,18 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StepRow, TaskChange, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow, StepRow, TaskChange, TaskRow
 from fleetcount_aggregator.tasks.loading import load_tasks
-from fleetcount_aggregator.tasks.status import read_status
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import FinishedRecord, Receipt
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.task import Release, ReleaseKind, Task
+from fleetcount_protocol.task.task import Release, ReleaseKind
 
 from tests.support.aggregators import Network, TestDevice, answer_all
 from tests.support.nightly import NIGHTLY
@@ -65,7 +63,7 @@ async def fill(network: Network, series: Series, position: int, last: int) -> No
             installed_at=task.round_one_opens,
         )
         resting.append(RestRow(task_id=task.task_id, expiry=task.expiry, led=position == 0))
-        decided = WindowRow(series_id=series.series_id, index=index, task_id=task.task_id)
+        decided = DecidedWindow(series_id=series.series_id, index=index, task_id=task.task_id)
         writes.append(store.decide_windows([decided], row))
         for name in ("sign", "delivered") if position == 0 else ("sign",):
             step = StepRow(name=name, request=b"the record", answer=b"")
@@ -175,61 +173,6 @@ async def test_windows_that_end_leave_memory_and_come_back_when_asked_for(monkey
     assert [one for one, _ in network.core(0).context.outcomes] == ids
 
 
-# Tasks of older versions.
-
-
-def old_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take tasks as they were before signals were paths."""
-    monkeypatch.setattr("fleetcount_protocol.task.rules.check_signal", lambda _: None)
-
-
-async def asked_of_old(tmp_path: Path) -> tuple[Network, Task]:
-    network = Network(2, directory=tmp_path)
-    network.seats[0].store_path = tmp_path / "aggregator.db"
-    await network.start_all()
-    return network, await network.ask(signal="Vehicle Speed")
-
-
-async def test_an_ended_task_of_an_older_version_is_left_to_the_store_and_readable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old_version(monkeypatch)
-    network, task = await asked_of_old(tmp_path)
-    await answer_all(network, task, COINS)
-    await network.run_to_the_end(task)
-    before = await finished(network, task.task_id)
-    await network.stop_all()
-    monkeypatch.undo()
-
-    await network.start_all()
-
-    assert await finished(network, task.task_id) == before
-    assert not network.core(0).context.tasks
-    assert [row.signal for row in await network.core(0).context.store.ledger()] == ["Vehicle Speed"]
-    assert [(one.name, one.state) for one in read_status(StorePlace(directory=tmp_path)).tasks] == [
-        ("(one that this version does not serve)", State.RELEASED)
-    ]
-    series = await network.stand()
-    assert series.series_id in network.core(1).context.series
-    await network.stop_all()
-
-
-async def test_a_task_of_an_older_version_that_still_runs_ends_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old_version(monkeypatch)
-    network, task = await asked_of_old(tmp_path)
-    await network.stop_all()
-    monkeypatch.undo()
-
-    for _ in range(2):
-        await network.start_all()
-        for position in range(2):
-            answer = await network.core(position).service.release(task.task_id)
-            assert (answer.state, answer.abort_reason) == (State.ABORTED, "not_served")
-        await network.stop_all()
-
-
 async def test_a_task_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Path) -> None:
     network = Network(2, directory=tmp_path)
     await network.start_all()
@@ -238,8 +181,8 @@ async def test_a_task_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Path)
     row = await context.store.task(task.task_id)
     assert row is not None
     other = TaskId(bytes(32))
-    await context.store.install(
-        replace(row, task_id=other, canonical=row.canonical.replace(b"Vehicle.C", b"Vehicle C"))
+    await context.store.decide_windows(
+        (), replace(row, task_id=other, canonical=row.canonical.replace(b"Vehicle.C", b"Vehicle C"))
     )
 
     with pytest.raises(DecodeError, match="signal is 'Vehicle CurrentLocation'"):

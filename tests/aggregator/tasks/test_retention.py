@@ -207,7 +207,8 @@ async def fill(network: Network, count: int, signal: str) -> list[Task]:
             expiry=moment + DAY_S,
         )
         tasks.append(task)
-        await store.install(
+        await store.decide_windows(
+            (),
             TaskRow(
                 task_id=task.task_id,
                 canonical=task.canonical,
@@ -215,7 +216,7 @@ async def fill(network: Network, count: int, signal: str) -> list[Task]:
                 state=State.RELEASED,
                 abort_reason="",
                 installed_at=moment,
-            )
+            ),
         )
         debit = LedgerRow(
             task_id=task.task_id, signal=signal, opens=moment, closes=moment + 20, epsilon="1", debited_at=moment

@@ -74,7 +74,8 @@ async def test_windows_that_pass_while_an_aggregator_is_down_are_missed(tmp_path
     await network.stop(0)
     await network.advance_to(series.schedule.opens(3) + 5)
 
-    await network.start(0)
+    core = await network.start(0)
+    assert core.context.series[series.series_id].following == 2, "what is decided is known before anything is decided"
     await network.look_after_all()
 
     assert await network.decided(series) == ["task", "task", "missed", "task", "task"]

@@ -37,9 +37,10 @@ class Schema:
         return [statement for one in range(version, self.version) for statement in self.steps[one]]
 
     @property
-    def oldest(self) -> int:
-        """The oldest version that can be brought up."""
-        return min(self.steps, default=self.version)
+    def span(self) -> str:
+        """The versions that it `knows`, as an error names them: "2", or "1 to 2" if there is a step."""
+        oldest = min(self.steps, default=self.version)
+        return str(self.version) if oldest == self.version else f"{oldest} to {self.version}"
 
 
 def bring_up(

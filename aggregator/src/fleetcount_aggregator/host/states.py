@@ -32,7 +32,6 @@ class AbortReason(enum.Enum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     INSTALL_FAILED = "install_failed"
     LOG_LOST = "log_lost"
-    NOT_SERVED = "not_served"
     DAMAGED = "damaged"
 
 

@@ -207,7 +207,7 @@ class Intake:
             self._workers, SessionKeys(task_keys=task_keys, receipt_keys=receipt_keys), task.position, columns
         )
         arrivals.take(places, opened)
-        arrivals.run = _run_of(columns, sessions, opened, len(task.windows))
+        arrivals.run = _run_of(columns, sessions, opened, len(task.rounds))
 
     async def _store(self, arrivals: Sequence[_Arrivals]) -> None:
         waiting = [(one, one.run) for one in arrivals if one.run is not None]

@@ -35,18 +35,18 @@ def check_shape(
 ) -> RejectReason | None:
     """Return why instalments of one shape are refused before a seal is opened, or None (docs/wire.md, "Refusals").
 
-    `now` is this aggregator's clock: windows are decided here. A window is over `leeway_s` after it closes, for devices
+    `now` is this aggregator's clock: rounds are decided here. A round is over `leeway_s` after it closes, for devices
     whose clock is late and for what was under way; none opens early, since what is too early may come again.
     """
-    interval = task.windows.get(columns.round)
-    if interval is None:
+    taken = task.rounds.get(columns.round)
+    if taken is None:
         return RejectReason.WRONG_ROUND
     if columns.public_share_size != task.public_share_size(columns.round):
         return RejectReason.MALFORMED
     if columns.ciphertext_size != task.part_sizes[columns.round] + AES_GCM_TAG_BYTES:
         return RejectReason.MALFORMED
-    if now < interval.opens:
+    if now < taken.opens:
         return RejectReason.TOO_EARLY
-    if now >= interval.closes + leeway_s:
+    if now >= taken.closes + leeway_s:
         return RejectReason.TOO_LATE
     return None if state in OPEN_STATES else RejectReason.TASK_CLOSED

@@ -14,7 +14,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
-from fleetcount_aggregator.storage.store import WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow
 from fleetcount_aggregator.tasks.decided import decided_before
 from fleetcount_aggregator.tasks.finished import record_here
 
@@ -37,14 +37,14 @@ async def chain_link(context: Context, task: InstalledTask) -> ChainLink:
     return ChainLink(previous=None, previous_index=None, missing=tuple(reversed(missing)))
 
 
-async def _reason(context: Context, decided: WindowRow) -> str:
+async def _reason(context: Context, decided: DecidedWindow) -> str:
     if decided.missing:
         return decided.missing
     row = None if decided.task_id is None else await context.store.task(decided.task_id)
     return State.ABORTED.value if row is None or not row.abort_reason else row.abort_reason
 
 
-async def _released(context: Context, decided: WindowRow) -> TaskId | None:
+async def _released(context: Context, decided: DecidedWindow) -> TaskId | None:
     """Return the task of a window if it is released here."""
     task_id = None if decided.missing else decided.task_id
     return task_id if task_id is not None and await context.state_of(task_id) is State.RELEASED else None

@@ -254,7 +254,7 @@ class ReleaseSteps:
         """
         row = await self._context.store.task(task_id)
         if row is None:
-            window = await self._context.store.window_of(task_id)
+            window = await self._context.store.decided_of(task_id)
             missing = "" if window is None else window.missing
             return ReleaseAnswer(state=State.ABORTED, abort_reason=missing) if missing else None
         finished = await released_here(self._context, task_id) if row.state is State.RELEASED else None

@@ -78,7 +78,7 @@ class Helper:
     async def _of_leader(self, caller: AggregatorId, task_id: TaskId) -> InstalledTask:
         task = await task_here(self._context, task_id)
         if task is None:
-            decided = await self._context.store.window_of(task_id)
+            decided = await self._context.store.decided_of(task_id)
             missing = decided is not None and decided.missing
             raise PeerRefusalError(PeerProblem.ABORTED if missing else PeerProblem.UNKNOWN_TASK)
         if caller != task.leader_id or task.is_leader:

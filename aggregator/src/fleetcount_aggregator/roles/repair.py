@@ -118,10 +118,8 @@ class Repair:
     async def others(self, *, dry_run: bool = False) -> list[str]:
         """Mend what belongs to no task under way; return what was done, or with `dry_run` would be."""
 
-        def debit_of(canonical: bytes) -> LedgerRow | None:
-            with suppress(DecodeError):
-                return debit_row(decode_task(canonical), self._context.now())
-            return None
+        def debit_of(canonical: bytes) -> LedgerRow:
+            return debit_row(decode_task(canonical), self._context.now())
 
         def work(db: SealedDatabase) -> list[str]:
             db.execute("SAVEPOINT before")

@@ -11,15 +11,17 @@ from fleetcount_protocol.limits import MAX_LEDGER_ROWS
 
 from fleetcount_aggregator.host.states import FINAL_STATES, State
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
-from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, TASKS
-from fleetcount_aggregator.storage.rows import IN_WORK, TASK, check_ended, ledger_row, task_holds, task_row
+from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, TASKS, DamagedError
+from fleetcount_aggregator.storage.rows import IN_WORK, TASK, check_ended, ledger_row, read_task, task_holds, task_row
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
+from fleetcount_aggregator.storage.series_rows import read_decided
+from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, TaskRow
 
 __all__ = [
     "forget_tasks",
     "purge_task",
     "put_to_rest",
+    "read_cost",
     "read_debit",
     "read_in_work",
     "read_latest",
@@ -30,7 +32,7 @@ __all__ = [
 
 _OF_TASK: Final = ("tasks", "steps", "rejections", "ledger")
 """The tables that still have rows of a retired task."""
-_OF_SERIES: Final = ("windows", "series_notes", "series")
+_OF_SERIES: Final = ("decided", "series_notes", "series")
 
 
 def read_in_work(db: SealedDatabase) -> Sequence[TaskId]:
@@ -113,11 +115,11 @@ def forget_tasks(db: SealedDatabase, task_ids: Sequence[TaskId]) -> Sequence[Tas
     """See `Archive.forget`."""
     retired = (
         "SELECT 1 FROM tasks WHERE task_id = ? AND rest = ? AND NOT EXISTS"
-        " (SELECT 1 FROM windows JOIN series ON series.series_id = windows.series_id"
-        " WHERE windows.task_id = tasks.task_id AND series.rest = 0)"
+        " (SELECT 1 FROM decided JOIN series ON series.series_id = decided.series_id"
+        " WHERE decided.task_id = tasks.task_id AND series.rest = 0)"
     )
     gone = [one for one in task_ids if db.execute(retired, (one, Rest.RETIRED.value)).fetchone()]
-    owners = "SELECT series_id FROM windows WHERE task_id = ?"
+    owners = "SELECT series_id FROM decided WHERE task_id = ?"
     series = {row[0] for one in gone for row in db.execute(owners, (one,)).fetchall()}
     for table in _OF_TASK:
         db.executemany(f"DELETE FROM {table} WHERE task_id = ?", [(one,) for one in gone])  # noqa: S608 - constants
@@ -128,10 +130,24 @@ def forget_tasks(db: SealedDatabase, task_ids: Sequence[TaskId]) -> Sequence[Tas
 
 def _forget_series(db: SealedDatabase, series_id: bytes) -> None:
     """Delete a series at rest none of whose windows has a task any more."""
-    left = "SELECT 1 FROM windows JOIN tasks ON tasks.task_id = windows.task_id WHERE windows.series_id = ?"
+    left = "SELECT 1 FROM decided JOIN tasks ON tasks.task_id = decided.task_id WHERE decided.series_id = ?"
     if db.execute(left, (series_id,)).fetchone() is None:
         for table in _OF_SERIES:
             db.execute(f"DELETE FROM {table} WHERE series_id = ?", (series_id,))  # noqa: S608 - constants
+
+
+def read_cost(db: SealedDatabase, asked: Charged) -> Cost:
+    """See `Store.costs`."""
+    if asked.windows > 1 and not asked.withdrawn:
+        return asked.cost(0, ())  # Its windows, of which it may have tens of thousands, change nothing.
+    try:
+        rows = read_decided(db, asked.series_id, above=-1)
+        named = [row.task_id for row in rows if row.task_id is not None and not row.missing]
+        tasks = [(read_task(db, task_id), read_debit(db, task_id)) for task_id in named]
+    except DamagedError:
+        return Cost.OPEN
+    states = ((None if task is None else task.state, debit is not None) for task, debit in tasks)
+    return asked.cost(len(rows), states)
 
 
 def read_debit(db: SealedDatabase, task_id: TaskId) -> LedgerRow | None:

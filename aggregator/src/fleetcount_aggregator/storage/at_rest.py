@@ -3,7 +3,7 @@
 Knows no tables, no logs and no files (`data_keys`).
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,31 +14,16 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["AT_REST_KEY_BYTES", "AtRest", "SigningKeyKeys"]
+__all__ = ["AT_REST_KEY_BYTES", "AtRest", "at_rest_key_of"]
 
 AT_REST_KEY_BYTES: Final = 32
 _INFO: Final = b"fleetcount aggregator at rest 1"
-_LOG_INFO: Final = b"fleetcount aggregator report log 1"
 _NONCE_BYTES: Final = 12
 
 
-class SigningKeyKeys(NamedTuple):
-    """What a store without a key file of its own is sealed under, and every task was before tasks had data keys."""
-
-    at_rest: bytes
-    log: bytes
-
-    @classmethod
-    def of(cls, signing_key: Ed25519PrivateKey) -> "SigningKeyKeys":
-        """Return the keys that follow from a signing key: HKDF-SHA256, 32 bytes each."""
-        return cls(_derived(signing_key, _INFO), _derived(signing_key, _LOG_INFO))
-
-    def __repr__(self) -> str:
-        return "SigningKeyKeys(…)"
-
-
-def _derived(signing_key: Ed25519PrivateKey, info: bytes) -> bytes:
-    kdf = HKDF(algorithm=SHA256(), length=AT_REST_KEY_BYTES, salt=None, info=info)
+def at_rest_key_of(signing_key: Ed25519PrivateKey) -> bytes:
+    """Return what a store without a key file of its own is sealed under: HKDF-SHA256 of its signing key, 32 bytes."""
+    kdf = HKDF(algorithm=SHA256(), length=AT_REST_KEY_BYTES, salt=None, info=_INFO)
     return kdf.derive(signing_key.private_bytes_raw())
 
 

@@ -7,14 +7,14 @@ database leaves copies in its journal (`key_places`). Run by any thread; decides
 
 import hmac
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.ids import TaskId
 
-from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES, AtRest, SigningKeyKeys
+from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES, AtRest
 from fleetcount_aggregator.storage.key_places import KeyPlace, MemoryKeys
 from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
@@ -42,23 +42,23 @@ class DataKey(AtRest):
 class DataKeys:
     """The data keys of one store, and `at_rest`, under the key that wraps them.
 
-    `place` is where they lie; without one they are in memory alone. `former`: what wrapped them before the store had a
-    key of its own, and what sealed tasks that were open before there were any.
+    `place` is where they lie; without one they are in memory alone. `former`: the key that wraps them
+    until the store is moved to `at_rest_key` (`key_move`).
     """
 
     def __init__(
         self,
         at_rest_key: bytes,
         place: KeyPlace | None = None,
-        former: SigningKeyKeys | None = None,
+        former: bytes | None = None,
         source: RandomSource | None = None,
     ) -> None:
         self.at_rest = AtRest(at_rest_key, source)
         self._place = place or MemoryKeys()
         self._former = former
         self._source = source or SystemRandom()
-        former_keys = () if former is None else (former.at_rest,)
-        self.chain_keys = tuple(hmac.digest(key, _CHAIN_INFO, "sha256") for key in (at_rest_key, *former_keys))
+        keys = (at_rest_key,) if former is None else (at_rest_key, former)
+        self.chain_keys = tuple(hmac.digest(key, _CHAIN_INFO, "sha256") for key in keys)
         """What sessions' chains of keys lie under: the first key, or another one from before (`session_chains`)."""
         self._keys: dict[TaskId, DataKey] = {}
         self._lock = threading.Lock()
@@ -126,22 +126,21 @@ class DataKeys:
             with self._lock:
                 return self._keys[task_id]
 
-    def take_up(self, verify_keys: Mapping[TaskId, bytes]) -> list[Damage]:
-        """Read the keys of the tasks that have not ended, by id with the verify key as it lies sealed; at the start.
+    def take_up(self, task_ids: Sequence[TaskId]) -> list[Damage]:
+        """Read the keys of the tasks that have not ended, at the start; return which are missing or damaged.
 
-        A task from before there were data keys goes on under its own, which are wrapped as its data key. Returns
-        what is missing or damaged: nothing of an open task can be read without its data key.
+        Nothing of an open task can be read without its data key.
 
         Raises:
             StoreError: the store lies under another at-rest key.
         """
         damaged: list[Damage] = []
         right_key = self.seals_store()
-        for task_id, sealed in verify_keys.items():
+        for task_id in task_ids:
             where = self._place.where(_name(task_id))
             try:
                 wrapped = self._place.read(_name(task_id))
-                secret = self._secret_before(task_id, sealed) if wrapped is None else self._unwrapped(task_id, wrapped)
+                secret = None if wrapped is None else self._unwrapped(task_id, wrapped)
             except StoreAwayError:
                 raise
             except StoreError:
@@ -178,23 +177,6 @@ class DataKeys:
             where = self._place.where(_CHECK_NAME)
             raise StoreError(f"{where} does not open: the store was written under another at-rest key")
         return False
-
-    def check_lies_under(self, sealed: Iterable[tuple[bytes, bytes, bytes]]) -> None:
-        """Return unless a store that no file says anything about lies under another key, by what lies `sealed` in it.
-
-        Each is the bytes and the two words of their place. One that opens is enough: another may be damaged.
-
-        Raises:
-            StoreError: nothing of it opens under this key or the one before.
-        """
-        if self._place.read(_CHECK_NAME) is None and (lying := list(sealed)) and not any(map(self._opens, lying)):
-            raise StoreError("nothing of the store opens: it was written under another at-rest key")
-
-    def _opens(self, sealed: tuple[bytes, bytes, bytes]) -> bool:
-        with suppress(StoreError):
-            self.at_rest.open(*sealed)
-            return True
-        return self._opened_before(*sealed) is not None
 
     def note_seals_store(self) -> None:
         """Remember that the store lies under the present key; raises StoreError if the disk fails."""
@@ -235,19 +217,11 @@ class DataKeys:
         self._write(task_id, secret)
         return secret
 
-    def _secret_before(self, task_id: TaskId, verify_key: bytes) -> bytes | None:
-        """Return the keys of a task from before there were data keys, now as its data key; None if it is none."""
-        if self._former is None or self._opened_before(verify_key, b"verify key", task_id) is None:
-            return None
-        secret = self._former.at_rest + self._former.log
-        self._write(task_id, secret)
-        return secret
-
     def _opened_before(self, sealed: bytes, *place: bytes) -> bytes | None:
         """Return what was sealed under the former key, None if there is none or it does not open."""
         if self._former is not None:
             with suppress(StoreError):
-                return AtRest(self._former.at_rest).open(sealed, *place)
+                return AtRest(self._former).open(sealed, *place)
         return None
 
 

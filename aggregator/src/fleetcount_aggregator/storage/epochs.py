@@ -11,7 +11,7 @@ from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 
 __all__ = ["EPOCH_TABLE", "SqlEpochs"]
 
-EPOCH_TABLE: Final = "CREATE TABLE epochs (name TEXT PRIMARY KEY, epoch BLOB NOT NULL)"
+EPOCH_TABLE: Final = "CREATE TABLE epochs (name TEXT PRIMARY KEY, epoch BLOB NOT NULL, seal BLOB)"
 _NOTE: Final = (
     EPOCHS.insert + " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, seal = excluded.seal"
     " WHERE excluded.epoch > epochs.epoch"

@@ -1,11 +1,10 @@
-"""A store moves from the key that followed from its signing key to one of its own: whole, once, when it is opened.
+"""A store moves from one key to another, its first of its own or a new one: whole, once, when it is opened.
 
-Afterwards nothing in it needs the signing key, which can be replaced. Decides nothing about a task.
+Afterwards nothing in it needs the key before, which can be destroyed. Decides nothing about a task.
 """
 
 from fleetcount_mechanisms.randomness import SystemRandom
 
-from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.row_seal import reseal
 from fleetcount_aggregator.storage.rows import put_chains
@@ -13,7 +12,7 @@ from fleetcount_aggregator.storage.sealed_database import SealedDatabase, Sealed
 from fleetcount_aggregator.storage.series_rows import reseal_seeds
 from fleetcount_aggregator.storage.session_chains import ChainSeal
 
-__all__ = ["move_to_present_key", "sealed_before"]
+__all__ = ["move_to_present_key"]
 
 _AT_ONCE = 4096
 
@@ -31,17 +30,6 @@ def move_to_present_key(engine: SealedEngine, data_keys: DataKeys) -> None:
     engine.write(lambda db: _reseal(db, data_keys))
     engine.plain.fold()
     data_keys.note_seals_store()
-
-
-def sealed_before(db: SealedDatabase) -> list[tuple[bytes, bytes, bytes]]:
-    """Return what lay under a store's own key before there were data keys, each with the two words of its place."""
-    tasks = "SELECT verify_key, task_id FROM tasks WHERE state NOT IN (?, ?)"
-    keys = db.execute(tasks, [state.value for state in FINAL_STATES]).fetchall()
-    seeds = db.execute("SELECT seed, series_id FROM series").fetchall()
-    return [
-        *((key, b"verify key", task_id) for key, task_id in keys),
-        *((seed, b"verify seed", series_id) for seed, series_id in seeds),
-    ]
 
 
 def _reseal(db: SealedDatabase, data_keys: DataKeys) -> None:

@@ -63,7 +63,7 @@ NOTICE_TABLES: Final = (
     *_told(TASK_CHANNEL, "tasks", "encode(NEW.task_id, 'hex')", "INSERT OR UPDATE OF state"),
     *_told(SERIES_CHANNEL, "series", _SERIES, "INSERT"),
     *_told(SERIES_CHANNEL, "series_notes", _SERIES, "INSERT OR UPDATE"),
-    *_told(SERIES_CHANNEL, "windows", _SERIES, "INSERT"),
+    *_told(SERIES_CHANNEL, "decided", _SERIES, "INSERT"),
     *_told(CHAIN_CHANNEL, "chains", "encode(NEW.session_id, 'hex')", "UPDATE"),
     *_told(KEY_CHANNEL, "data_keys", "OLD.name", "DELETE"),
 )

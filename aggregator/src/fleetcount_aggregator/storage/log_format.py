@@ -9,8 +9,8 @@ Pure layout and sealing; opens no file and decides about no report (report_log).
             | u32 public share bytes | u32 part bytes | salt (32) | seal of the columns (16)
             | first 8 bytes of the HMAC-SHA256, under the log's key, of the head before it
 
-Numbers are little-endian. A key use says which session's key of which number opened the instalment; older frames have
-none. `group` is the sequence number of the first frame of the same write: what a crash tears is in
+Numbers are little-endian. A key use says which session's key of which number opened the instalment; a run
+that names none has none. `group` is the sequence number of the first frame of the same write: what a crash tears is in
 the last group. The head's check is keyed because devices choose ids and public shares, which lie open in the columns:
 none can put there what looks like a frame. Everything else of a frame is sealed with AES-256-GCM under the frame's own
 key, which comes from the log's key, salt, task and round: parts in blocks of as many as fit `BLOCK_BYTES`, one at

@@ -22,7 +22,10 @@ from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.store import (
     BATCHES_AT_ONCE,
     BatchRow,
+    Charged,
     CompleteReports,
+    Cost,
+    DecidedWindow,
     LedgerRow,
     SeriesRow,
     SessionRow,
@@ -30,7 +33,6 @@ from fleetcount_aggregator.storage.store import (
     StoreError,
     TaskChange,
     TaskRow,
-    WindowRow,
 )
 
 __all__ = ["MemoryStore"]
@@ -60,7 +62,7 @@ class MemoryStore:
         self._epochs: dict[str, bytes] = {}
         self._series: dict[SeriesId, SeriesRow] = {}
         self._notes: dict[SeriesId, dict[str, bytes]] = {}
-        self._windows: dict[SeriesId, dict[int, WindowRow]] = {}
+        self._windows: dict[SeriesId, dict[int, DecidedWindow]] = {}
 
     async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
         """See `Store.add_session`."""
@@ -99,11 +101,6 @@ class MemoryStore:
         """See `Store.key_uses`."""
         return self._logs.key_uses(task_id)
 
-    async def install(self, row: TaskRow) -> TaskRow:
-        """See `Store.install`."""
-        self.data_keys.make(row.task_id)
-        return self._tasks.setdefault(row.task_id, row)
-
     async def task(self, task_id: TaskId) -> TaskRow | None:
         """See `Store.task`."""
         return self._tasks.get(task_id)
@@ -127,6 +124,10 @@ class MemoryStore:
         """See `Store.series`."""
         return [row for row in self._series.values() if self._ends.get(row.series_id, ended_after + 1) > ended_after]
 
+    async def one_series(self, series_id: SeriesId) -> SeriesRow | None:
+        """See `Store.one_series`."""
+        return self._series.get(series_id)
+
     async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
         """See `Store.note_series`."""
         self._notes.setdefault(series_id, {})[name] = note
@@ -135,24 +136,37 @@ class MemoryStore:
         """See `Store.series_notes`."""
         return dict(self._notes.get(series_id, {}))
 
-    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+    async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
         """See `Store.decide_windows`."""
         if any(row.index in self._windows.get(row.series_id, {}) for row in rows):
             raise StoreError("a window is decided already")
         for row in rows:
             self._windows.setdefault(row.series_id, {})[row.index] = row
         if task is not None:
-            await self.install(task)
+            self.data_keys.make(task.task_id)
+            self._tasks.setdefault(task.task_id, task)
 
-    async def windows(
+    async def decided(
         self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
-    ) -> Sequence[WindowRow]:
-        """See `Store.windows`."""
+    ) -> Sequence[DecidedWindow]:
+        """See `Store.decided`."""
         rows = self._windows.get(series_id, {})
         return [rows[index] for index in sorted(rows) if above < index < below]
 
-    async def window_of(self, task_id: TaskId) -> WindowRow | None:
-        """See `Store.window_of`."""
+    async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
+        """See `Store.costs`."""
+
+        def cost(one: Charged) -> Cost:
+            rows = self._windows.get(one.series_id, {}).values()
+            named = [row.task_id for row in rows if row.task_id is not None and not row.missing]
+            held = ((self._tasks.get(task_id), task_id in self._ledger) for task_id in named)
+            states = ((None if task is None else task.state, debited) for task, debited in held)
+            return one.cost(len(rows), states)
+
+        return [cost(one) for one in asked]
+
+    async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
+        """See `Store.decided_of`."""
         found = (row for rows in self._windows.values() for row in rows.values() if row.task_id == task_id)
         return next(found, None)
 

@@ -29,7 +29,7 @@ from fleetcount_aggregator.storage.rows import add_debit, install_task
 from fleetcount_aggregator.storage.schema import RESTORED, SERVING
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.series_rows import decide_windows
-from fleetcount_aggregator.storage.store import LedgerRow, StoreError, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StoreError, TaskRow
 
 __all__ = [
     "Debit",
@@ -41,8 +41,8 @@ __all__ = [
     "take_up_ended",
 ]
 
-Debit = Callable[[bytes], LedgerRow | None]
-"""The debit of a task by its bytes; None where that is a task of an older version."""
+Debit = Callable[[bytes], LedgerRow]
+"""The debit of a task by its bytes."""
 _DRAWN: Final = ("commit", "sign", "release")
 """The steps after which a task has cost what it costs, one of which it keeps for good if it is signed or released."""
 
@@ -118,7 +118,7 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
         charged += [one for one in known if one.hex() in lost]
         for task_id in dict.fromkeys(charged):
             canonical = canonical_of(db, TaskId(task_id))
-            if canonical is not None and (debit := debit_of(canonical)) is not None and _debit(db, debit):
+            if canonical is not None and _debit(db, debit_of(canonical)):
                 done.append(f"wrote the debit of task {task_id.hex()} again")
     return done
 
@@ -153,7 +153,7 @@ def is_restored(db: SealedDatabase) -> bool:
     return bool(db.execute("SELECT standing FROM instance").fetchone()[0] == RESTORED)
 
 
-def take_up_ended(db: SealedDatabase, task: TaskRow | None, windows: Sequence[WindowRow]) -> None:
+def take_up_ended(db: SealedDatabase, task: TaskRow | None, windows: Sequence[DecidedWindow]) -> None:
     """Write a task of after the backup, without a data key, and what that decides of windows; `end_task` ends it."""
     decide_windows(db, windows, None)
     if task is not None:

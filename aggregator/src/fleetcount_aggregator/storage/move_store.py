@@ -117,8 +117,6 @@ def _copy(old: Engine, new: Engine, source: StorePlace, target: StorePlace, keys
         raise StoreError(f"{target.name} holds a store already; allowed is an empty one")
     number = secrets.token_hex(8)
     _stand(new, f"{MOVING} {number}")
-    sealed = old.read(lambda db: db.execute("SELECT sealed FROM instance").fetchone()[0])
-    new.write(lambda db: db.execute("UPDATE instance SET sealed = ?", (sealed,)))
     for table in TABLES:
         _copy_table(old, new, table)
         if _summed(old, table) != _summed(new, table):

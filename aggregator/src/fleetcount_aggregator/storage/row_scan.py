@@ -18,6 +18,7 @@ from fleetcount_aggregator.storage.row_seal import (
     CANONICAL,
     CHOSEN,
     COUNTERS,
+    DECIDED,
     DURABLE,
     LEDGER,
     MARKS,
@@ -28,7 +29,6 @@ from fleetcount_aggregator.storage.row_seal import (
     SERIES,
     STEPS,
     TASKS,
-    WINDOWS,
     Damage,
     SealedTable,
     row_pages,
@@ -54,7 +54,7 @@ def damage_at_start(db: SealedDatabase) -> list[Damage]:
         found += [_damage(db, one, row) for row in rows if not one.holds(db, row)]
     rests = db.execute(f"{RESTS.select} WHERE {IN_WORK} OR {_SEEMS_AT_REST}").fetchall()
     found += [_damage(db, RESTS, row) for row in rests if not RESTS.holds(db, row)]
-    for one in (BATCHES, LEDGER, COUNTERS, MARKS, SERIES, NOTES, WINDOWS):
+    for one in (BATCHES, LEDGER, COUNTERS, MARKS, SERIES, NOTES, DECIDED):
         found += _damaged(db, one)
     return [*found, *_gone(db)]
 

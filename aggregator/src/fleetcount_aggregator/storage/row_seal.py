@@ -185,24 +185,23 @@ MARKS: Final = SealedTable("marks", ("peer",), ("ledger_rows",))
 SESSIONS: Final = SealedTable("sessions", ("session_id",), ("request", "certificate", "expiry", "accepted"))
 SERIES: Final = SealedTable("series", ("series_id",), ("signed", "seed", "installed_at", "place", "rest"))
 NOTES: Final = SealedTable("series_notes", ("series_id", "name"), ("note",))
-WINDOWS: Final = SealedTable("windows", ("series_id", "number"), ("task_id", "missing"))
+DECIDED: Final = SealedTable("decided", ("series_id", "number"), ("task_id", "missing"))
 EPOCHS: Final = SealedTable("epochs", ("name",), ("epoch",))
 SEALED: Final = (
     *(TASKS, CANONICAL, DURABLE, CHOSEN, RESTS, STEPS, BATCHES, REJECTIONS, LEDGER, COUNTERS, MARKS),
-    *(SESSIONS, SERIES, NOTES, WINDOWS, EPOCHS),
+    *(SESSIONS, SERIES, NOTES, DECIDED, EPOCHS),
 )  # fmt: skip
 """All there are. Chains of sessions and verify keys are not among them: they lie sealed, and open or do not."""
 
 
-def reseal(db: "SealedDatabase", *, untagged: bool = False) -> None:
+def reseal(db: "SealedDatabase") -> None:
     """Give every row its tag under the first key, in the transaction that is open.
 
-    When the store's key has changed: a row that is damaged keeps its tag, and stays damaged. Or once, when the store is
-    of a version before there were tags: rows without one (`untagged`) are believed as they are.
+    When the store's key has changed: a row that is damaged keeps its tag, and stays damaged.
     """
     for one in SEALED:
         for rows in row_pages(db, one):
-            believed = [row for row in rows if (row[-1] is None if untagged else one.holds(db, row))]
+            believed = [row for row in rows if one.holds(db, row)]
             db.executemany(one.update, [one.updating(db, *row[:-1]) for row in believed])
 
 

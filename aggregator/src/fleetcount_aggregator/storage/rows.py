@@ -76,7 +76,6 @@ __all__ = [
     "read_sessions_of",
     "read_step",
     "read_task",
-    "read_verify_keys",
     "takes_instalments",
     "task_holds",
     "task_row",
@@ -86,7 +85,7 @@ _OPEN = (State.ANNOUNCED.value, State.COLLECTING.value)
 _POSITION_BYTES = "<u4"
 _AT_ONCE: Final = 256
 _UNFINISHED = ", ".join(f"'{state.value}'" for state in (*(set(State) - FINAL_STATES),))
-IN_WORK: Final = f"(rest = {Rest.IN_WORK.value} OR state IN ({_UNFINISHED}, 'verifying'))"
+IN_WORK: Final = f"(rest = {Rest.IN_WORK.value} OR state IN ({_UNFINISHED}))"
 """Which tasks there is something to do for: those that have not ended, whatever else is said of them."""
 _DEBITS: Final = "debits"
 """The counter of all debits, those that are forgotten too: what peers compare with what they have seen."""
@@ -107,7 +106,7 @@ class _Held:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "_Held":
-        return cls(TaskId(row[0]), _state(row[1]), *row[2:7])
+        return cls(TaskId(row[0]), State(row[1]), *row[2:7])
 
     def row(self) -> tuple[object, ...]:
         return (self.task_id, self.state.value, *(getattr(self, name) for name in TASKS.columns[1:]))
@@ -199,11 +198,10 @@ def forget_sessions(db: SealedDatabase, expired_before: int) -> None:
     db.execute("DELETE FROM sessions WHERE expiry < ?", (expired_before,))
 
 
-def install_task(db: SealedDatabase, row: TaskRow) -> TaskRow:
-    """See `Store.install`."""
-    known = read_task(db, row.task_id)
-    if known is not None:
-        return known
+def install_task(db: SealedDatabase, row: TaskRow) -> None:
+    """Remember a task; one that is there stays as it is."""
+    if read_task(db, row.task_id) is not None:
+        return
     place = db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM tasks").fetchone()[0]
     held = _Held(row.task_id, row.state, row.abort_reason, row.installed_at, place, None, "")
     tags = (CANONICAL.sealed(db, row.task_id, row.canonical), DURABLE.sealed(db, row.task_id, 0))
@@ -215,7 +213,6 @@ def install_task(db: SealedDatabase, row: TaskRow) -> TaskRow:
         f"INSERT INTO tasks ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
         (*TASKS.sealed(db, *held.row()), *tags[0][1:], *tags[1][1:], *others, row.verify_key),
     )
-    return row
 
 
 def read_task(db: SealedDatabase, task_id: TaskId) -> TaskRow | None:
@@ -261,11 +258,6 @@ def _held(db: SealedDatabase, task_id: TaskId) -> _Held:
     if row is None:
         raise StoreError(f"task {task_id!r} is not installed")
     return _Held.of(TASKS.checked(db, row))
-
-
-def _state(stored: str) -> State:
-    """Return a stored state; "verifying" is what releasing was called before, in stores that exist."""
-    return State.RELEASING if stored == "verifying" else State(stored)
 
 
 def takes_instalments(db: SealedDatabase, task_id: TaskId) -> bool:
@@ -464,12 +456,6 @@ def read_high_water(db: SealedDatabase) -> Mapping[AggregatorId, int]:
     """See `Store.high_water`. A damaged mark is none: what the peer shows next is its mark again."""
     rows = [row for row in db.execute(MARKS.select).fetchall() if MARKS.holds(db, row)]
     return {AggregatorId(peer): ledger_rows for peer, ledger_rows, _ in rows}
-
-
-def read_verify_keys(db: SealedDatabase, task_ids: Sequence[TaskId]) -> Mapping[TaskId, bytes]:
-    """Return the verify keys of tasks as they lie sealed."""
-    query = "SELECT verify_key FROM tasks WHERE task_id = ?"
-    return {task_id: db.execute(query, (task_id,)).fetchone()[0] for task_id in task_ids}
 
 
 def check_ended(db: SealedDatabase, task_id: TaskId) -> None:

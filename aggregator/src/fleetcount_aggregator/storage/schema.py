@@ -1,10 +1,9 @@
-"""The tables of a store, numbered: one list for SQLite and PostgreSQL, and what brings up every released version.
+"""The tables of a store, numbered: one list for SQLite and PostgreSQL, and what brings up the versions before.
 
 Reads and writes no rows. Statements are written in SQLite's words, of which PostgreSQL knows others for three.
 """
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +13,6 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.epochs import EPOCH_TABLE
 from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE, LEASE_TABLES, NOTICE_TABLES
-from fleetcount_aggregator.storage.row_seal import SEALED
 from fleetcount_aggregator.storage.store import StoreError
 
 __all__ = [
@@ -34,111 +32,58 @@ __all__ = [
     "version_of",
 ]
 
-_SERIES_TABLES: Final = (
-    "CREATE TABLE series (series_id BLOB PRIMARY KEY, signed BLOB NOT NULL, seed BLOB NOT NULL,"
-    " installed_at INTEGER NOT NULL, place INTEGER NOT NULL)",
-    "CREATE TABLE series_notes (series_id BLOB NOT NULL, name TEXT NOT NULL, note BLOB NOT NULL,"
-    " PRIMARY KEY (series_id, name))",
-    "CREATE TABLE windows (series_id BLOB NOT NULL, number INTEGER NOT NULL, task_id BLOB NOT NULL,"
-    " missing TEXT NOT NULL, PRIMARY KEY (series_id, number))",
-)
-_SESSION_TABLES: Final = (
-    "CREATE TABLE sessions (session_id BLOB PRIMARY KEY, request BLOB NOT NULL, certificate BLOB NOT NULL,"
-    " expiry INTEGER NOT NULL, accepted BLOB NOT NULL)",
-    "CREATE INDEX sessions_by_certificate ON sessions (certificate, expiry)",
-    "CREATE INDEX sessions_by_expiry ON sessions (expiry)",
-    # By themselves, and lying by id: a task's end overwrites the chain of each of its sessions.
-    "CREATE TABLE chains (session_id BLOB PRIMARY KEY, chain BLOB NOT NULL) WITHOUT ROWID",
-)
 _INSTANCE_TABLES: Final = (
     "CREATE TABLE instance (one INTEGER PRIMARY KEY, standing TEXT NOT NULL, system_id TEXT NOT NULL,"
     " timeline INTEGER NOT NULL)",
     "INSERT INTO instance (one, standing, system_id, timeline) VALUES (1, 'serving', '', 0)",
 )
 """The one row of a store about itself: whether it may be served, and which server it was last seen on."""
-_SEAL_COLUMNS: Final = (
-    *(
-        f"ALTER TABLE {table} ADD COLUMN {column} BLOB"
-        for table, column in dict.fromkeys((one.table, one.seal) for one in SEALED)
-    ),
-    # The lasting steps of a task, by name: one whose row is gone is not taken again.
-    "ALTER TABLE tasks ADD COLUMN taken TEXT NOT NULL DEFAULT ''",
-    # Whether the rows of before this version have got their tags.
-    "ALTER TABLE instance ADD COLUMN sealed INTEGER NOT NULL DEFAULT 0",
-)
-"""The tags of rows (`row_seal`)."""
-_TAKEN_SO_FAR: Final = (
-    "UPDATE tasks SET taken = COALESCE((SELECT group_concat(name, ',') FROM steps"
-    " WHERE steps.task_id = tasks.task_id AND passing = 0), '')"
-)
-_LENGTH: Final = " + ".join(
-    f"(instr('0123456789ABCDEF', substr(hex(substr(canonical, 9, 4)), {place}, 1)) - 1) * {16 ** (8 - place)}"
-    for place in range(1, 9)
-)
-_WRAPPED: Final = b"FCSTSK01".hex().upper()
-_BARE_TASKS: Final = (
-    # A task's bytes lay behind a label and their length, and before signatures; tasks without a series were signed.
-    "ALTER TABLE tasks RENAME COLUMN signed TO canonical",
-    f"UPDATE tasks SET canonical = substr(canonical, 13, {_LENGTH})"  # noqa: S608 - constant
-    f" WHERE hex(substr(canonical, 1, 8)) = '{_WRAPPED}'",
-)
-_ARCHIVE_CHANGES: Final = (
-    # How far a task's life has come (`archive.Rest`), when it expires, and whether it is led here: known at rest.
-    "ALTER TABLE tasks ADD COLUMN rest INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE tasks ADD COLUMN expiry INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE tasks ADD COLUMN led INTEGER NOT NULL DEFAULT 0",
+_TABLES: Final = (
+    # `taken`: the lasting steps by name, so that one whose row is gone is not taken again. `rest`: how far a task's
+    # life has come (`archive.Rest`); `expiry` and `led`, whether it is led here, are known once it rests.
+    "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, canonical BLOB NOT NULL, verify_key BLOB NOT NULL,"
+    " state TEXT NOT NULL, abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL,"
+    " durable_bytes INTEGER NOT NULL DEFAULT 0, log_bytes INTEGER, chosen BLOB, taken TEXT NOT NULL DEFAULT '',"
+    " rest INTEGER NOT NULL DEFAULT 0, expiry INTEGER NOT NULL DEFAULT 0, led INTEGER NOT NULL DEFAULT 0,"
+    " seal BLOB, canonical_seal BLOB, durable_seal BLOB, chosen_seal BLOB, rest_seal BLOB)",
     "CREATE INDEX tasks_by_rest ON tasks (rest, expiry, task_id)",
     "CREATE INDEX tasks_by_state ON tasks (state)",
     "CREATE INDEX tasks_by_place ON tasks (place)",
-    # When a series at rest ended, 0 while it is in work.
-    "ALTER TABLE series ADD COLUMN rest INTEGER NOT NULL DEFAULT 0",
-    "CREATE INDEX windows_by_task ON windows (task_id)",
-    "ALTER TABLE ledger ADD COLUMN normal_signal TEXT NOT NULL DEFAULT ''",
-    "CREATE INDEX ledger_by_signal ON ledger (normal_signal, closes)",
-    "CREATE INDEX ledger_by_place ON ledger (place)",
-    "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-)
-_ARCHIVE_ROWS: Final = (
-    # Signals that tasks of today may be on are ASCII: their normal form is lower case.
-    "UPDATE ledger SET normal_signal = lower(signal)",
-    "INSERT INTO counters (name, value) SELECT 'debits', COUNT(*) FROM ledger",
-)
-_TABLES: Final = (
-    "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, canonical BLOB NOT NULL, verify_key BLOB NOT NULL,"
-    " state TEXT NOT NULL, abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL,"
-    " durable_bytes INTEGER NOT NULL DEFAULT 0, log_bytes INTEGER, chosen BLOB)",
-    *_SESSION_TABLES,
+    "CREATE TABLE sessions (session_id BLOB PRIMARY KEY, request BLOB NOT NULL, certificate BLOB NOT NULL,"
+    " expiry INTEGER NOT NULL, accepted BLOB NOT NULL, seal BLOB)",
+    "CREATE INDEX sessions_by_certificate ON sessions (certificate, expiry)",
+    "CREATE INDEX sessions_by_expiry ON sessions (expiry)",
+    # By themselves, and lying by id: a task's end overwrites the chain of each of its sessions.
+    "CREATE TABLE chains (session_id BLOB PRIMARY KEY, chain BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE batches (task_id BLOB NOT NULL, number INTEGER NOT NULL, positions BLOB NOT NULL,"
-    " verdicts BLOB NOT NULL, share_digests BLOB NOT NULL, kept BLOB NOT NULL, PRIMARY KEY (task_id, number))",
-    "CREATE TABLE rejections (task_id BLOB NOT NULL, reason INTEGER NOT NULL, count INTEGER NOT NULL,"
+    " verdicts BLOB NOT NULL, share_digests BLOB NOT NULL, kept BLOB NOT NULL, seal BLOB,"
+    " PRIMARY KEY (task_id, number))",
+    "CREATE TABLE rejections (task_id BLOB NOT NULL, reason INTEGER NOT NULL, count INTEGER NOT NULL, seal BLOB,"
     " PRIMARY KEY (task_id, reason))",
     "CREATE TABLE steps (task_id BLOB NOT NULL, name TEXT NOT NULL, request BLOB NOT NULL, answer BLOB NOT NULL,"
-    " passing INTEGER NOT NULL, PRIMARY KEY (task_id, name))",
+    " passing INTEGER NOT NULL, seal BLOB, PRIMARY KEY (task_id, name))",
     "CREATE TABLE ledger (task_id BLOB PRIMARY KEY, signal TEXT NOT NULL, opens INTEGER NOT NULL,"
-    " closes INTEGER NOT NULL, epsilon TEXT NOT NULL, debited_at INTEGER NOT NULL, place INTEGER NOT NULL)",
-    "CREATE TABLE marks (peer TEXT PRIMARY KEY, ledger_rows INTEGER NOT NULL)",
-    "CREATE TABLE schema_version (version INTEGER NOT NULL)",
-    *_SERIES_TABLES,
-    *_INSTANCE_TABLES,
+    " closes INTEGER NOT NULL, epsilon TEXT NOT NULL, debited_at INTEGER NOT NULL, place INTEGER NOT NULL,"
+    " normal_signal TEXT NOT NULL DEFAULT '', seal BLOB)",
+    "CREATE INDEX ledger_by_signal ON ledger (normal_signal, closes)",
+    "CREATE INDEX ledger_by_place ON ledger (place)",
+    "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL, seal BLOB)",
+    "CREATE TABLE marks (peer TEXT PRIMARY KEY, ledger_rows INTEGER NOT NULL, seal BLOB)",
+    # `rest`: when a series at rest ended, 0 while it is in work.
+    "CREATE TABLE series (series_id BLOB PRIMARY KEY, signed BLOB NOT NULL, seed BLOB NOT NULL,"
+    " installed_at INTEGER NOT NULL, place INTEGER NOT NULL, rest INTEGER NOT NULL DEFAULT 0, seal BLOB)",
+    "CREATE TABLE series_notes (series_id BLOB NOT NULL, name TEXT NOT NULL, note BLOB NOT NULL, seal BLOB,"
+    " PRIMARY KEY (series_id, name))",
+    "CREATE TABLE decided (series_id BLOB NOT NULL, number INTEGER NOT NULL, task_id BLOB NOT NULL,"
+    " missing TEXT NOT NULL, seal BLOB, PRIMARY KEY (series_id, number))",
+    "CREATE INDEX decided_by_task ON decided (task_id)",
     EPOCH_TABLE,
-    *_ARCHIVE_CHANGES,
-    *_SEAL_COLUMNS,
+    "CREATE TABLE schema_version (version INTEGER NOT NULL)",
+    *_INSTANCE_TABLES,
 )
-SQLITE: Final = Schema(
-    version=6,
-    tables=_TABLES,
-    steps={
-        3: _SERIES_TABLES,
-        # Sessions of before version 5 have no chain of keys, and no device goes on with one.
-        4: ("DROP TABLE sessions", *_SESSION_TABLES),
-        # Whatever this release adds.
-        5: (
-            *(*_INSTANCE_TABLES, EPOCH_TABLE, *_ARCHIVE_CHANGES, *_ARCHIVE_ROWS, *_BARE_TASKS, *_SEAL_COLUMNS),
-            _TAKEN_SO_FAR,
-        ),
-    },
-)
-"""In one SQLite file. A table or column that a release adds stands in `_TABLES` and in the step to its version."""
+"""`seal` and `..._seal` hold the tags of rows (`row_seal`). What a step adds to older tables stands here too."""
+SQLITE: Final = Schema(version=1, tables=_TABLES, steps={})
+"""In one SQLite file."""
 
 FRAME_TABLES: Final = (
     # Half of a page is left free, so that the row that moves with every group stays where it is.
@@ -168,7 +113,7 @@ def _in_postgres(statement: str) -> str:
 
 
 POSTGRES: Final = Schema(version=SQLITE.version, tables=(*map(_in_postgres, _TABLES), *_POSTGRES_TABLES), steps={})
-"""In one PostgreSQL database, which was first released with version 6."""
+"""In one PostgreSQL database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +141,7 @@ def _of_store(statement: str) -> bool:
     return statement.startswith("CREATE TABLE ") and not statement.startswith(about_itself)
 
 
-def _added(table: str, statements: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that a table of `CREATE TABLE` gets afterwards."""
-    start = f"ALTER TABLE {table} ADD COLUMN "
-    return tuple(one.removeprefix(start).split()[0] for one in statements if one.startswith(start))
-
-
-def _tables(statements: Sequence[str]) -> Iterator[TableColumns]:
-    for table in (_columns(statement) for statement in statements if _of_store(statement)):
-        yield replace(table, columns=table.columns + _added(table.name, statements))
-
-
-TABLES: Final = tuple(_tables(_TABLES))
+TABLES: Final = tuple(_columns(statement) for statement in _TABLES if _of_store(statement))
 """What a store is, wherever it lies: the tables that a move takes along."""
 
 SERVING: Final = "serving"
@@ -237,10 +171,7 @@ def check_version(place: str, schema: Schema, tables: set[str], versions: list[i
             f"{place} holds {len(tables)} tables of something else; allowed is a store or an empty database"
         )
     if not schema.knows(versions[0]) or not versions[0]:
-        raise StoreError(
-            f"{place} has schema version {versions[0]}; this version of fleetcount knows {schema.oldest} to"
-            f" {schema.version}"
-        )
+        raise StoreError(f"{place} has schema version {versions[0]}; this version of fleetcount knows {schema.span}")
     return versions[0]
 
 

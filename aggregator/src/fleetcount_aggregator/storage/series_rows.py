@@ -10,19 +10,20 @@ from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.row_seal import NOTES, SERIES, WINDOWS, Damage, DamagedError
+from fleetcount_aggregator.storage.row_seal import DECIDED, NOTES, SERIES, Damage, DamagedError
 from fleetcount_aggregator.storage.rows import install_task
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import SeriesRow, StoreError, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow, SeriesRow, StoreError, TaskRow
 
 __all__ = [
     "decide_windows",
     "install_series",
     "note_series",
+    "read_decided",
+    "read_decided_of",
     "read_notes",
+    "read_one_series",
     "read_series",
-    "read_window_of",
-    "read_windows",
     "reseal_seeds",
     "rest_series",
 ]
@@ -48,6 +49,16 @@ def read_series(db: SealedDatabase, ended_after: int = -1) -> Sequence[SeriesRow
     """See `Store.series`."""
     rows = db.execute(f"{SERIES.select} WHERE rest = 0 OR rest > ? ORDER BY place", (ended_after,)).fetchall()
     return [_series_row(row) for row in rows if SERIES.holds(db, row)]
+
+
+def read_one_series(db: SealedDatabase, series_id: SeriesId) -> SeriesRow | None:
+    """See `Store.one_series`.
+
+    Raises:
+        DamagedError: it is not as it was written.
+    """
+    row = db.execute(f"{SERIES.select} WHERE series_id = ?", (series_id,)).fetchone()
+    return None if row is None else _series_row(SERIES.checked(db, row))
 
 
 def rest_series(db: SealedDatabase, series_id: SeriesId, end: int, dropped: str) -> None:
@@ -92,45 +103,45 @@ def read_notes(db: SealedDatabase, series_id: SeriesId) -> Mapping[str, bytes]:
     return {name: note for _, name, note, _ in (NOTES.checked(db, row) for row in rows)}
 
 
-def decide_windows(db: SealedDatabase, rows: Sequence[WindowRow], task: TaskRow | None) -> None:
+def decide_windows(db: SealedDatabase, rows: Sequence[DecidedWindow], task: TaskRow | None) -> None:
     """See `Store.decide_windows`."""
     for row in rows:
         place = (row.series_id, row.index)
-        if db.execute("SELECT 1 FROM windows WHERE series_id = ? AND number = ?", place).fetchone():
+        if db.execute("SELECT 1 FROM decided WHERE series_id = ? AND number = ?", place).fetchone():
             raise StoreError("a window is decided already")
-        db.execute(WINDOWS.insert, WINDOWS.sealed(db, *place, row.task_id or b"", row.missing))
+        db.execute(DECIDED.insert, DECIDED.sealed(db, *place, row.task_id or b"", row.missing))
     if task is not None:
         install_task(db, task)
 
 
-def read_windows(
+def read_decided(
     db: SealedDatabase, series_id: SeriesId, above: int, below: int = MAX_SERIES_WINDOWS
-) -> Sequence[WindowRow]:
-    """See `Store.windows`.
+) -> Sequence[DecidedWindow]:
+    """See `Store.decided`.
 
     Raises:
         DamagedError: a window is not as it was written, or is gone.
     """
-    query = f"{WINDOWS.select} WHERE series_id = ? AND number > ? AND number < ? ORDER BY number"
-    rows = [WINDOWS.checked(db, row) for row in db.execute(query, (series_id, above, below)).fetchall()]
+    query = f"{DECIDED.select} WHERE series_id = ? AND number > ? AND number < ? ORDER BY number"
+    rows = [DECIDED.checked(db, row) for row in db.execute(query, (series_id, above, below)).fetchall()]
     for place, row in enumerate(rows, start=above + 1):
         if row[1] != place:
             raise DamagedError(
-                Damage(table="windows", what=f"the row of window {place} of series {series_id.hex()} is gone")
+                Damage(table="decided", what=f"the row of window {place} of series {series_id.hex()} is gone")
             )
-    return [_window_row(row) for row in rows]
+    return [_decided_row(row) for row in rows]
 
 
-def read_window_of(db: SealedDatabase, task_id: TaskId) -> WindowRow | None:
-    """See `Store.window_of`.
+def read_decided_of(db: SealedDatabase, task_id: TaskId) -> DecidedWindow | None:
+    """See `Store.decided_of`.
 
     Raises:
         DamagedError: the window is not as it was written.
     """
-    row = db.execute(f"{WINDOWS.select} WHERE task_id = ?", (task_id,)).fetchone()
-    return None if row is None else _window_row(WINDOWS.checked(db, row))
+    row = db.execute(f"{DECIDED.select} WHERE task_id = ?", (task_id,)).fetchone()
+    return None if row is None else _decided_row(DECIDED.checked(db, row))
 
 
-def _window_row(row: Sequence[Any]) -> WindowRow:
+def _decided_row(row: Sequence[Any]) -> DecidedWindow:
     task_id = TaskId(row[2]) if row[2] else None
-    return WindowRow(series_id=SeriesId(row[0]), index=row[1], task_id=task_id, missing=row[3])
+    return DecidedWindow(series_id=SeriesId(row[0]), index=row[1], task_id=task_id, missing=row[3])

@@ -19,23 +19,25 @@ from fleetcount_aggregator.host.malloc import give_back
 from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason, State
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage import series_rows
-from fleetcount_aggregator.storage.archive_rows import purge_task, read_unpurged
-from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.archive_rows import purge_task, read_cost, read_unpurged
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import Engine
 from fleetcount_aggregator.storage.epochs import SqlEpochs
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.key_move import move_to_present_key, sealed_before
+from fleetcount_aggregator.storage.key_move import move_to_present_key
 from fleetcount_aggregator.storage.mending import is_restored
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.row_scan import damage_at_start
-from fleetcount_aggregator.storage.row_seal import Damage, RowSeal, reseal
+from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
 from fleetcount_aggregator.storage.sql_archive import SqlArchive
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store import (
     BatchRow,
+    Charged,
     CompleteReports,
+    Cost,
+    DecidedWindow,
     LedgerRow,
     SeriesRow,
     SessionRow,
@@ -43,8 +45,8 @@ from fleetcount_aggregator.storage.store import (
     StoreError,
     TaskChange,
     TaskRow,
-    WindowRow,
 )
+from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.storage.write_queue import WriteQueue
 
 __all__ = ["SqlStore"]
@@ -76,12 +78,12 @@ class SqlStore(SqlArchive, SqlEpochs):
         self._read_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
 
     @classmethod
-    def open(cls, path: Path, at_rest_key: bytes, former: SigningKeyKeys | None = None) -> Self:
+    def open(cls, path: Path, at_rest_key: bytes, former: bytes | None = None) -> Self:
         """Open or make a store in a SQLite file; see `over`."""
         return cls.over(SqliteEngine.open(path), path, at_rest_key, former)
 
     @classmethod
-    def over(cls, engine: Engine, path: Path, at_rest_key: bytes, former: SigningKeyKeys | None = None) -> Self:
+    def over(cls, engine: Engine, path: Path, at_rest_key: bytes, former: bytes | None = None) -> Self:
         """Return the store of an open database, which is closed with it; files beside it are named after `path`.
 
         What a crash left of purging is `unpurged`, and what is damaged of single tasks is `damaged`. The keys are those
@@ -93,11 +95,9 @@ class SqlStore(SqlArchive, SqlEpochs):
         with ExitStack() as opened:
             opened.callback(engine.close)
             data_keys = DataKeys(at_rest_key, engine.key_place(), former)
-            at_rest_keys = (at_rest_key,) if former is None else (at_rest_key, former.at_rest)
-            sealed = SealedEngine(engine, RowSeal(*at_rest_keys))
-            # Before the first row gets a tag: under a wrong key all of them would be damaged for the right one.
+            sealed = SealedEngine(engine, StoreKeys(at_rest_key, former).row_seal)
+            # Before the first row is read: under a wrong key every one of them seems damaged.
             data_keys.seals_store()
-            _seal_once(sealed, data_keys)
             home = engine.frame_home(path)
             logs = opened.enter_context(closing(ReportLogs(home, data_keys, alone=engine.alone)))
             states = sealed.read(sql.read_log_states)
@@ -105,7 +105,7 @@ class SqlStore(SqlArchive, SqlEpochs):
                 sealed.write(lambda db: _end_lost(db, given_up))
                 states = sealed.read(sql.read_log_states)
             needed = [one.task_id for one in states if not one.ended or home.holds(one.task_id)]
-            damaged = data_keys.take_up(sealed.read(lambda db: sql.read_verify_keys(db, needed)))
+            damaged = data_keys.take_up(needed)
             move_to_present_key(sealed, data_keys)
             keyless = {one.task_id for one in damaged}
             # Without its key a log cannot be read either, which is one damage and not two.
@@ -196,16 +196,6 @@ class SqlStore(SqlArchive, SqlEpochs):
         uses: bytes = await self._read(lambda _: self.logs.key_uses(task_id))
         return uses
 
-    async def install(self, row: TaskRow) -> TaskRow:
-        """See `Store.install`."""
-        await self._ensure_key(row)
-        stored: TaskRow = await self._lead(lambda db: self._install(db, row))
-        return stored
-
-    def _install(self, db: SealedDatabase, row: TaskRow) -> TaskRow:
-        self.logs.home.install(db, row.task_id)
-        return sql.install_task(db, row)
-
     async def _ensure_key(self, row: TaskRow) -> None:
         if row.state not in FINAL_STATES:
             await asyncio.to_thread(self.data_keys.make, row.task_id)
@@ -255,6 +245,11 @@ class SqlStore(SqlArchive, SqlEpochs):
         rows: Sequence[SeriesRow] = await self._read(lambda db: series_rows.read_series(db, ended_after))
         return rows
 
+    async def one_series(self, series_id: SeriesId) -> SeriesRow | None:
+        """See `Store.one_series`."""
+        row: SeriesRow | None = await self._read(lambda db: series_rows.read_one_series(db, series_id))
+        return row
+
     async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
         """See `Store.note_series`."""
         await self._lead(lambda db: series_rows.note_series(db, series_id, name, note))
@@ -264,27 +259,34 @@ class SqlStore(SqlArchive, SqlEpochs):
         notes: Mapping[str, bytes] = await self._read(lambda db: series_rows.read_notes(db, series_id))
         return notes
 
-    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+    async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
         """See `Store.decide_windows`."""
         if task is not None:
             await self._ensure_key(task)
         await self._lead(lambda db: self._decide_windows(db, rows, task))
 
-    def _decide_windows(self, db: SealedDatabase, rows: Sequence[WindowRow], task: TaskRow | None) -> None:
+    def _decide_windows(self, db: SealedDatabase, rows: Sequence[DecidedWindow], task: TaskRow | None) -> None:
         series_rows.decide_windows(db, rows, task)
         if task is not None:
             self.logs.home.install(db, task.task_id)
 
-    async def windows(
+    async def decided(
         self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
-    ) -> Sequence[WindowRow]:
-        """See `Store.windows`."""
-        rows: Sequence[WindowRow] = await self._read(lambda db: series_rows.read_windows(db, series_id, above, below))
+    ) -> Sequence[DecidedWindow]:
+        """See `Store.decided`."""
+        rows: Sequence[DecidedWindow] = await self._read(
+            lambda db: series_rows.read_decided(db, series_id, above, below)
+        )
         return rows
 
-    async def window_of(self, task_id: TaskId) -> WindowRow | None:
-        """See `Store.window_of`."""
-        row: WindowRow | None = await self._read(lambda db: series_rows.read_window_of(db, task_id))
+    async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
+        """See `Store.costs`."""
+        costs: Sequence[Cost] = await self._read(lambda db: [read_cost(db, one) for one in asked])
+        return costs
+
+    async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
+        """See `Store.decided_of`."""
+        row: DecidedWindow | None = await self._read(lambda db: series_rows.read_decided_of(db, task_id))
         return row
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
@@ -395,18 +397,6 @@ class SqlStore(SqlArchive, SqlEpochs):
         self.logs.purge(task_id, sql.read_chosen(db, task_id) or b"")
         purge_task(db, task_id)
         self._writes.erased = True
-
-
-def _seal_once(engine: SealedEngine, data_keys: DataKeys) -> None:
-    """Give the rows of a store of before there were tags their tags, once; raises StoreError under a wrong key."""
-
-    def work(db: SealedDatabase) -> None:
-        if not db.execute("SELECT sealed FROM instance").fetchone()[0]:
-            data_keys.check_lies_under(sealed_before(db))
-            reseal(db, untagged=True)
-            db.execute("UPDATE instance SET sealed = 1")
-
-    engine.write(work)
 
 
 def _end_lost(db: SealedDatabase, task_ids: Sequence[TaskId]) -> None:

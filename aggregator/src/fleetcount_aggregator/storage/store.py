@@ -5,9 +5,9 @@ columns: they are named by their position among a closed task's complete reports
 """
 
 import enum
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
@@ -26,10 +26,28 @@ if TYPE_CHECKING:
     from fleetcount_aggregator.storage.row_seal import Damage
 
 __all__ = [
-    "BATCHES_AT_ONCE", "BatchRow", "CompleteReports", "FencedError", "LedgerRow",
-    "LoadedReports", "ReportSource", "ReportVerdict", "SeriesRow", "SessionRow", "StepRow", "Store",
-    "StoreAwayError", "StoreBusyError", "StoreError", "StoreOutcome", "TaskChange", "TaskRow", "UnknownWriteError",
-    "WindowRow",
+    "BATCHES_AT_ONCE",
+    "BatchRow",
+    "Charged",
+    "CompleteReports",
+    "Cost",
+    "DecidedWindow",
+    "FencedError",
+    "LedgerRow",
+    "LoadedReports",
+    "ReportSource",
+    "ReportVerdict",
+    "SeriesRow",
+    "SessionRow",
+    "StepRow",
+    "Store",
+    "StoreAwayError",
+    "StoreBusyError",
+    "StoreError",
+    "StoreOutcome",
+    "TaskChange",
+    "TaskRow",
+    "UnknownWriteError",
     "every_batch",
 ]  # fmt: skip
 
@@ -127,7 +145,7 @@ class SeriesRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRow:
+class DecidedWindow:
     """What was decided about one window of a series, once: its task is installed, or it is missing for a reason.
 
     `task_id` is None where nothing says what the task would have been: a missing later step of a drill-down.
@@ -137,6 +155,39 @@ class WindowRow:
     index: int
     task_id: TaskId | None
     missing: str = ""
+
+
+class Cost(enum.Enum):
+    """What a series costs, by what was decided about its windows."""
+
+    NOTHING = enum.auto()
+    OPEN = enum.auto()
+    """It may be debited yet, or what was decided is damaged: it counts."""
+    DEBITED = enum.auto()
+
+
+class Charged(NamedTuple):
+    """A series whose cost is asked for: how many windows it has, and whether it was withdrawn.
+
+    It was if a party refused it, or stopped it before its first window.
+    """
+
+    series_id: SeriesId
+    windows: int
+    withdrawn: bool
+
+    def cost(self, decided: int, tasks: Iterable[tuple[State | None, bool]]) -> Cost:
+        """Return what it costs: nothing if it was withdrawn or its one window failed, and without a debit.
+
+        Windows of others that failed give nothing back: those that follow count from the unit that they began.
+        `decided`: how many windows are; `tasks`: the state of each task that was installed, and whether it was debited.
+        """
+        if not self.withdrawn and (self.windows > 1 or not decided):
+            return Cost.OPEN
+        found = list(tasks)
+        if any(debited for _, debited in found):
+            return Cost.DEBITED
+        return Cost.NOTHING if all(state is State.ABORTED for state, _ in found) else Cost.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,10 +328,6 @@ class Store(Archive, Protocol):
         """Return which keys opened a task's instalments (`InstalmentRun.key_uses`), in any order; none once purged."""
         ...
 
-    async def install(self, row: TaskRow) -> TaskRow:
-        """Remember a task; return the row that is stored, which is the first one."""
-        ...
-
     async def task(self, task_id: TaskId) -> TaskRow | None:
         """Return one task, or None."""
         ...
@@ -305,6 +352,10 @@ class Store(Archive, Protocol):
         """Return every series that is in work or ended after a second, in order of installation."""
         ...
 
+    async def one_series(self, series_id: SeriesId) -> SeriesRow | None:
+        """Return one series, or None."""
+        ...
+
     async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
         """Remember something by name beside a series, in place of what was noted under this name before."""
         ...
@@ -313,21 +364,27 @@ class Store(Archive, Protocol):
         """Return all notes of a series."""
         ...
 
-    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+    async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
         """Remember what was decided about windows and install the task of one of them: all of it or nothing.
+
+        A task that is there stays as it is.
 
         Raises:
             StoreError: one of the windows is decided already, otherwise; then nothing changes.
         """
         ...
 
-    async def windows(
+    async def decided(
         self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
-    ) -> Sequence[WindowRow]:
+    ) -> Sequence[DecidedWindow]:
         """Return the windows of a series that are decided, in order, above an index and below another."""
         ...
 
-    async def window_of(self, task_id: TaskId) -> WindowRow | None:
+    async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
+        """Return what each series costs."""
+        ...
+
+    async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
         """Return what was decided about the window whose task this is or would be; None if it is none's."""
         ...
 

@@ -50,7 +50,7 @@ _VERDICTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "sessions": ("a device opens another session", "forgets the session"),
         "series": _SERIES,
         "series_notes": _SERIES,
-        "windows": _SERIES,
+        "decided": _SERIES,
         "database": ("the file itself is damaged, beyond single rows", "nothing: put back a backup"),
     }
 )
@@ -153,7 +153,7 @@ class _Unwritten(KeyFiles):
 def _files(db: SealedDatabase, database: Path, keys: StoreKeys, *, logs: bool) -> Iterator[Damage]:
     states = [one for one in sql.read_log_states(db) if not one.ended]
     data_keys = DataKeys(keys.at_rest, _Unwritten(database), keys.former)
-    missing = data_keys.take_up(sql.read_verify_keys(db, [one.task_id for one in states]))
+    missing = data_keys.take_up([one.task_id for one in states])
     yield from missing
     without = {one.task_id for one in missing}
     for state in states if logs else ():

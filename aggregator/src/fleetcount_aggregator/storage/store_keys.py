@@ -6,17 +6,17 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
-from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.at_rest import at_rest_key_of
 from fleetcount_aggregator.storage.row_seal import RowSeal
 
 __all__ = ["StoreKeys"]
 
 
 class StoreKeys(NamedTuple):
-    """The present key, and what the store lay under before it had a key of its own."""
+    """The present key, and the one that the store may lie under until its next start."""
 
     at_rest: bytes
-    former: SigningKeyKeys | None
+    former: bytes | None
 
     @classmethod
     def load(
@@ -32,17 +32,17 @@ class StoreKeys(NamedTuple):
             UsageError: a file is missing, open to others, or holds the wrong thing.
         """
         if store_key is not None and former_store_key is not None:
-            return cls(load_store_key(store_key), SigningKeyKeys(at_rest=load_store_key(former_store_key), log=b""))
+            return cls(load_store_key(store_key), load_store_key(former_store_key))
         # Nothing follows from a key that is in a token: then the configuration names a file of the store's own.
         if store_key is not None and isinstance(signing_key, str):
             return cls(load_store_key(store_key), None)
-        former = SigningKeyKeys.of(loaded or load_signing_key(signing_key))
-        return cls(former.at_rest if store_key is None else load_store_key(store_key), former)
+        derived = at_rest_key_of(loaded or load_signing_key(signing_key))
+        return cls(derived, None) if store_key is None else cls(load_store_key(store_key), derived)
 
     @property
     def row_seal(self) -> RowSeal:
         """What the rows of the store are sealed with."""
-        return RowSeal(self.at_rest) if self.former is None else RowSeal(self.at_rest, self.former.at_rest)
+        return RowSeal(self.at_rest) if self.former is None else RowSeal(self.at_rest, self.former)
 
     def __repr__(self) -> str:
         return "StoreKeys(…)"

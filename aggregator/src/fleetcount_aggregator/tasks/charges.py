@@ -4,17 +4,18 @@ Reads what is known of them; the rules are those of `budget` and `period_budget`
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.task.signal import normal_signal
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_series import InstalledSeries
+from fleetcount_aggregator.storage.store import Charged, Cost
 from fleetcount_aggregator.tasks.budget import Charge, charge_of_series, check_budget
 from fleetcount_aggregator.tasks.period_budget import PeriodCharge, check_period, series_charge
 
-__all__ = ["check_budgets", "costs_nothing"]
+__all__ = ["check_budgets"]
 
 
 async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> None:
@@ -28,34 +29,23 @@ async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> N
     _check_charges_known(context)
     # Looked at first: thousands of series on other signals must not be taken apart into their windows.
     on_signal = [one for one in context.series.values() if normal_signal(one.asked.signal) == whole.signal]
-    series = [one for one in on_signal if not await costs_nothing(context, one)]
+    series = await _costing(context, on_signal)
     check_budget(new, [charge_of_series(one.asked, one.stopped) for one in series], context.limits)
     others = [series_charge(one.asked, one.stopped) for one in series]
     # A year of hours takes a second: reports go on being taken meanwhile.
     await asyncio.to_thread(check_period, whole, others, context.limits)
 
 
-async def costs_nothing(context: Context, series: InstalledSeries) -> bool:
-    """Return whether a series was not debited and never will be.
-
-    That is one that a party refused or stopped before its first window, or whose only window failed.
-    Windows of others that failed give nothing back: those that follow count from the unit that they began.
-    """
-    if series.was_debited:
-        return False
-    ended = series.refused_by or series.stopped == 0
-    if not ended and (series.asked.schedule.windows > 1 or series.following == 0):
-        return False
-    windows = await context.store.windows(series.series_id)
-    asked = [one.task_id for one in windows if one.task_id is not None and not one.missing]
-    for task_id in asked:
-        # Whether one in quarantine was released may be what is damaged.
-        if task_id in context.quarantined:
-            return False
-        series.was_debited = await context.store.debit(task_id) is not None
-        if series.was_debited or await context.state_of(task_id) is not State.ABORTED:
-            return False
-    return True
+async def _costing(context: Context, series: Sequence[InstalledSeries]) -> Sequence[InstalledSeries]:
+    """Return the series that cost something; the store is asked once, and not about those that are known to."""
+    unknown = [one for one in series if not one.was_debited]
+    asked = [Charged(one.series_id, one.asked.schedule.windows, one.was_withdrawn) for one in unknown]
+    costs = dict(zip((one.series_id for one in unknown), await context.store.costs(asked), strict=True))
+    for one in unknown:
+        one.was_debited = costs[one.series_id] is Cost.DEBITED
+    # Whether one in quarantine was released may be what is damaged.
+    doubtful = {one.task.series.series_id for one in context.quarantined.values() if one.task is not None}
+    return [one for one in series if one.series_id in doubtful or costs.get(one.series_id) is not Cost.NOTHING]
 
 
 def _check_charges_known(context: Context) -> None:

@@ -10,7 +10,7 @@ from fleetcount_protocol.ids import SeriesId
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.store import WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow
 
 __all__ = ["count_decided", "decided_before", "decided_window"]
 
@@ -25,27 +25,27 @@ async def count_decided(context: Context, series_id: SeriesId, known: int = 0) -
         DamagedError: one of them is not as it was written, or is gone.
         StoreError: the store failed.
     """
-    while rows := await context.store.windows(series_id, above=known - 1, below=known + _AT_ONCE):
+    while rows := await context.store.decided(series_id, above=known - 1, below=known + _AT_ONCE):
         known = rows[-1].index + 1
     return known
 
 
-async def decided_window(context: Context, series_id: SeriesId, index: int) -> WindowRow:
+async def decided_window(context: Context, series_id: SeriesId, index: int) -> DecidedWindow:
     """Return what was decided about one window, from 0 on.
 
     Raises:
         DamagedError: it is not as it was written, or not there.
         StoreError: the store failed.
     """
-    rows = await context.store.windows(series_id, above=index - 1, below=index + 1)
+    rows = await context.store.decided(series_id, above=index - 1, below=index + 1)
     if not rows:
         raise DamagedError(
-            Damage(table="windows", what=f"the row of window {index} of series {series_id.hex()} is gone")
+            Damage(table="decided", what=f"the row of window {index} of series {series_id.hex()} is gone")
         )
     return rows[0]
 
 
-async def decided_before(context: Context, series_id: SeriesId, index: int) -> AsyncGenerator[WindowRow]:
+async def decided_before(context: Context, series_id: SeriesId, index: int) -> AsyncGenerator[DecidedWindow]:
     """Give what was decided about the windows before one, the last first: one alone, then `_AT_ONCE` at a time.
 
     Raises:
@@ -54,7 +54,7 @@ async def decided_before(context: Context, series_id: SeriesId, index: int) -> A
     at_once = 1
     while index > 0:
         first = max(0, index - at_once)
-        rows = await context.store.windows(series_id, above=first - 1, below=index)
+        rows = await context.store.decided(series_id, above=first - 1, below=index)
         if len(rows) != index - first:
             await decided_window(context, series_id, first + len(rows))
         for row in reversed(rows):

@@ -4,23 +4,18 @@ An aggregator has thousands of ended tasks: they are read from the store again. 
 """
 
 import asyncio
-import hashlib
 from contextlib import suppress
 from typing import Final
 
-from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task.signal import check_signal
 from fleetcount_protocol.task.task import Task, decode_task
-from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason, State
+from fleetcount_aggregator.host.states import FINAL_STATES, State
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.journal import move
-from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.store import LedgerRow, StoreAwayError, StoreError, TaskRow
+from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, TaskRow
 
 __all__ = ["follow_task", "learn_task", "let_go", "load_tasks", "read_task", "task_here", "task_row"]
 
@@ -91,10 +86,7 @@ async def task_here(context: Context, task_id: TaskId) -> InstalledTask | None:
     row = await context.store.task(task_id)
     if row is None or row.state not in FINAL_STATES:
         return context.tasks.get(task_id)  # What is being installed is not here before it is taken up.
-    try:
-        task = read_task(context, row)
-    except DecodeError:
-        return None  # Of an older version: its answers are the store's.
+    task = read_task(context, row)
     context.tasks[task_id] = task
     context.states[task_id] = row.state
     let_go(context, task)
@@ -195,10 +187,6 @@ async def _take_up(context: Context, task_id: TaskId) -> None:
         key = Damage(table="tasks", what=f"the verify key of task {task_id.hex()} does not open", task_id=task_id)
         await _quarantine(context, key)
         return
-    except DecodeError as error:
-        if (row := await context.store.task(task_id)) is not None:
-            await _set_aside(context, row, error)
-        return
     place = task.asked.series
     if place.series_id not in context.series and row.state in UNFINISHED:
         damage = Damage(
@@ -217,30 +205,3 @@ async def _quarantine(context: Context, damage: Damage) -> None:
             found = decode_task(canonical)
             task = found if found.task_id == damage.task_id else None
     context.quarantine(damage, task)
-
-
-async def _set_aside(context: Context, row: TaskRow, error: DecodeError) -> None:
-    """Leave a task of an older version to the store, whose answers about it stay; one that runs ends.
-
-    Only a task whose bytes are whole, and whose debit counts against nothing that can be asked today.
-    """
-    intact = hashlib.sha256(row.canonical).digest() == row.task_id
-    debit = await context.store.debit(row.task_id)
-    if not intact or (debit is not None and _counts(debit)):
-        raise error
-    if row.state in UNFINISHED:
-        context.states[row.task_id] = row.state
-        await move(context, row.task_id, State.ABORTED, reason=AbortReason.NOT_SERVED.value)
-        del context.states[row.task_id]
-        await context.purge(row.task_id)
-    await context.store.put_to_rest([RestRow(task_id=row.task_id, expiry=context.now(), led=False)])
-    log.warning("task_set_aside", task=str(row.task_id), reason=str(error))
-
-
-def _counts(debit: LedgerRow) -> bool:
-    """Whether a task of today may be on the signal of a debit."""
-    try:
-        check_signal(debit.signal)
-    except TaskError:
-        return False
-    return True

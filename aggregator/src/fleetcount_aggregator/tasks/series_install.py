@@ -3,24 +3,20 @@
 Judged once, whole: its windows are not judged again. It checks and stores; windows are opened by `tasks.windows`.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_protocol.errors import DecodeError, SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, SeriesId
 from fleetcount_protocol.limits import MAX_SERIES
 from fleetcount_protocol.messages import InstallSeries
-from fleetcount_protocol.series.codec import decode_series_fields
 from fleetcount_protocol.series.derive import check_verify_seed
 from fleetcount_protocol.series.key_list import key_for
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, SignedOrder, sign_order, verify_orders
 from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.series.signed_file import encode_signed_series, stored_series_bytes
+from fleetcount_protocol.series.signed_file import encode_signed_series
 from fleetcount_protocol.series.signing import verify_signed_series
-from fleetcount_protocol.task.signal import check_signal
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
@@ -232,8 +228,7 @@ async def load_series(context: Context) -> None:
     """Take up every series in work with its orders and windows, and those that still count in a period's budget.
 
     Who is elected lets go of those that count no more: another process may have put them to rest, and forgotten them.
-    One that is damaged, or of which a window or note is, is named and left out; so is what was charged for it. One of
-    an older version is left to the store.
+    One that is damaged, or of which a window or note is, is named and left out; so is what was charged for it.
 
     Raises:
         FleetcountError: a stored series cannot be read (another at-rest key).
@@ -247,34 +242,12 @@ async def load_series(context: Context) -> None:
         try:
             await _remember(context, row)
         except (StoreError, DecodeError, TaskError) as error:
-            if isinstance(error, DecodeError) and _asks_nothing_of_today(row):
-                log.warning("series_set_aside", series=str(row.series_id), reason=str(error))
-                continue
             log.error("series_not_served", series=str(row.series_id), reason=str(error))
             context.quarantine(
                 Damage(
                     table="series", what=f"series {row.series_id.hex()} or a row of it is damaged", hides_charge=True
                 )
             )
-
-
-def _asks_nothing_of_today(row: SeriesRow) -> bool:
-    """Return whether a series is stored as it was signed, on a signal that nothing of this version can be asked about.
-
-    It is of an older version: what was debited for it counts against nothing, and its windows stay in the store.
-    """
-    try:
-        canonical = stored_series_bytes(row.signed)
-        fields = decode_series_fields(canonical)
-    except (DecodeError, TaskError, MechanismError):
-        return False
-    if hashlib.sha256(canonical).digest() != row.series_id:
-        return False
-    try:
-        check_signal(fields.signal)
-    except TaskError:
-        return True
-    return False
 
 
 async def follow_series(context: Context, series_id: SeriesId) -> None:
@@ -285,9 +258,9 @@ async def follow_series(context: Context, series_id: SeriesId) -> None:
     """
     known = context.series.get(series_id)
     if known is None:
-        for row in await context.store.series():
-            if row.series_id == series_id:
-                await _remember(context, row)
+        row = await context.store.one_series(series_id)
+        if row is not None:
+            await _remember(context, row)
         return
     take_up_notes(context, known, await context.store.series_notes(series_id))
     decided = await count_decided(context, series_id, known.following)

@@ -25,13 +25,13 @@ from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.schema import check_readable, check_standing
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
+from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, SeriesRow, StoreError, TaskRow
 from fleetcount_aggregator.tasks.period_budget import PeriodCharge, series_charge, spent_from
 from fleetcount_aggregator.tasks.series_notes import orders_of, refused_by, stored_series
 
 __all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_spent", "read_standing", "read_status", "read_tasks"]
 
-_SET_ASIDE: Final = "(one that this version does not serve)"
+_DAMAGED: Final = "(one whose bytes are damaged)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def read_tasks(
 def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, Decimal]:
     """Return what every signal loses in the fullest period of `[limits] budget_period_s` that is not over.
 
-    As a new series on it would be judged, also by what is asked later. What this version cannot read is left out.
+    As a new series on it would be judged, also by what is asked later. What is damaged is left out.
     Seconds of work where many windows are charged.
 
     Raises:
@@ -140,21 +140,10 @@ def _charge_of(database: SealedDatabase, row: SeriesRow) -> PeriodCharge | None:
     except (DecodeError, TaskError):
         return None
     stopped = stopped_at(one.order for one in orders_of(notes))
-    ended = refused_by(notes) or stopped == 0
-    windows = (
-        series_rows.read_windows(database, row.series_id, above=-1) if series.schedule.windows == 1 or ended else None
-    )
-    if windows is not None and (windows or ended):
-        asked = [one.task_id for one in windows if one.task_id is not None and not one.missing]
-        if not any(_may_count(database, one) for one in asked):
-            return None
+    asked = Charged(row.series_id, series.schedule.windows, bool(refused_by(notes)) or stopped == 0)
+    if archive_rows.read_cost(database, asked) is Cost.NOTHING:
+        return None
     return series_charge(series, stopped)
-
-
-def _may_count(database: SealedDatabase, task_id: TaskId) -> bool:
-    task = sql.read_task(database, task_id)
-    ended = task is not None and task.state is State.ABORTED
-    return not ended or archive_rows.read_debit(database, task_id) is not None
 
 
 @contextmanager
@@ -171,7 +160,7 @@ def _task_line(database: SealedDatabase, number: int, row: TaskRow) -> TaskLine:
         name, index = task.name, task.series.index
         wait = expected_wait(task, row.state, leads=None, give_up_s=None)
     except DecodeError:
-        name, index, wait = _SET_ASIDE, None, None
+        name, index, wait = _DAMAGED, None, None
     return TaskLine(
         number=number,
         task_id=row.task_id,
@@ -190,7 +179,7 @@ def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
         return _line_of(database, stored_series(row.signed, notes).series, row, notes)
     return SeriesLine(
         series_id=row.series_id,
-        name=_SET_ASIDE,
+        name=_DAMAGED,
         windows=0,
         following=None,
         opens=None,
@@ -204,7 +193,7 @@ def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
 def _line_of(database: SealedDatabase, series: Series, row: SeriesRow, notes: Mapping[str, bytes]) -> SeriesLine:
     missing: dict[str, list[int]] = {}
     following, released = 0, 0
-    for decided in series_rows.read_windows(database, row.series_id, above=-1):
+    for decided in series_rows.read_decided(database, row.series_id, above=-1):
         task = None if decided.task_id is None or decided.missing else sql.read_task(database, decided.task_id)
         reason = decided.missing if task is None else task.abort_reason
         if reason:

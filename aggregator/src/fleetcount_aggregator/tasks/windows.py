@@ -15,7 +15,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import MissingReason, State
 from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.storage.store import WindowRow
+from fleetcount_aggregator.storage.store import DecidedWindow
 from fleetcount_aggregator.tasks.key_lists import seals_window
 from fleetcount_aggregator.tasks.loading import follow_task, task_row
 from fleetcount_aggregator.tasks.walks import survivors_before
@@ -59,7 +59,7 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
     """
     if series.is_behind:
         await _catch_up(context, series)
-    rows: list[WindowRow] = []
+    rows: list[DecidedWindow] = []
     opened: InstalledTask | None = None
     now, schedule = context.now(), series.asked.schedule
     while opened is None and len(rows) < _MOST_AT_ONCE:
@@ -95,7 +95,7 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
 
 async def _catch_up(context: Context, series: InstalledSeries) -> None:
     """Take up the windows that the store has decided about without an answer, and the task of one of them."""
-    for row in await context.store.windows(series.series_id, above=series.following - 1):
+    for row in await context.store.decided(series.series_id, above=series.following - 1):
         if row.task_id is not None and not row.missing:
             await follow_task(context, row.task_id)
         series.following = row.index + 1
@@ -104,7 +104,7 @@ async def _catch_up(context: Context, series: InstalledSeries) -> None:
 
 async def past_window(
     context: Context, series: InstalledSeries, index: int
-) -> tuple[WindowRow, InstalledTask | None] | None:
+) -> tuple[DecidedWindow, InstalledTask | None] | None:
     """Return what is remembered of a window that opened after the backup that was put back, as `_decide` does.
 
     It has a task unless an order skips it: that it was missed here is not known.
@@ -117,7 +117,7 @@ async def _decide(
     series: InstalledSeries,
     index: int,
     why_missing: Callable[[Context, InstalledTask], MissingReason | None],
-) -> tuple[WindowRow, InstalledTask | None] | None:
+) -> tuple[DecidedWindow, InstalledTask | None] | None:
     """Return what is decided about a window, and its task if it has one here; None while that is not known."""
     task: InstalledTask | None = None
     reason = series.skips(index)
@@ -133,7 +133,9 @@ async def _decide(
     elif not series.is_later_step(index):
         task = series.window(index)
     task_id = None if task is None else task.task_id
-    row = WindowRow(series_id=series.series_id, index=index, task_id=task_id, missing=reason.value if reason else "")
+    row = DecidedWindow(
+        series_id=series.series_id, index=index, task_id=task_id, missing=reason.value if reason else ""
+    )
     return row, None if reason else task
 
 

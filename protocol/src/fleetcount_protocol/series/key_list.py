@@ -16,7 +16,7 @@ from fleetcount_protocol.limits import MAX_KEY_LIST_BYTES, MAX_LISTED_KEYS, MAX_
 from fleetcount_protocol.task.codec import encode_key, read_key
 from fleetcount_protocol.task.fields import Aggregator, HpkeKey
 from fleetcount_protocol.task.rules import check_range, check_sealing_keys, require
-from fleetcount_protocol.task.signed_file import encode_with_signature, read_with_signature
+from fleetcount_protocol.task.signatures import encode_with_signature, read_with_signature
 from fleetcount_protocol.task.signing import TrustedAggregator, verify_by
 
 __all__ = [

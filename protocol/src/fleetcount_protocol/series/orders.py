@@ -19,7 +19,7 @@ from fleetcount_protocol.layout import Reader, text_bytes, uint
 from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_SERIES_WINDOWS, MAX_UNIX_TIME
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.rules import check_range
-from fleetcount_protocol.task.signed_file import encode_with_signature, read_with_signature
+from fleetcount_protocol.task.signatures import encode_with_signature, read_with_signature
 from fleetcount_protocol.task.signing import TrustedAggregator, verify_by
 from fleetcount_protocol.task.task import Task
 

@@ -10,7 +10,7 @@ from fleetcount_protocol.layout import Reader, sized
 from fleetcount_protocol.limits import MAX_SERIES_BYTES
 from fleetcount_protocol.series.codec import SERIES_LABEL
 from fleetcount_protocol.series.series import Series, SignedSeries, decode_series
-from fleetcount_protocol.task.signed_file import encode_signatures, fault_of_signatures, read_signatures
+from fleetcount_protocol.task.signatures import encode_signatures, fault_of_signatures, read_signatures
 
 __all__ = [
     "MAX_SIGNED_SERIES_BYTES",

@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 TASK_LABEL: Final = b"FCTASK02"
-"""First bytes of a task; "FCTASK01" began the tasks of before, which were asked without a series."""
+"""First bytes of a task."""
 _NO_KEYS: Final = 0
 """How many sealing keys stand with an aggregator: key lists have them."""
 _KEM_SIZES: Final = {0x0020: X25519_KEY_BYTES, 0x647A: HYBRID_KEY_BYTES}
@@ -187,7 +187,7 @@ def _encode_domain(domain: ValueDomain) -> bytes:
         return uint(2, 1) + uint(domain.values, 2) + b"".join(text_bytes(name) for name in domain.names)
     if isinstance(domain, SquareGrid):
         lengths = b"".join(fraction_bytes(length) for length in (domain.x0, domain.y0, domain.size))
-        # A frame stands behind the grid, which has another number then; without one the bytes are those of before.
+        # A frame stands behind the grid, which has another number then.
         kind, frame = (3, b"") if domain.frame is None else (6, _encode_frame(domain.frame))
         return uint(kind, 1) + lengths + uint(domain.columns, 2) + uint(domain.rows, 2) + frame
     if isinstance(domain, Prefixes):
@@ -274,7 +274,7 @@ def _encode_release(release: Release) -> bytes:
     number = release.noise_variance if release.kind is ReleaseKind.GAUSSIAN else release.noise_epsilon
     noise = b"" if number is None else fraction_bytes(number)
     thresholds = b"".join(uint(threshold, 4) for threshold in release.thresholds)
-    # More zooms than one stand behind the noise, which they need; without them the bytes are those of before.
+    # More zooms than one stand behind the noise, which they need.
     zooms = uint(release.zooms, 1) if release.zooms > 1 else b""
     head = uint(release.kind.value, 1) + uint(bool(noise) + bool(zooms), 1) + noise + zooms
     return head + fraction_bytes(release.level) + uint(len(release.thresholds), 2) + thresholds

@@ -17,7 +17,7 @@ from fleetcount_protocol.layout import Reader, text_bytes, uint
 from fleetcount_protocol.limits import MAX_UNIX_TIME
 from fleetcount_protocol.task.public_keys import check_signing_public_key
 from fleetcount_protocol.task.rules import check_range, require
-from fleetcount_protocol.task.signed_file import encode_with_signature, read_with_signature
+from fleetcount_protocol.task.signatures import encode_with_signature, read_with_signature
 from fleetcount_protocol.task.signing import SuccessorKey, TrustedAggregator, verify_ed25519
 
 __all__ = [
