@@ -699,7 +699,7 @@ async def test_a_second_start_moves_nothing_of_what_a_device_reserved(tmp_path: 
 
     known = device.series.joined(series.series_id)
     assert known is not None
-    assert known.series.schedule.opens(0) == START + 60
+    assert known.asked.schedule.opens(0) == START + 60
     assert device.spool.charges() == before != ()
 
 
@@ -712,4 +712,4 @@ async def test_a_start_for_fixed_times_is_not_taken_and_the_question_is_answered
 
     known = device.series.joined(series.series_id)
     assert known is not None
-    assert (known.offer.orders, known.series.schedule) == ((), series.schedule)
+    assert (known.offer.orders, known.asked.schedule) == ((), series.schedule)

@@ -96,8 +96,8 @@ async def test_what_was_installed_without_an_answer_is_charged_for_before_anythi
     context = network.core(0).context
     stored = context.store.install_series
 
-    async def without_answer(row: Any) -> Any:
-        await stored(row)
+    async def without_answer(row: Any, notes: Any) -> Any:
+        await stored(row, notes)
         raise StoreAwayError("the database has not said what became of it")
 
     series = network.series()

@@ -124,7 +124,7 @@ async def test_a_series_costs_nothing_only_if_it_was_refused_or_its_one_window_f
 
 
 async def test_one_series_is_read_by_itself(store: Store) -> None:
-    await store.install_series(ROW)
+    await store.install_series(ROW, {})
 
     assert [await store.one_series(one) for one in (SERIES, OTHER)] == [ROW, None]
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.context import Context, Limits
+from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
-from fleetcount_aggregator.tasks.charges import costs_nothing
+from fleetcount_aggregator.storage.store import Charged, Cost
 from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_aggregator.tasks.series_orders import take_own_order
@@ -82,10 +83,10 @@ async def test_the_leader_starts_a_question_when_it_is_submitted_and_everybody_h
     installed = await install_series(network.core(0).context, signed, seed)
     await network.look_after_all()
 
-    assert installed.series.schedule.opens(0) == START + 120, "15 s after 101, on the grid of 10 s"
+    assert installed.asked.schedule.opens(0) == START + 120, "15 s after 101, on the grid of 10 s"
     for position in range(3):
         known = network.core(position).context.series[signed.series.series_id]
-        assert known.series.schedule == installed.series.schedule
+        assert known.asked.schedule == installed.asked.schedule
         assert [(one.order.number, one.order.start) for one in known.orders] == [(1, START + 120)]
     await network.stop_all()
 
@@ -102,7 +103,7 @@ async def test_the_same_question_again_does_not_move_its_start_nor_does_a_restar
     await TaskDirectory(network.core(0).context, tmp_path).poll()
     again = await install_series(network.core(0).context, signed, seed)
 
-    assert again.series.schedule == first.series.schedule
+    assert again.asked.schedule == first.asked.schedule
     assert again.orders == first.orders
     await network.stop_all()
 
@@ -120,7 +121,7 @@ async def test_a_leader_that_dies_once_the_start_is_stored_hands_out_that_start(
 
     for position in range(2):
         known = network.core(position).context.series[signed.series.series_id]
-        assert known.series.schedule == installed.series.schedule
+        assert known.asked.schedule == installed.asked.schedule
     await network.stop_all()
 
 
@@ -177,7 +178,7 @@ async def test_a_second_start_and_one_for_fixed_times_are_refused_and_change_not
     await install_series(network.core(0).context, *fixed)
     await network.look_after_all()
     second = start_of(network, signed, START + 300)
-    before = network.core(1).context.series[signed.series.series_id].series.schedule
+    before = network.core(1).context.series[signed.series.series_id].asked.schedule
 
     asked: list[Callable[[], Awaitable[object]]] = [
         lambda: helper.deliver_order(ALPHA, second),
@@ -195,8 +196,8 @@ async def test_a_second_start_and_one_for_fixed_times_are_refused_and_change_not
     given = InstallSeries(signed=other[0], seed=other[1], orders=(start_of(network, other[0], START + 300),))
     with pytest.raises(PeerRefusalError):
         await helper.install_series(ALPHA, given)
-    assert network.core(1).context.series[signed.series.series_id].series.schedule == before
-    assert installed.series.schedule == before
+    assert network.core(1).context.series[signed.series.series_id].asked.schedule == before
+    assert installed.asked.schedule == before
     await network.stop_all()
 
 
@@ -217,20 +218,25 @@ async def test_a_leader_put_back_from_before_the_start_adopts_the_start_that_oth
     await settle_restored(context, ReleaseSteps(context))
     again = await install_series(context, signed, seed)
 
-    assert again.series.schedule == first.series.schedule
+    assert again.asked.schedule == first.asked.schedule
     assert again.orders == first.orders
     await network.stop_all()
+
+
+async def cost(context: Context, asked: InstalledSeries) -> Cost:
+    charged = Charged(asked.series_id, asked.asked.schedule.windows, asked.was_withdrawn)
+    return (await context.store.costs([charged]))[0]
 
 
 async def test_what_is_stopped_before_its_first_window_costs_nothing_and_makes_room() -> None:
     network, signed, seed = await running()
     context = network.core(0).context
     installed = await install_series(context, signed, seed)
-    assert not await costs_nothing(context, installed)
+    assert await cost(context, installed) is Cost.OPEN
 
     await take_own_order(context, stop_of(network, signed.series, 2))
 
-    assert await costs_nothing(context, installed)
+    assert await cost(context, installed) is Cost.NOTHING
     later, seed = network.series(schedule=COUNTED, name="asked right")
     await install_series(context, later, seed)
     await network.stop_all()
