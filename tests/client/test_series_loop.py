@@ -321,6 +321,19 @@ async def test_windows_share_the_sessions_and_take_the_key_that_is_listed_for_th
     assert answered(other, series) == [0, 1]
 
 
+async def test_no_window_is_answered_under_a_key_that_two_aggregators_list(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    names = list(world.sealing_keys)
+    first = world.key_list(names[0])
+    world.offers = [world.offer(series, lists={names[1]: replace(first, aggregator_id=names[1])})]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    await device.answer()
+
+    assert answered(world, series) == []
+
+
 async def test_in_a_private_place_the_answer_is_none_and_the_window_is_answered_all_the_same(tmp_path: Path) -> None:
     world = Deployment()
     series = world.series(mode=Mode.DIRECT, mechanism=None, schedule=replace(world.series().schedule, round_two_s=0))

@@ -11,10 +11,11 @@ import grpc.aio
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
 from fleetcount_protocol.messages import SeriesQuery, TaskState
-from fleetcount_protocol.wire.device import INSTALMENTS, RELEASE_QUERY, SESSION_REQUESTS
+from fleetcount_protocol.wire.device import RELEASE_QUERY, SESSION_REQUESTS
+from fleetcount_protocol.wire.device_columns import UPLOAD, Upload
 from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
 
 from tests.support.deployment import Deployed
@@ -65,7 +66,7 @@ def nested(depth: int) -> bytes:
     return data
 
 
-GOLDEN_UPLOAD = INSTALMENTS.encode((instalment(),))
+GOLDEN_UPLOAD = UPLOAD.encode(Upload.of(AggregatorId("alpha"), [instalment()]))
 GOLDEN_SESSIONS = SESSION_REQUESTS.encode((session_request(),))
 
 BROKEN: dict[str, Callable[[bytes], bytes]] = {
@@ -170,7 +171,7 @@ async def test_only_certificates_of_the_right_authority_get_in(target: Deployed)
 async def test_an_aggregator_may_not_lead_what_another_one_leads(target: Deployed) -> None:
     from fleetcount_aggregator.peers import PeerRefusalError
     from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
-    from fleetcount_protocol.ids import AggregatorId, Digest
+    from fleetcount_protocol.ids import Digest
     from fleetcount_protocol.messages import AbortTask, CommitQuery
 
     task = target.ask(4)

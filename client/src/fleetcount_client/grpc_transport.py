@@ -33,14 +33,12 @@ from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_protocol.v1.device_pb2 import ListSeriesResponse
 from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER, RETRY_TRAILER
 from fleetcount_protocol.wire.device import (
-    INSTALMENT_REPLIES,
-    INSTALMENTS,
     RELEASE_ANSWER,
     RELEASE_QUERY,
     SESSION_REPLIES,
     SESSION_REQUESTS,
-    batches,
 )
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, batches
 from fleetcount_protocol.wire.series import SERIES_LIST_QUERY, SERIES_OFFER
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.lost_reasons import call_reason
@@ -197,9 +195,9 @@ class GrpcTransport:
         """Send instalments in as few batches as fit, on one stream; one answer an instalment, in order."""
         aggregator = task.aggregators[position]
         route = self._route(aggregator.aggregator_id, aggregator.grpc_endpoint)
-        groups = list(batches(instalments))
-        answers = await _answered(aggregator.grpc_endpoint, self._stream(route, groups))
-        replies = tuple(reply for data in answers for reply in INSTALMENT_REPLIES.decode(data))
+        uploads = list(batches(aggregator.aggregator_id, instalments))
+        answers = await _answered(aggregator.grpc_endpoint, self._stream(route, uploads))
+        replies = tuple(reply for data in answers for reply in UPLOAD_ANSWER.decode(data).replies())
         if [_name(reply) for reply in replies] != [_name(instalment) for instalment in instalments]:
             raise DecodeError(f"{len(replies)} replies do not answer {len(instalments)} instalments")
         return replies
@@ -232,16 +230,16 @@ class GrpcTransport:
         for channel in channels.values():
             await channel.close()
 
-    async def _stream(self, route: _Route, groups: Sequence[tuple[Instalment, ...]]) -> list[bytes]:
-        """Send every group on one stream, the next while earlier answers are awaited; return the answers, in order."""
+    async def _stream(self, route: _Route, uploads: Sequence[Upload]) -> list[bytes]:
+        """Send every upload on one stream, the next while earlier answers are awaited; return the answers, in order."""
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = route.channel.stream_stream(_SERVICE + "Upload")
         call = method(timeout=self._call_timeout_s, metadata=route.metadata)
         free = asyncio.Semaphore(_UNANSWERED)
 
         async def write() -> None:
-            for group in groups:
+            for upload in uploads:
                 await free.acquire()
-                await call.write(INSTALMENTS.encode(group))
+                await call.write(UPLOAD.encode(upload))
             await call.done_writing()
 
         writer = asyncio.create_task(write())

@@ -18,7 +18,7 @@ from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.messages import SeriesOffer
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.series.key_list import key_for
+from fleetcount_protocol.series.key_list import check_distinct_keys, key_for
 from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Aggregator, Task
@@ -93,12 +93,13 @@ class KnownSeries:
         """Return the aggregators with the sealing key of each that is valid over a window.
 
         Raises:
-            TaskError: an aggregator has listed no such key.
+            TaskError: an aggregator has listed no such key, or two list the same one.
         """
         lists = {one.key_list.aggregator_id: one.key_list for one in self.offer.key_lists}
         missing = next((one.aggregator_id for one in task.aggregators if one.aggregator_id not in lists), None)
         if missing is not None:
             raise TaskError(f"no key list of {missing} is known")
+        check_distinct_keys(lists.values())
         opens, closes = task.round_one_opens, task.round_two_closes
         return tuple(
             replace(one, hpke_keys=(key_for(lists[one.aggregator_id], opens, closes),)) for one in task.aggregators

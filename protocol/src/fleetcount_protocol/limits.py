@@ -94,7 +94,7 @@ ED25519_SIGNATURE_BYTES: Final = 64
 
 # Series.
 MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
-"""A window's task has 22 bytes more than its series."""
+"""A window's task has 21 bytes more than its series."""
 MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
 MAX_DRILL_DOWN_LEVELS: Final = 8
 MAX_SERIES: Final = 4_096
@@ -127,6 +127,7 @@ MAX_KEPT_TASK_KEYS: Final = 64
 # Reports.
 AES_GCM_TAG_BYTES: Final = 16
 MAX_INSTALMENT_BYTES: Final = 256 * KIB
+"""An upload of one instalment, as it is published on a report topic."""
 MAX_CIPHERTEXT_BYTES: Final = 200 * KIB
 """The longest share part: 4,096 explicit words for each round, three proofs, blind and tag stay far below."""
 MAX_PUBLIC_SHARE_BYTES: Final = 32 * MAX_AGGREGATORS

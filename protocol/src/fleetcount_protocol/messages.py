@@ -18,6 +18,7 @@ from fleetcount_protocol.series.orders import SignedOrder
 from fleetcount_protocol.series.series import SignedSeries
 
 __all__ = [
+    "X509_CREDENTIAL",
     "AbortTask",
     "BatchDecision",
     "BatchProposal",
@@ -63,26 +64,33 @@ class TaskState(enum.Enum):
     ABORTED = "aborted"
 
 
-SESSION_LABEL: Final = b"FCSESS02"
+SESSION_LABEL: Final = b"FCSESS03"
+X509_CREDENTIAL: Final = b"\x01"
+"""The kind byte of a credential that is a certificate. Kind 2 is reserved, and refused like every other."""
 INSTALMENT_LABEL: Final = b"fleetcount v2 instalment"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest:
-    """A device opens a session with one aggregator (docs/wire.md, "Session").
+    """A sender opens a session with one aggregator (docs/wire.md, "Session").
 
     `sealed_secret` is HPKE(encapsulated key || ciphertext) of 32 random bytes; `ephemeral_key` an X25519 public key of
-    this request alone, 32 bytes; `certificate` the device's X.509 leaf in DER; `expiry` Unix seconds; `signature` ECDSA
-    P-256 over SHA-256 of `signed_bytes`, DER.
+    this request alone, 32 bytes; `credential` a byte that names its kind, 1, and the sender's X.509 leaf in DER;
+    `expiry` Unix seconds; `signature` ECDSA P-256 over SHA-256 of `signed_bytes`, DER.
     """
 
     aggregator_id: AggregatorId
     key_id: int
     sealed_secret: bytes
     ephemeral_key: bytes
-    certificate: bytes
+    credential: bytes
     expiry: int
     signature: bytes
+
+    @property
+    def certificate(self) -> bytes:
+        """The sender's certificate in DER."""
+        return self.credential[len(X509_CREDENTIAL) :]
 
     @cached_property
     def session_id(self) -> SessionId:
@@ -105,7 +113,7 @@ class SessionRequest:
                     uint(self.expiry, 8),
                     sized(self.sealed_secret, 2),
                     sized(self.ephemeral_key, 2),
-                    sized(self.certificate, 2),
+                    sized(self.credential, 2),
                 )
             )
         except ValueError as error:

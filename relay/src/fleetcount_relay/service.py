@@ -15,11 +15,10 @@ from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.errors import DecodeError, PeerProblem, RejectReason
 from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER, RETRY_TRAILER
 from fleetcount_protocol.wire.device_columns import (
-    InstalmentColumns,
-    ReplyColumns,
-    read_instalments,
-    split_entries,
-    write_replies,
+    UPLOAD,
+    UPLOAD_ANSWER,
+    InstalmentReplyColumns,
+    UploadAnswer,
 )
 from fleetcount_transport.admission.admission import Admission, BusyError
 from fleetcount_transport.admission.front import Front
@@ -126,15 +125,16 @@ class RelayShell:
         await in_order(requests, pass_on, deliver, _BATCHES_IN_FLIGHT, call.idle_s)
 
     async def _pass_on(self, forwarder: Forwarder, call: Call, request: bytes) -> bytes:
-        batch = read_instalments(request)
+        upload = UPLOAD.decode(request)
         try:
             with call.hold(len(request)), self._metrics.in_memory(len(request)):
-                answers = b"".join(await forwarder.send(split_entries(request)))
+                answers = await forwarder.send(upload.runs)
         except BusyError:
-            return write_replies(map(_busy, batch))
-        for columns in batch:
-            self._carried.note(columns.task_id, forwarder.aggregator_id)
-        return answers
+            answers = [InstalmentReplyColumns.refused(run, RejectReason.BUSY) for run in upload.runs]
+        else:
+            for run in upload.runs:
+                self._carried.note(run.task_id, forwarder.aggregator_id)
+        return UPLOAD_ANSWER.encode(UploadAnswer(runs=tuple(answers)))
 
     async def _answer(self, answer: Awaitable[bytes], context: _Context) -> bytes:
         """Return an upload's answer; an error becomes a status with a word of a closed list.
@@ -152,10 +152,3 @@ class RelayShell:
             log.error("call_failed", error=type(error).__name__)
             await context.abort(grpc.StatusCode.INTERNAL, "internal")
         raise AssertionError("context.abort always raises")
-
-
-def _busy(columns: InstalmentColumns) -> ReplyColumns:
-    count = len(columns)
-    return ReplyColumns(
-        instalments=columns, reasons=[RejectReason.BUSY] * count, digests=[b""] * count, macs=[b""] * count
-    )

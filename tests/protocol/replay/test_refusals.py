@@ -68,12 +68,6 @@ WITHOUT_BYTES = {
         "DecodeError('a chunk of a set follows the last one')",
         "DecodeError('the chunks of a set name two tasks')",
     },
-    # Of messages that the RPC library has parsed before.
-    "protocol/wire/strict.py": {
-        "DecodeError(f'{self.name} has {size} bytes",
-        "DecodeError(f'{self.name} holds unknown fields')",
-        "DecodeError(f'{self.name} holds a value out of its range')",
-    },
     # The layout has no place for it, or another rule comes before: they hold for who makes a task.
     "protocol/messages.py": {"DecodeError(f'session request: {error}')"},
     "protocol/release/record.py": {"DecodeError('record is not in its canonical form')"},

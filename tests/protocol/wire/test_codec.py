@@ -90,7 +90,7 @@ def test_what_is_not_there_is_an_empty_field() -> None:
 
 def test_rows_are_tuples_in_the_order_of_their_fields() -> None:
     whole: Bounds = {Status: {**STATUS_BOUNDS, "state": Label(1, 9), "set_digest": Size(0, 32, 4)}}
-    codec = message("status", peer_pb2.GetStatusResponse, Status, whole, 1_000, 2)
+    codec = message("status", peer_pb2.GetStatusResponse, Status, whole, 1_000)
     rows = ((RejectReason.TOO_LATE, 3), (RejectReason.BUSY, 1))
     value = Status(state="a", abort_reason="", set_digest=bytes(8), rejections=rows, ledger_rows=99)
     good = codec.to_pb(value)
@@ -99,7 +99,7 @@ def test_rows_are_tuples_in_the_order_of_their_fields() -> None:
     for change, words in (
         ({"ledger_rows": 100}, "ledger rows is 100, allowed: 0 to 99"),
         ({"set_digest": bytes(7)}, "set digest has 7 bytes, not a multiple of 4"),
-        ({"rejections": [*good.rejections, *good.rejections]}, "4 rejections, not 0 to 2"),
+        ({"rejections": [*good.rejections, *good.rejections]}, "more than 2 rejections"),
         ({"rejections": [peer_pb2.RejectionCount(reason=99)]}, "99 is no reject reason, allowed: 1, 2, "),
     ):
         changed = peer_pb2.GetStatusResponse(state="a", set_digest=bytes(8))
@@ -125,10 +125,10 @@ def test_parts_are_counted_before_one_is_read() -> None:
     def never(_: object) -> bytes:
         raise AssertionError("a part was read")
 
-    part: Shape[bytes, device_pb2.SessionReply] = Shape(lambda raw: device_pb2.SessionReply(session_id=raw), never)
-    codec = single("replies", device_pb2.OpenSessionsResponse, tuple[bytes, ...], 1_000, Count(0, 1, part), 9)
+    part: Shape[bytes, device_pb2.SessionReply] = Shape(device_pb2.SessionReply, lambda raw: {"session_id": raw}, never)
+    codec = single("replies", device_pb2.OpenSessionsResponse, tuple[bytes, ...], 1_000, Count(0, 1, part))
 
-    refused(codec, codec.to_pb((b"a", b"b")), "2 replies, not 0 to 1")
+    refused(codec, codec.to_pb((b"a", b"b")), "more than 1 replies")
 
 
 def test_two_spellings_of_one_value_do_not_pass_the_comparison() -> None:

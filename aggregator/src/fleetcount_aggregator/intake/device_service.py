@@ -5,8 +5,8 @@ Answers from the aggregator's own state; decides nothing itself.
 
 from collections.abc import Sequence
 
-from fleetcount_protocol.errors import PeerError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.errors import PeerError, PeerProblem
+from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.limits import (
     MAX_ORDER_BYTES,
     MAX_SERIES_LIST_BYTES,
@@ -22,13 +22,14 @@ from fleetcount_protocol.messages import (
     SessionReply,
     SessionRequest,
 )
-from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
+from fleetcount_protocol.wire.device_columns import Upload, UploadAnswer
 from fleetcount_transport.admission.identity import Identity
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.intake.intake import Intake
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.tasks.key_lists import key_lists_of
 from fleetcount_aggregator.tasks.series_notes import is_spread
@@ -95,13 +96,27 @@ class DeviceService:
         """Take instalments; one answer an instalment, in order, after the commit."""
         return tuple(await self._intake.upload(instalments))
 
-    async def take(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
-        """Take a batch of instalments as columns; one answer an instalment, in order, after the commit."""
-        return await self._intake.take(batch)
+    async def take(self, upload: Upload) -> UploadAnswer:
+        """Take a batch of instalments as columns; one answer an instalment, in order, after the commit.
 
-    def refuse_busy(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
-        """Refuse a batch for which there is no room at present; it may be sent again later."""
-        return self._intake.refuse_busy(batch)
+        Raises:
+            PeerRefusalError: it is for another aggregator.
+        """
+        self._check_own(upload.aggregator_id)
+        return UploadAnswer(runs=tuple(await self._intake.take(upload.runs)))
+
+    def refuse_busy(self, upload: Upload) -> UploadAnswer:
+        """Refuse a batch for which there is no room at present; it may be sent again later.
+
+        Raises:
+            PeerRefusalError: it is for another aggregator.
+        """
+        self._check_own(upload.aggregator_id)
+        return UploadAnswer(runs=tuple(self._intake.refuse_busy(upload.runs)))
+
+    def _check_own(self, aggregator_id: AggregatorId) -> None:
+        if aggregator_id != self._context.aggregator_id:
+            raise PeerRefusalError(PeerProblem.UNKNOWN_AGGREGATOR)
 
     async def release(self, task_id: TaskId) -> ReleaseAnswer:
         """Return a task's state, and its signed record once it is released.

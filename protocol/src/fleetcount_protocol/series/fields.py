@@ -15,7 +15,7 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.task.domain import ValueDomain
 from fleetcount_protocol.task.fields import Aggregator, Mode, Release, UploadStyle
 
-__all__ = ["DAY_S", "Coin", "DrillDown", "Participants", "Schedule", "SeriesFields"]
+__all__ = ["DAY_S", "Admission", "Coin", "DrillDown", "Participants", "Schedule", "SeriesFields"]
 
 DAY_S: Final = 86_400
 """A coin of a day holds for one UTC day, which always has this many seconds of Unix time."""
@@ -34,6 +34,13 @@ class Participants(enum.Enum):
 
     HIDDEN = 1
     NOISED = 2
+
+
+class Admission(enum.Enum):
+    """Who may answer. Number 2 is reserved, and refused like every other."""
+
+    CERTIFICATE = 1
+    """Who opens a session with a certificate of the deployment's authority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +142,4 @@ class SeriesFields:
     aggregators: tuple[Aggregator, ...]
     verify_seed_digest: Digest
     drill_down: DrillDown | None = None
+    admission: Admission = Admission.CERTIFICATE

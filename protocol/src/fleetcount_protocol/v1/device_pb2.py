@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#fleetcount_protocol/v1/device.proto\x12\x16\x66leetcount_protocol.v1\"6\n\x11ListSeriesRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x0c\"2\n\x0cSignedSeries\x12\x0e\n\x06series\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"4\n\rSignedKeyList\x12\x10\n\x08key_list\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"/\n\x0bSignedOrder\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xb2\x01\n\x0bSeriesOffer\x12\x34\n\x06signed\x18\x01 \x01(\x0b\x32$.fleetcount_protocol.v1.SignedSeries\x12\x38\n\tkey_lists\x18\x02 \x03(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList\x12\x33\n\x06orders\x18\x03 \x03(\x0b\x32#.fleetcount_protocol.v1.SignedOrder\"W\n\x12ListSeriesResponse\x12\x33\n\x06offers\x18\x01 \x03(\x0b\x32#.fleetcount_protocol.v1.SeriesOffer\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x9d\x01\n\x0eSessionRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\r\x12\x15\n\rsealed_secret\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x04 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x12\x15\n\rephemeral_key\x18\x07 \x01(\x0c\"O\n\x13OpenSessionsRequest\x12\x38\n\x08requests\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.SessionRequest\"o\n\x0cSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\r\x12\x15\n\rephemeral_key\x18\x04 \x01(\x0c\x12\x14\n\x0c\x63onfirmation\x18\x05 \x01(\x0c\"M\n\x14OpenSessionsResponse\x12\x35\n\x07replies\x18\x01 \x03(\x0b\x32$.fleetcount_protocol.v1.SessionReply\"\x91\x01\n\nInstalment\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\x12\n\nsession_id\x18\x03 \x01(\x0c\x12\r\n\x05round\x18\x04 \x01(\r\x12\x14\n\x0cpublic_share\x18\x05 \x01(\x0c\x12\x12\n\nciphertext\x18\x06 \x01(\x0c\x12\x12\n\nkey_number\x18\x07 \x01(\x0c\"H\n\rUploadRequest\x12\x37\n\x0binstalments\x18\x01 \x03(\x0b\x32\".fleetcount_protocol.v1.Instalment\"\x85\x01\n\x0fInstalmentReply\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\x12\n\nsession_id\x18\x03 \x01(\x0c\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0e\n\x06reason\x18\x05 \x01(\r\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x0b\n\x03mac\x18\x07 \x01(\x0c\"J\n\x0eUploadResponse\x12\x38\n\x07replies\x18\x01 \x03(\x0b\x32\'.fleetcount_protocol.v1.InstalmentReply\"$\n\x11GetReleaseRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\"]\n\x12GetReleaseResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\x12\n\nsignatures\x18\x04 \x03(\x0c\x32\xa1\x03\n\rDeviceService\x12\x63\n\nListSeries\x12).fleetcount_protocol.v1.ListSeriesRequest\x1a*.fleetcount_protocol.v1.ListSeriesResponse\x12i\n\x0cOpenSessions\x12+.fleetcount_protocol.v1.OpenSessionsRequest\x1a,.fleetcount_protocol.v1.OpenSessionsResponse\x12[\n\x06Upload\x12%.fleetcount_protocol.v1.UploadRequest\x1a&.fleetcount_protocol.v1.UploadResponse(\x01\x30\x01\x12\x63\n\nGetRelease\x12).fleetcount_protocol.v1.GetReleaseRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#fleetcount_protocol/v1/device.proto\x12\x16\x66leetcount_protocol.v1\"6\n\x11ListSeriesRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x0c\"2\n\x0cSignedSeries\x12\x0e\n\x06series\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"4\n\rSignedKeyList\x12\x10\n\x08key_list\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"/\n\x0bSignedOrder\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xb2\x01\n\x0bSeriesOffer\x12\x34\n\x06signed\x18\x01 \x01(\x0b\x32$.fleetcount_protocol.v1.SignedSeries\x12\x38\n\tkey_lists\x18\x02 \x03(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList\x12\x33\n\x06orders\x18\x03 \x03(\x0b\x32#.fleetcount_protocol.v1.SignedOrder\"W\n\x12ListSeriesResponse\x12\x33\n\x06offers\x18\x01 \x03(\x0b\x32#.fleetcount_protocol.v1.SeriesOffer\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x9c\x01\n\x0eSessionRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\r\x12\x15\n\rsealed_secret\x18\x03 \x01(\x0c\x12\x12\n\ncredential\x18\x04 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x12\x15\n\rephemeral_key\x18\x07 \x01(\x0c\"O\n\x13OpenSessionsRequest\x12\x38\n\x08requests\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.SessionRequest\"o\n\x0cSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\r\x12\x15\n\rephemeral_key\x18\x04 \x01(\x0c\x12\x14\n\x0c\x63onfirmation\x18\x05 \x01(\x0c\"M\n\x14OpenSessionsResponse\x12\x35\n\x07replies\x18\x01 \x03(\x0b\x32$.fleetcount_protocol.v1.SessionReply\"\x9d\x01\n\x11InstalmentColumns\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x13\n\x0bkey_numbers\x18\x05 \x01(\x0c\x12\x15\n\rpublic_shares\x18\x06 \x01(\x0c\x12\x13\n\x0b\x63iphertexts\x18\x07 \x01(\x0c\"_\n\rUploadRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x37\n\x04runs\x18\x02 \x03(\x0b\x32).fleetcount_protocol.v1.InstalmentColumns\"\x91\x01\n\x16InstalmentReplyColumns\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x0f\n\x07reasons\x18\x05 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x06 \x01(\x0c\x12\x0c\n\x04macs\x18\x07 \x01(\x0c\"N\n\x0eUploadResponse\x12<\n\x04runs\x18\x01 \x03(\x0b\x32..fleetcount_protocol.v1.InstalmentReplyColumns\"$\n\x11GetReleaseRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\"]\n\x12GetReleaseResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\x12\n\nsignatures\x18\x04 \x03(\x0c\x32\xa1\x03\n\rDeviceService\x12\x63\n\nListSeries\x12).fleetcount_protocol.v1.ListSeriesRequest\x1a*.fleetcount_protocol.v1.ListSeriesResponse\x12i\n\x0cOpenSessions\x12+.fleetcount_protocol.v1.OpenSessionsRequest\x1a,.fleetcount_protocol.v1.OpenSessionsResponse\x12[\n\x06Upload\x12%.fleetcount_protocol.v1.UploadRequest\x1a&.fleetcount_protocol.v1.UploadResponse(\x01\x30\x01\x12\x63\n\nGetRelease\x12).fleetcount_protocol.v1.GetReleaseRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,25 +44,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSERIESRESPONSE']._serialized_start=455
   _globals['_LISTSERIESRESPONSE']._serialized_end=542
   _globals['_SESSIONREQUEST']._serialized_start=545
-  _globals['_SESSIONREQUEST']._serialized_end=702
-  _globals['_OPENSESSIONSREQUEST']._serialized_start=704
-  _globals['_OPENSESSIONSREQUEST']._serialized_end=783
-  _globals['_SESSIONREPLY']._serialized_start=785
-  _globals['_SESSIONREPLY']._serialized_end=896
-  _globals['_OPENSESSIONSRESPONSE']._serialized_start=898
-  _globals['_OPENSESSIONSRESPONSE']._serialized_end=975
-  _globals['_INSTALMENT']._serialized_start=978
-  _globals['_INSTALMENT']._serialized_end=1123
-  _globals['_UPLOADREQUEST']._serialized_start=1125
-  _globals['_UPLOADREQUEST']._serialized_end=1197
-  _globals['_INSTALMENTREPLY']._serialized_start=1200
-  _globals['_INSTALMENTREPLY']._serialized_end=1333
-  _globals['_UPLOADRESPONSE']._serialized_start=1335
-  _globals['_UPLOADRESPONSE']._serialized_end=1409
-  _globals['_GETRELEASEREQUEST']._serialized_start=1411
-  _globals['_GETRELEASEREQUEST']._serialized_end=1447
-  _globals['_GETRELEASERESPONSE']._serialized_start=1449
-  _globals['_GETRELEASERESPONSE']._serialized_end=1542
-  _globals['_DEVICESERVICE']._serialized_start=1545
-  _globals['_DEVICESERVICE']._serialized_end=1962
+  _globals['_SESSIONREQUEST']._serialized_end=701
+  _globals['_OPENSESSIONSREQUEST']._serialized_start=703
+  _globals['_OPENSESSIONSREQUEST']._serialized_end=782
+  _globals['_SESSIONREPLY']._serialized_start=784
+  _globals['_SESSIONREPLY']._serialized_end=895
+  _globals['_OPENSESSIONSRESPONSE']._serialized_start=897
+  _globals['_OPENSESSIONSRESPONSE']._serialized_end=974
+  _globals['_INSTALMENTCOLUMNS']._serialized_start=977
+  _globals['_INSTALMENTCOLUMNS']._serialized_end=1134
+  _globals['_UPLOADREQUEST']._serialized_start=1136
+  _globals['_UPLOADREQUEST']._serialized_end=1231
+  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_start=1234
+  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_end=1379
+  _globals['_UPLOADRESPONSE']._serialized_start=1381
+  _globals['_UPLOADRESPONSE']._serialized_end=1459
+  _globals['_GETRELEASEREQUEST']._serialized_start=1461
+  _globals['_GETRELEASEREQUEST']._serialized_end=1497
+  _globals['_GETRELEASERESPONSE']._serialized_start=1499
+  _globals['_GETRELEASERESPONSE']._serialized_end=1592
+  _globals['_DEVICESERVICE']._serialized_start=1595
+  _globals['_DEVICESERVICE']._serialized_end=2012
 # @@protoc_insertion_point(module_scope)
