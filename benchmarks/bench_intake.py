@@ -38,7 +38,7 @@ from fleetcount_protocol.channel.session import (
 )
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST
-from fleetcount_protocol.messages import Instalment, Receipt, SessionAccepted
+from fleetcount_protocol.messages import Instalment, Receipt, ReleaseQuery, SessionAccepted
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Task
@@ -246,14 +246,14 @@ def ask(deployment: Deployment, number: int) -> Task:
     return window_task(submit_question(deployment, question, SEED).series, 0)
 
 
-async def served(channel: grpc.aio.Channel, tasks: Sequence[Task]) -> None:
+async def served(channel: grpc.aio.Channel, aggregator: AggregatorId, tasks: Sequence[Task]) -> None:
     """Wait until an aggregator knows every task and takes reports for it."""
     method: Any = channel.unary_unary(_SERVICE + "GetRelease")
     async with asyncio.timeout(START_S):
         for task in tasks:
             while True:
                 with contextlib.suppress(grpc.aio.AioRpcError):
-                    await method(RELEASE_QUERY.encode(task.task_id))
+                    await method(RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator, task_id=task.task_id)))
                     break
                 await asyncio.sleep(0.1)
     await asyncio.sleep(max(0.0, tasks[-1].round_one_opens - time.time() + 0.1))
@@ -383,7 +383,7 @@ async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], s
         with echo_server(deployment) as server:
             alone = await call_one_by_one(server, credentials, single, many.calls, 1)
             crowd = await call_one_by_one(server, credentials, single, 4 * many.calls, 32)
-        await served(channel, tasks)
+        await served(channel, aggregator, tasks)
         ours = await upload_all(channel, aggregator, reports, sessions, helper)
     note = f"{len(reports):,} reports of {len(single)} B on {STREAMS} streams, every receipt verified"
     print_rows(ours, alone, crowd, note)

@@ -68,14 +68,16 @@ class GrpcShell:
 
     async def list_series(self, request: bytes, context: Any) -> bytes:
         query = SERIES_LIST_QUERY.decode(request)
-        assert query.deployment == "test"
+        assert (query.aggregator_id, query.deployment) == (self.name, "test")
         offers = {one.signed.series.series_id: one for one in self.world.offers}
         above = [series_id for series_id in sorted(offers) if query.after is None or series_id > query.after]
         listed = tuple(offers[series_id] for series_id in above[: self.listed])
         return SERIES_LIST.encode(SeriesList(offers=listed, more=len(above) > self.listed))
 
     async def release(self, request: bytes, context: Any) -> bytes:
-        task_id = RELEASE_QUERY.decode(request)
+        query = RELEASE_QUERY.decode(request)
+        task_id = query.task_id
+        assert query.aggregator_id == self.name
         if task_id not in self.world.releases:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown task")
         return RELEASE_ANSWER.encode(self.world.releases[task_id])

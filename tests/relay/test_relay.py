@@ -29,7 +29,6 @@ from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason, Sig
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SeriesQuery
 from fleetcount_protocol.task.task import Task
-from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER
 from fleetcount_protocol.wire.device_columns import (
     UPLOAD,
     UPLOAD_ANSWER,
@@ -275,26 +274,26 @@ async def test_malformed_uploads_and_unknown_aggregators_are_refused_and_harm_no
         transport = here.transport(0, relay)
         device = await open_sessions(here, transport, task, 0)
         await here.network.advance_to(task.round_one_opens)
-        good = UPLOAD.encode(Upload.of(AggregatorId("alpha"), device.first(1)[:1]))
+        good, foreign = (
+            UPLOAD.encode(Upload.of(AggregatorId(name), device.first(1)[:1])) for name in ("alpha", "gamma")
+        )
 
-        async def upload(name: str, data: bytes) -> bytes | grpc.StatusCode:
-            channel = transport._route(here.names[0], "x").channel
-            call: Any = channel.unary_stream("/fleetcount_protocol.v1.DeviceService/Upload")(
-                data, metadata=((AGGREGATOR_HEADER, name),)
-            )
+        async def upload(data: bytes) -> bytes | grpc.StatusCode:
+            channel = transport._way(here.names[0], "x")
+            call: Any = channel.unary_stream("/fleetcount_protocol.v1.DeviceService/Upload")(data)
             try:
                 answer = await call.read()
             except grpc.aio.AioRpcError as error:
                 return error.code()
             return answer if isinstance(answer, bytes) else await call.code()
 
-        codes = [await upload("alpha", junk) for junk in (good[:-1], good + b"\x0a\x00", b"\x08\x01", good[1:])]
-        unknown = [await upload(name, good) for name in ("gamma", "", "ALPHA")]
-        answer = await upload("alpha", good)
+        codes = [await upload(junk) for junk in (good[:-1], good + b"\x0a\x00", b"\x08\x01", good[1:])]
+        unknown = await upload(foreign)
+        answer = await upload(good)
         await transport.close()
 
     assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 4
-    assert unknown == [grpc.StatusCode.NOT_FOUND] * 3
+    assert unknown is grpc.StatusCode.NOT_FOUND
     assert isinstance(answer, bytes)
     assert isinstance(UPLOAD_ANSWER.decode(answer).only_one, Receipt)
     assert counted(metrics, "fleetcount_relay_malformed_total") == 4
@@ -555,7 +554,11 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
 
 
 async def test_a_relay_takes_uploads_of_devices_alone() -> None:
-    calls = {"ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test")), "OpenSessions": b"", "Upload": b""}
+    calls = {
+        "ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test")),
+        "OpenSessions": b"",
+        "Upload": b"",
+    }
     async with relayed() as here, running_relay(here) as (endpoint, _):
         reader = device_authority().issue_new(Purpose.READER, "ann")
         authority = here.authority.certificate.public_bytes(Encoding.PEM)
@@ -563,9 +566,7 @@ async def test_a_relay_takes_uploads_of_devices_alone() -> None:
         found: dict[str, grpc.StatusCode] = {}
         async with grpc.aio.secure_channel(endpoint, credentials) as channel:
             for method, query in calls.items():
-                call: Any = channel.unary_stream(f"/fleetcount_protocol.v1.DeviceService/{method}")(
-                    query, metadata=((AGGREGATOR_HEADER, "alpha"),)
-                )
+                call: Any = channel.unary_stream(f"/fleetcount_protocol.v1.DeviceService/{method}")(query)
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     while await call.read() is not grpc.aio.EOF:
                         pass

@@ -55,13 +55,13 @@ def upload(number: int) -> bytes:
 
 async def test_as_many_bytes_are_held_as_allowed_and_the_rest_is_busy() -> None:
     size, way = len(upload(1)), Held()
-    shell = RelayShell({}, RelayMetrics())
+    shell = RelayShell({"alpha": cast("Forwarder", way)}, RelayMetrics())
     room = Admission(AdmissionTable(bytes_in_memory=64 * size, bytes_each=2 * size + size // 2))
     call = Call(Identity(b"device"), None, GrpcDoor(room))
     pass_on = cast("Any", shell)._pass_on
 
     async def send(number: int) -> bytes:
-        return await pass_on(cast("Forwarder", way), call, upload(number))
+        return await pass_on(call, upload(number))
 
     waiting = [asyncio.create_task(send(number)) for number in (1, 2)]
     await asyncio.sleep(0)

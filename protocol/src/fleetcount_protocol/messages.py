@@ -37,6 +37,7 @@ __all__ = [
     "RecordSignature",
     "Refusal",
     "ReleaseAnswer",
+    "ReleaseQuery",
     "SealSet",
     "SeriesAnswer",
     "SeriesList",
@@ -212,6 +213,14 @@ InstalmentReply = Receipt | Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseQuery:
+    """Anybody to aggregator: how a window ended there, or where it stands."""
+
+    aggregator_id: AggregatorId
+    task_id: TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseAnswer:
     """The state of a task; with `released` the canonical record and all signatures, with `aborted` the public reason.
 
@@ -263,6 +272,7 @@ class SeriesOffer:
 class SeriesQuery:
     """Device to aggregator: which series are offered in a deployment, above `after` by id; None asks from the first."""
 
+    aggregator_id: AggregatorId
     deployment: str
     after: SeriesId | None = None
 

@@ -316,7 +316,9 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
 
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = DeviceServiceStub(channel)
-        listed = SERIES_LIST.from_pb(await stub.ListSeries(SERIES_LIST_QUERY.to_pb(SeriesQuery(deployment="test"))))
+        listed = SERIES_LIST.from_pb(
+            await stub.ListSeries(SERIES_LIST_QUERY.to_pb(SeriesQuery(aggregator_id=ALPHA, deployment="test")))
+        )
         call = stub.Upload()
         for _ in range(2):
             await call.write(UPLOAD.to_pb(Upload.of(ALPHA, device.first(0)[:1])))
@@ -324,9 +326,9 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
             assert isinstance(answer, Receipt)
         await call.done_writing()
         with pytest.raises(grpc.aio.AioRpcError) as malformed:
-            await stub.GetRelease(pb.GetReleaseRequest(task_id=b"short"))
+            await stub.GetRelease(pb.GetReleaseRequest(aggregator_id="alpha", task_id=b"short"))
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
-            await stub.GetRelease(pb.GetReleaseRequest(task_id=bytes(32)))
+            await stub.GetRelease(pb.GetReleaseRequest(aggregator_id="alpha", task_id=bytes(32)))
 
     assert [window_task(one.signed.series, 0) for one in listed.offers] == [task]
     assert (malformed.value.code(), malformed.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "malformed")
@@ -423,7 +425,7 @@ async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> Non
     ):
         held = [await here.upload(channel) for channel in (first, second)]
         assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_TASK] * 2
-        query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test"))
+        query = SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=ALPHA, deployment="test"))
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await second.unary_unary(f"{_SERVICE}/ListSeries")(query)
@@ -450,6 +452,8 @@ async def test_a_call_for_another_aggregator_is_refused() -> None:
     assert refusal.value.problem is PeerProblem.UNKNOWN_AGGREGATOR
     with pytest.raises(PeerRefusalError):
         core.service.refuse_busy(upload)
+    with pytest.raises(PeerRefusalError):
+        core.service.series(SeriesQuery(aggregator_id=BETA, deployment="test"))
     assert await core.context.store.rejections(task.task_id) == {}
 
 
@@ -487,7 +491,10 @@ async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_
 
 
 async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> None:
-    reading = {"ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test")), "GetRelease": b""}
+    reading = {
+        "ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=ALPHA, deployment="test")),
+        "GetRelease": b"",
+    }
     calls = {**reading, "OpenSessions": b"", "Upload": b""}
     found: dict[Purpose, set[str]] = {}
     async with DeviceListening(AdmissionTable()) as here:
@@ -512,7 +519,7 @@ async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> Non
 async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> None:
     one = device_authority().issue_device()
     twin = Credential(certificate=twin_of(one.certificate), private_key=one.private_key)
-    query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test"))
+    query = SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=ALPHA, deployment="test"))
     async with (
         DeviceListening(AdmissionTable(calls_each=1)) as here,
         here.channel(one) as first,

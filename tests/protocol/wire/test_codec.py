@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 from fleetcount_protocol.v1 import device_pb2, peer_pb2
 from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Shape, Size, message, shape, single
 
 TASK = TaskId(bytes(range(32)))
 SERIES = SeriesId(bytes(range(32)))
+ALPHA = AggregatorId("alpha")
 STATUS_BOUNDS: dict[str, Any] = {"abort_reason": Label(0, 9), "rejections": Count(0, 2), "ledger_rows": Range(0, 99)}
 
 
@@ -22,6 +23,7 @@ class Abort:
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
+    aggregator_id: AggregatorId
     deployment: str
     after: SeriesId | None = None
 
@@ -81,11 +83,22 @@ def test_fields_correspond_by_name_and_one_of_two_answers_has_some_of_them() -> 
 def test_what_is_not_there_is_an_empty_field() -> None:
     codec = message("query", device_pb2.ListSeriesRequest, Query, {Query: {"deployment": Label(0, 5)}}, 100)
 
-    for value in (Query(deployment="a"), Query(deployment="a", after=SeriesId(bytes(32)))):
+    for value in (
+        Query(aggregator_id=ALPHA, deployment="a"),
+        Query(aggregator_id=ALPHA, deployment="a", after=SeriesId(bytes(32))),
+    ):
         assert codec.decode(codec.encode(value)) == value
-    assert codec.encode(Query(deployment="a")) == b"\x0a\x01a"
-    refused(codec, device_pb2.ListSeriesRequest(deployment="a", after=b"1"), "SeriesId has 1 bytes, not 32")
-    refused(codec, device_pb2.ListSeriesRequest(deployment="abcdef"), "deployment: 'abcdef' has 6 .* not 0 to 5")
+    assert codec.encode(Query(aggregator_id=ALPHA, deployment="a")) == b"\x0a\x05alpha\x12\x01a"
+    refused(
+        codec,
+        device_pb2.ListSeriesRequest(aggregator_id=ALPHA, deployment="a", after=b"1"),
+        "SeriesId has 1 bytes, not 32",
+    )
+    refused(
+        codec,
+        device_pb2.ListSeriesRequest(aggregator_id=ALPHA, deployment="abcdef"),
+        "deployment: 'abcdef' has 6 .* not 0 to 5",
+    )
 
 
 def test_rows_are_tuples_in_the_order_of_their_fields() -> None:
@@ -131,10 +144,20 @@ def test_parts_are_counted_before_one_is_read() -> None:
     refused(codec, codec.to_pb((b"a", b"b")), "more than 1 replies")
 
 
-def test_two_spellings_of_one_value_do_not_pass_the_comparison() -> None:
+def test_a_second_spelling_of_a_value_is_refused() -> None:
     codec = single("abort", peer_pb2.AbortResponse, str, 100, Label(0, 9))
 
     assert codec.decode(b"\x0a\x01a") == "a"
     for other in (b"\x0a\x81\x00a", b"\x0a\x01b\x0a\x01a", b"\x0a\x01a\x10\x01", b"\x0a\x00"):
         with pytest.raises(DecodeError):
             codec.decode(other)
+
+
+def test_fields_out_of_order_are_refused() -> None:
+    codec = message("abort", peer_pb2.AbortRequest, Abort, {Abort: {"reason": Label(1, 9)}}, 100)
+    good = codec.encode(Abort(task_id=TaskId(bytes(range(32))), reason="why"))
+    task, reason = good[:34], good[34:]
+
+    assert codec.decode(task + reason).reason == "why"
+    with pytest.raises(DecodeError, match="out of order"):
+        codec.decode(reason + task)

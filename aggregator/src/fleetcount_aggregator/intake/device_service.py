@@ -55,7 +55,12 @@ class DeviceService:
         self._steps = steps
 
     def series(self, query: SeriesQuery) -> SeriesList:
-        """Return the series that are not over, above the one asked for, as many as one list holds: always one."""
+        """Return the series that are not over, above the one asked for, as many as one list holds: always one.
+
+        Raises:
+            PeerRefusalError: the query is for another aggregator.
+        """
+        self.check_own(query.aggregator_id)
         if query.deployment != self._context.identity.deployment:
             return SeriesList(offers=())
         offers: list[SeriesOffer] = []
@@ -102,7 +107,7 @@ class DeviceService:
         Raises:
             PeerRefusalError: it is for another aggregator.
         """
-        self._check_own(upload.aggregator_id)
+        self.check_own(upload.aggregator_id)
         return UploadAnswer(runs=tuple(await self._intake.take(upload.runs)))
 
     def refuse_busy(self, upload: Upload) -> UploadAnswer:
@@ -111,10 +116,15 @@ class DeviceService:
         Raises:
             PeerRefusalError: it is for another aggregator.
         """
-        self._check_own(upload.aggregator_id)
+        self.check_own(upload.aggregator_id)
         return UploadAnswer(runs=tuple(self._intake.refuse_busy(upload.runs)))
 
-    def _check_own(self, aggregator_id: AggregatorId) -> None:
+    def check_own(self, aggregator_id: AggregatorId) -> None:
+        """Refuse a request that names another aggregator, before any work for it.
+
+        Raises:
+            PeerRefusalError: it does.
+        """
         if aggregator_id != self._context.aggregator_id:
             raise PeerRefusalError(PeerProblem.UNKNOWN_AGGREGATOR)
 

@@ -206,7 +206,9 @@ class DeviceShell:
         """A task's state or record."""
 
         async def work() -> bytes:
-            return RELEASE_ANSWER.encode(await self._service.release(RELEASE_QUERY.decode(request)))
+            query = RELEASE_QUERY.decode(request)
+            self._service.check_own(query.aggregator_id)
+            return RELEASE_ANSWER.encode(await self._service.release(query.task_id))
 
         return await answer_call(call, self._metrics, work)
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#fleetcount_protocol/v1/device.proto\x12\x16\x66leetcount_protocol.v1\"6\n\x11ListSeriesRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x0c\"2\n\x0cSignedSeries\x12\x0e\n\x06series\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"4\n\rSignedKeyList\x12\x10\n\x08key_list\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"/\n\x0bSignedOrder\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xb2\x01\n\x0bSeriesOffer\x12\x34\n\x06signed\x18\x01 \x01(\x0b\x32$.fleetcount_protocol.v1.SignedSeries\x12\x38\n\tkey_lists\x18\x02 \x03(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList\x12\x33\n\x06orders\x18\x03 \x03(\x0b\x32#.fleetcount_protocol.v1.SignedOrder\"W\n\x12ListSeriesResponse\x12\x33\n\x06offers\x18\x01 \x03(\x0b\x32#.fleetcount_protocol.v1.SeriesOffer\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x9c\x01\n\x0eSessionRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\r\x12\x15\n\rsealed_secret\x18\x03 \x01(\x0c\x12\x12\n\ncredential\x18\x04 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x12\x15\n\rephemeral_key\x18\x07 \x01(\x0c\"O\n\x13OpenSessionsRequest\x12\x38\n\x08requests\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.SessionRequest\"o\n\x0cSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\r\x12\x15\n\rephemeral_key\x18\x04 \x01(\x0c\x12\x14\n\x0c\x63onfirmation\x18\x05 \x01(\x0c\"M\n\x14OpenSessionsResponse\x12\x35\n\x07replies\x18\x01 \x03(\x0b\x32$.fleetcount_protocol.v1.SessionReply\"\x9d\x01\n\x11InstalmentColumns\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x13\n\x0bkey_numbers\x18\x05 \x01(\x0c\x12\x15\n\rpublic_shares\x18\x06 \x01(\x0c\x12\x13\n\x0b\x63iphertexts\x18\x07 \x01(\x0c\"_\n\rUploadRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x37\n\x04runs\x18\x02 \x03(\x0b\x32).fleetcount_protocol.v1.InstalmentColumns\"\x91\x01\n\x16InstalmentReplyColumns\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x0f\n\x07reasons\x18\x05 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x06 \x01(\x0c\x12\x0c\n\x04macs\x18\x07 \x01(\x0c\"N\n\x0eUploadResponse\x12<\n\x04runs\x18\x01 \x03(\x0b\x32..fleetcount_protocol.v1.InstalmentReplyColumns\"$\n\x11GetReleaseRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\"]\n\x12GetReleaseResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\x12\n\nsignatures\x18\x04 \x03(\x0c\x32\xa1\x03\n\rDeviceService\x12\x63\n\nListSeries\x12).fleetcount_protocol.v1.ListSeriesRequest\x1a*.fleetcount_protocol.v1.ListSeriesResponse\x12i\n\x0cOpenSessions\x12+.fleetcount_protocol.v1.OpenSessionsRequest\x1a,.fleetcount_protocol.v1.OpenSessionsResponse\x12[\n\x06Upload\x12%.fleetcount_protocol.v1.UploadRequest\x1a&.fleetcount_protocol.v1.UploadResponse(\x01\x30\x01\x12\x63\n\nGetRelease\x12).fleetcount_protocol.v1.GetReleaseRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#fleetcount_protocol/v1/device.proto\x12\x16\x66leetcount_protocol.v1\"M\n\x11ListSeriesRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x12\n\ndeployment\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x0c\"2\n\x0cSignedSeries\x12\x0e\n\x06series\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"4\n\rSignedKeyList\x12\x10\n\x08key_list\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"/\n\x0bSignedOrder\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xb2\x01\n\x0bSeriesOffer\x12\x34\n\x06signed\x18\x01 \x01(\x0b\x32$.fleetcount_protocol.v1.SignedSeries\x12\x38\n\tkey_lists\x18\x02 \x03(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList\x12\x33\n\x06orders\x18\x03 \x03(\x0b\x32#.fleetcount_protocol.v1.SignedOrder\"W\n\x12ListSeriesResponse\x12\x33\n\x06offers\x18\x01 \x03(\x0b\x32#.fleetcount_protocol.v1.SeriesOffer\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x9c\x01\n\x0eSessionRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\r\x12\x15\n\rsealed_secret\x18\x03 \x01(\x0c\x12\x12\n\ncredential\x18\x04 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x12\x15\n\rephemeral_key\x18\x07 \x01(\x0c\"O\n\x13OpenSessionsRequest\x12\x38\n\x08requests\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.SessionRequest\"o\n\x0cSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\r\x12\x15\n\rephemeral_key\x18\x04 \x01(\x0c\x12\x14\n\x0c\x63onfirmation\x18\x05 \x01(\x0c\"M\n\x14OpenSessionsResponse\x12\x35\n\x07replies\x18\x01 \x03(\x0b\x32$.fleetcount_protocol.v1.SessionReply\"\x9d\x01\n\x11InstalmentColumns\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x13\n\x0bkey_numbers\x18\x05 \x01(\x0c\x12\x15\n\rpublic_shares\x18\x06 \x01(\x0c\x12\x13\n\x0b\x63iphertexts\x18\x07 \x01(\x0c\"_\n\rUploadRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x37\n\x04runs\x18\x02 \x03(\x0b\x32).fleetcount_protocol.v1.InstalmentColumns\"\x91\x01\n\x16InstalmentReplyColumns\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x0f\n\x07reasons\x18\x05 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x06 \x01(\x0c\x12\x0c\n\x04macs\x18\x07 \x01(\x0c\"N\n\x0eUploadResponse\x12<\n\x04runs\x18\x01 \x03(\x0b\x32..fleetcount_protocol.v1.InstalmentReplyColumns\";\n\x11GetReleaseRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\x0c\"]\n\x12GetReleaseResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\x12\n\nsignatures\x18\x04 \x03(\x0c\x32\xa1\x03\n\rDeviceService\x12\x63\n\nListSeries\x12).fleetcount_protocol.v1.ListSeriesRequest\x1a*.fleetcount_protocol.v1.ListSeriesResponse\x12i\n\x0cOpenSessions\x12+.fleetcount_protocol.v1.OpenSessionsRequest\x1a,.fleetcount_protocol.v1.OpenSessionsResponse\x12[\n\x06Upload\x12%.fleetcount_protocol.v1.UploadRequest\x1a&.fleetcount_protocol.v1.UploadResponse(\x01\x30\x01\x12\x63\n\nGetRelease\x12).fleetcount_protocol.v1.GetReleaseRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,37 +32,37 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleetcount_protocol.v1.devi
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LISTSERIESREQUEST']._serialized_start=63
-  _globals['_LISTSERIESREQUEST']._serialized_end=117
-  _globals['_SIGNEDSERIES']._serialized_start=119
-  _globals['_SIGNEDSERIES']._serialized_end=169
-  _globals['_SIGNEDKEYLIST']._serialized_start=171
-  _globals['_SIGNEDKEYLIST']._serialized_end=223
-  _globals['_SIGNEDORDER']._serialized_start=225
-  _globals['_SIGNEDORDER']._serialized_end=272
-  _globals['_SERIESOFFER']._serialized_start=275
-  _globals['_SERIESOFFER']._serialized_end=453
-  _globals['_LISTSERIESRESPONSE']._serialized_start=455
-  _globals['_LISTSERIESRESPONSE']._serialized_end=542
-  _globals['_SESSIONREQUEST']._serialized_start=545
-  _globals['_SESSIONREQUEST']._serialized_end=701
-  _globals['_OPENSESSIONSREQUEST']._serialized_start=703
-  _globals['_OPENSESSIONSREQUEST']._serialized_end=782
-  _globals['_SESSIONREPLY']._serialized_start=784
-  _globals['_SESSIONREPLY']._serialized_end=895
-  _globals['_OPENSESSIONSRESPONSE']._serialized_start=897
-  _globals['_OPENSESSIONSRESPONSE']._serialized_end=974
-  _globals['_INSTALMENTCOLUMNS']._serialized_start=977
-  _globals['_INSTALMENTCOLUMNS']._serialized_end=1134
-  _globals['_UPLOADREQUEST']._serialized_start=1136
-  _globals['_UPLOADREQUEST']._serialized_end=1231
-  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_start=1234
-  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_end=1379
-  _globals['_UPLOADRESPONSE']._serialized_start=1381
-  _globals['_UPLOADRESPONSE']._serialized_end=1459
-  _globals['_GETRELEASEREQUEST']._serialized_start=1461
-  _globals['_GETRELEASEREQUEST']._serialized_end=1497
-  _globals['_GETRELEASERESPONSE']._serialized_start=1499
-  _globals['_GETRELEASERESPONSE']._serialized_end=1592
-  _globals['_DEVICESERVICE']._serialized_start=1595
-  _globals['_DEVICESERVICE']._serialized_end=2012
+  _globals['_LISTSERIESREQUEST']._serialized_end=140
+  _globals['_SIGNEDSERIES']._serialized_start=142
+  _globals['_SIGNEDSERIES']._serialized_end=192
+  _globals['_SIGNEDKEYLIST']._serialized_start=194
+  _globals['_SIGNEDKEYLIST']._serialized_end=246
+  _globals['_SIGNEDORDER']._serialized_start=248
+  _globals['_SIGNEDORDER']._serialized_end=295
+  _globals['_SERIESOFFER']._serialized_start=298
+  _globals['_SERIESOFFER']._serialized_end=476
+  _globals['_LISTSERIESRESPONSE']._serialized_start=478
+  _globals['_LISTSERIESRESPONSE']._serialized_end=565
+  _globals['_SESSIONREQUEST']._serialized_start=568
+  _globals['_SESSIONREQUEST']._serialized_end=724
+  _globals['_OPENSESSIONSREQUEST']._serialized_start=726
+  _globals['_OPENSESSIONSREQUEST']._serialized_end=805
+  _globals['_SESSIONREPLY']._serialized_start=807
+  _globals['_SESSIONREPLY']._serialized_end=918
+  _globals['_OPENSESSIONSRESPONSE']._serialized_start=920
+  _globals['_OPENSESSIONSRESPONSE']._serialized_end=997
+  _globals['_INSTALMENTCOLUMNS']._serialized_start=1000
+  _globals['_INSTALMENTCOLUMNS']._serialized_end=1157
+  _globals['_UPLOADREQUEST']._serialized_start=1159
+  _globals['_UPLOADREQUEST']._serialized_end=1254
+  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_start=1257
+  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_end=1402
+  _globals['_UPLOADRESPONSE']._serialized_start=1404
+  _globals['_UPLOADRESPONSE']._serialized_end=1482
+  _globals['_GETRELEASEREQUEST']._serialized_start=1484
+  _globals['_GETRELEASEREQUEST']._serialized_end=1543
+  _globals['_GETRELEASERESPONSE']._serialized_start=1545
+  _globals['_GETRELEASERESPONSE']._serialized_end=1638
+  _globals['_DEVICESERVICE']._serialized_start=1641
+  _globals['_DEVICESERVICE']._serialized_end=2058
 # @@protoc_insertion_point(module_scope)

@@ -25,20 +25,23 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class ListSeriesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    AGGREGATOR_ID_FIELD_NUMBER: _builtins.int
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    aggregator_id: _builtins.str
     deployment: _builtins.str
     after: _builtins.bytes
     """the last series id of the list before, empty at first"""
     def __init__(
         self,
         *,
+        aggregator_id: _builtins.str = ...,
         deployment: _builtins.str = ...,
         after: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "deployment", b"deployment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "aggregator_id", b"aggregator_id", "deployment", b"deployment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -219,7 +222,9 @@ class OpenSessionsRequest(_message.Message):
 
     REQUESTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionRequest]: ...
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionRequest]:
+        """all of one aggregator"""
+
     def __init__(
         self,
         *,
@@ -426,16 +431,19 @@ Global___UploadResponse: _TypeAlias = UploadResponse  # noqa: Y015
 class GetReleaseRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    AGGREGATOR_ID_FIELD_NUMBER: _builtins.int
     TASK_ID_FIELD_NUMBER: _builtins.int
+    aggregator_id: _builtins.str
     task_id: _builtins.bytes
     def __init__(
         self,
         *,
+        aggregator_id: _builtins.str = ...,
         task_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

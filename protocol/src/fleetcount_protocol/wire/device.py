@@ -7,7 +7,6 @@ refuses what is not the one encoding of a message. Uploads are columns (`device_
 from typing import Final
 
 from fleetcount_protocol.channel.session import check_session_request
-from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import (
     ED25519_SIGNATURE_BYTES,
     MAX_AGGREGATORS,
@@ -21,6 +20,7 @@ from fleetcount_protocol.limits import (
 )
 from fleetcount_protocol.messages import (
     ReleaseAnswer,
+    ReleaseQuery,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
@@ -88,7 +88,7 @@ SESSION_REPLIES: Final = single(
 
 # Releases.
 
-RELEASE_QUERY: Final = single("release query", pb.GetReleaseRequest, TaskId, _SMALL_BYTES)
+RELEASE_QUERY: Final = message("release query", pb.GetReleaseRequest, ReleaseQuery, _BOUNDS, _SMALL_BYTES)
 RELEASE_ANSWER: Final = message(
     "release answer", pb.GetReleaseResponse, ReleaseAnswer, _BOUNDS, MAX_RECORD_BYTES + _SMALL_BYTES
 )
