@@ -60,6 +60,7 @@ __all__ = [
     "MIN_AGGREGATORS",
     "MIN_BATCH_SIZE",
     "MIN_OPERATORS",
+    "SESSION_EXPIRY_STEP_S",
     "SESSION_SECRET_BYTES",
     "SET_LEAVES",
     "VERIFY_KEY_BYTES",
@@ -112,6 +113,8 @@ MAX_SERIES_WINDOWS: Final = 2**16
 # Sessions.
 SESSION_SECRET_BYTES: Final = 32
 MAX_SESSION_LIFETIME_S: Final = MAX_TASK_LIFETIME_S
+SESSION_EXPIRY_STEP_S: Final = 3_600
+"""Devices let their sessions end on the hour: an odd second would tell one device's sessions from others'."""
 MAX_CERTIFICATE_BYTES: Final = 4 * KIB
 MAX_SIGNATURE_BYTES: Final = 80
 """A DER signature of P-256 has at most 72 bytes."""
