@@ -343,7 +343,10 @@ def _row(kind: Any, described: Any) -> _Field:
         written = (convert(value) for convert, value in zip(converts, values, strict=True))
         return dict(zip(names, written, strict=True))
 
-    return _Field(write, lambda span: build(parse(span)))
+    def read(span: Span) -> Any:
+        return build(parse(span))
+
+    return _Field(write, read)
 
 
 def _row_of(**values: Any) -> tuple[Any, ...]:
