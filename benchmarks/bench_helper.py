@@ -21,8 +21,7 @@ from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
-from fleetcount_protocol.wire.device import INSTALMENTS, batches
-from fleetcount_protocol.wire.device_columns import read_instalments
+from fleetcount_protocol.wire.device_columns import UPLOAD, batches
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
 from rows import Row, best_cpu_s, quick, report, smoke
 
@@ -60,14 +59,17 @@ def seal_reports(task: Task, count: int) -> Inbox:
         sealed[1].append(
             seal_instalment(secret.task_key, task.task_id, report_id, 2, HELPER, public_share, second[HELPER])
         )
-    encoded = [[INSTALMENTS.encode(group) for group in batches(instalments)] for instalments in sealed]
+    encoded = [
+        [UPLOAD.encode(one) for one in batches(task.aggregators[HELPER].aggregator_id, instalments)]
+        for instalments in sealed
+    ]
     return Inbox((encoded[0], encoded[1]), sessions)
 
 
 def open_round(messages: Sequence[bytes], inbox: Inbox) -> list[tuple[bytes, bytes, bytes]]:
     """Return (report id, public share, part) of one round's instalments; digests and receipts are made as well."""
     found: list[tuple[bytes, bytes, bytes]] = []
-    for columns in (one for message in messages for one in read_instalments(message)):
+    for columns in (one for message in messages for one in UPLOAD.decode(message).runs):
         held = [inbox.sessions[session_id] for session_id in columns.session_ids]
         rows = zip(held, columns.key_numbers, strict=True)
         keys = SessionKeys(

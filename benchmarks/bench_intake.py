@@ -36,20 +36,18 @@ from fleetcount_protocol.channel.session import (
     new_session,
     seal_instalment,
 )
-from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST
-from fleetcount_protocol.messages import Instalment, Receipt, SessionAccepted
+from fleetcount_protocol.messages import Instalment, Receipt, ReleaseQuery, SessionAccepted
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.wire.device import (
-    INSTALMENT_REPLIES,
-    INSTALMENTS,
     RELEASE_QUERY,
     SESSION_REPLIES,
     SESSION_REQUESTS,
-    batches,
 )
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, batches
 from fleetcount_simulator.network.deployments import Deployment, local_plans, write_aggregators
 from fleetcount_simulator.network.parties import submit_question
 from one_window import SEED, draft, once
@@ -248,14 +246,14 @@ def ask(deployment: Deployment, number: int) -> Task:
     return window_task(submit_question(deployment, question, SEED).series, 0)
 
 
-async def served(channel: grpc.aio.Channel, tasks: Sequence[Task]) -> None:
+async def served(channel: grpc.aio.Channel, aggregator: AggregatorId, tasks: Sequence[Task]) -> None:
     """Wait until an aggregator knows every task and takes reports for it."""
     method: Any = channel.unary_unary(_SERVICE + "GetRelease")
     async with asyncio.timeout(START_S):
         for task in tasks:
             while True:
                 with contextlib.suppress(grpc.aio.AioRpcError):
-                    await method(RELEASE_QUERY.encode(task.task_id))
+                    await method(RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator, task_id=task.task_id)))
                     break
                 await asyncio.sleep(0.1)
     await asyncio.sleep(max(0.0, tasks[-1].round_one_opens - time.time() + 0.1))
@@ -347,18 +345,22 @@ async def upload(channel: grpc.aio.Channel, messages: Sequence[bytes]) -> list[b
 
 
 async def upload_all(
-    channel: grpc.aio.Channel, reports: Sequence[Instalment], owners: Sequence[SessionSecret], server: int
+    channel: grpc.aio.Channel,
+    aggregator: AggregatorId,
+    reports: Sequence[Instalment],
+    owners: Sequence[SessionSecret],
+    server: int,
 ) -> Rate:
     """Upload every report over several streams, verify every receipt afterwards, and return the rate."""
-    groups = [list(batches(reports[start::STREAMS])) for start in range(STREAMS)]
-    encoded = [[INSTALMENTS.encode(group) for group in stream] for stream in groups]
+    streams = [reports[start::STREAMS] for start in range(STREAMS)]
+    encoded = [[UPLOAD.encode(one) for one in batches(aggregator, stream)] for stream in streams]
     scheduler = Stopwatch(server)
     answered = await asyncio.gather(*(upload(channel, messages) for messages in encoded))
     rate = scheduler.stop(len(reports))
     secret_of = {secret.session_id: secret for secret in owners}
-    for stream, answers in zip(groups, answered, strict=True):
-        replies = [reply for answer in answers for reply in INSTALMENT_REPLIES.decode(answer)]
-        for instalment, reply in zip((one for group in stream for one in group), replies, strict=True):
+    for stream, answers in zip(streams, answered, strict=True):
+        replies = [reply for answer in answers for reply in UPLOAD_ANSWER.decode(answer).replies()]
+        for instalment, reply in zip(stream, replies, strict=True):
             assert isinstance(reply, Receipt), reply
             check_receipt(secret_of[instalment.session_id], instalment, reply)
     return rate
@@ -366,7 +368,7 @@ async def upload_all(
 
 async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], started: float) -> None:
     """Print the rows of one deployment that runs."""
-    helper = running[HELPER]
+    helper, aggregator = running[HELPER], AggregatorId(deployment.plans[HELPER].aggregator_id)
     device = pem_pair(deployment.authorities.devices.issue_device())
     authority = deployment.authorities.aggregators.certificate.public_bytes(Encoding.PEM)
     credentials = grpc.ssl_channel_credentials(authority, *device)
@@ -376,13 +378,13 @@ async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], s
     async with channel_to_helper(deployment, credentials) as channel:
         opened, sessions = await open_sessions(channel, waiting)
         reports = [one for task in tasks for one in sealed_reports(task, sessions, owners)]
-        single = INSTALMENTS.encode(tuple(reports[:1]))
+        single = UPLOAD.encode(Upload.of(aggregator, reports[:1]))
         await settled(running, started)
         with echo_server(deployment) as server:
             alone = await call_one_by_one(server, credentials, single, many.calls, 1)
             crowd = await call_one_by_one(server, credentials, single, 4 * many.calls, 32)
-        await served(channel, tasks)
-        ours = await upload_all(channel, reports, sessions, helper)
+        await served(channel, aggregator, tasks)
+        ours = await upload_all(channel, aggregator, reports, sessions, helper)
     note = f"{len(reports):,} reports of {len(single)} B on {STREAMS} streams, every receipt verified"
     print_rows(ours, alone, crowd, note)
     report(

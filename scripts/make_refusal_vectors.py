@@ -30,7 +30,8 @@ from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId  # noqa: E402
 from fleetcount_protocol.messages import SessionRequest  # noqa: E402 - path
 from fleetcount_protocol.replay.decoders import decoders  # noqa: E402 - path
 from fleetcount_protocol.replay.refusals import bytes_of, replay_refusals, words_of  # noqa: E402 - path
-from fleetcount_protocol.wire.device import INSTALMENT, SESSION_REQUEST  # noqa: E402 - path
+from fleetcount_protocol.wire.device import SESSION_REQUEST  # noqa: E402 - path
+from fleetcount_protocol.wire.device_columns import UPLOAD, Upload  # noqa: E402 - path
 
 from tests.support import protocol_samples as samples  # noqa: E402 - path
 from tests.support.fuzz_decoders import rule_of, search, seeds  # noqa: E402 - path
@@ -130,7 +131,7 @@ def session_cases() -> Iterator[dict[str, Any]]:
         "a foreign signature": (signed(good, thief), time),
         "another expiry under the old signature": (replace(good, expiry=good.expiry + 1), time),
         "another expiry, signed again": (signed(replace(good, expiry=good.expiry + 1), device), time),
-        "a stolen seal under another certificate": (signed(replace(good, certificate=thief_s), thief), time),
+        "a stolen seal under another certificate": (signed(replace(good, credential=b"\x01" + thief_s), thief), time),
         "a spoilt seal": (signed(replace(good, sealed_secret=spoilt), device), time),
     }
     for purpose in set(certificates.Purpose) - {certificates.Purpose.DEVICE}:
@@ -171,7 +172,7 @@ def report_cases() -> Iterator[dict[str, Any]]:
     for why, (instalment, position) in cases.items():
         case = {
             "why": why,
-            "instalment": INSTALMENT.encode(instalment).hex(),
+            "upload": UPLOAD.encode(Upload.of(AggregatorId("beta"), [instalment])).hex(),
             "session_id": key.session_id.hex(),
             "key_number": key.number,
             "task_key": key.key.hex(),

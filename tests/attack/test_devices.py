@@ -157,7 +157,7 @@ async def test_a_request_under_a_foreign_signature_is_refused(pair: Deployed, ki
     victim, thief = identity_of(pair), identity_of(pair)
     request = asking(pair, victim)
     forged = replace(request, signature=thief.private_key.sign(request.signed_bytes, ec.ECDSA(hashes.SHA256())))
-    renamed = replace(request, certificate=certificates.certificate_der(thief.certificate))
+    renamed = replace(request, credential=b"\x01" + certificates.certificate_der(thief.certificate))
 
     answers = await ask(pair, kind, thief, [forged, renamed])
 

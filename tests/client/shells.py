@@ -16,10 +16,6 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, Crede
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.messages import SeriesList
 from fleetcount_protocol.wire.device import (
-    INSTALMENT,
-    INSTALMENT_REPLIES,
-    INSTALMENT_REPLY,
-    INSTALMENTS,
     RELEASE_ANSWER,
     RELEASE_QUERY,
     SESSION_REPLIES,
@@ -27,6 +23,7 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUEST,
     SESSION_REQUESTS,
 )
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, UploadAnswer
 from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY, SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     TopicKind,
@@ -71,14 +68,16 @@ class GrpcShell:
 
     async def list_series(self, request: bytes, context: Any) -> bytes:
         query = SERIES_LIST_QUERY.decode(request)
-        assert query.deployment == "test"
+        assert (query.aggregator_id, query.deployment) == (self.name, "test")
         offers = {one.signed.series.series_id: one for one in self.world.offers}
         above = [series_id for series_id in sorted(offers) if query.after is None or series_id > query.after]
         listed = tuple(offers[series_id] for series_id in above[: self.listed])
         return SERIES_LIST.encode(SeriesList(offers=listed, more=len(above) > self.listed))
 
     async def release(self, request: bytes, context: Any) -> bytes:
-        task_id = RELEASE_QUERY.decode(request)
+        query = RELEASE_QUERY.decode(request)
+        task_id = query.task_id
+        assert query.aggregator_id == self.name
         if task_id not in self.world.releases:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown task")
         return RELEASE_ANSWER.encode(self.world.releases[task_id])
@@ -91,8 +90,10 @@ class GrpcShell:
         intake = self.world.intakes[self.name]  # type: ignore[index]
         async for batch in stream:
             self.calls += 1
-            replies = [intake.take(self.world.tasks()[one.task_id], one) for one in INSTALMENTS.decode(batch)]
-            yield INSTALMENT_REPLIES.encode(tuple(replies))
+            upload = UPLOAD.decode(batch)
+            assert upload.aggregator_id == self.name
+            replies = [intake.take(self.world.tasks()[one.task_id], one) for one in upload.instalments()]
+            yield UPLOAD_ANSWER.encode(UploadAnswer.of(replies))
 
     def handlers(self) -> grpc.GenericRpcHandler:
         methods: dict[str, Any] = {
@@ -192,9 +193,9 @@ def _answer(world: Deployment, topic: str, payload: bytes) -> tuple[str, bytes]:
     if asked.kind is TopicKind.SESSION:
         request = SESSION_REQUEST.decode(payload)
         return session_reply_topic(*address, request.session_id), SESSION_REPLY.encode(intake.open_session(request))
-    instalment = INSTALMENT.decode(payload)
+    instalment = UPLOAD.decode(payload).only_one
     reply = intake.take(world.tasks()[asked.subject], instalment)
-    return receipt_topic(*address, instalment.session_id), INSTALMENT_REPLY.encode(reply)
+    return receipt_topic(*address, instalment.session_id), UPLOAD_ANSWER.encode(UploadAnswer.of([reply]))
 
 
 def write_private(path: Path, content: bytes) -> Path:

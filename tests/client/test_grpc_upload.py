@@ -16,7 +16,7 @@ from fleetcount_protocol.ids import ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment, Refusal, SeriesList, SeriesOffer
 from fleetcount_protocol.v1.device_pb2 import ListSeriesResponse
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
-from fleetcount_protocol.wire.device_columns import ReplyColumns, read_instalments, write_replies
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, UploadAnswer
 from fleetcount_protocol.wire.series import SERIES_LIST
 from fleetcount_transport.toml_table import ConfigError
 
@@ -27,16 +27,8 @@ Lists = Callable[[bytes, Any], Awaitable[bytes]]
 
 
 def refusals(batch: bytes) -> bytes:
-    columns = read_instalments(batch)
-    return write_replies(
-        ReplyColumns(
-            instalments=one,
-            reasons=[RejectReason.BUSY] * len(one),
-            digests=[b""] * len(one),
-            macs=[b""] * len(one),
-        )
-        for one in columns
-    )
+    runs = (InstalmentReplyColumns.refused(run, RejectReason.BUSY) for run in UPLOAD.decode(batch).runs)
+    return UPLOAD_ANSWER.encode(UploadAnswer(runs=tuple(runs)))
 
 
 @asynccontextmanager

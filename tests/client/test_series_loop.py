@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount_client import sessions
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.panel_coin import coin_of, unit_id
@@ -15,6 +16,7 @@ from fleetcount_client.policy import JoinRule, PolicyRefusal
 from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
 from fleetcount_client.series_rows import SeriesState
 from fleetcount_mechanisms.answers import Relation
+from fleetcount_protocol.limits import SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
@@ -295,8 +297,23 @@ class Counting(MemoryTransport):
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        assert {request.expiry % SESSION_EXPIRY_STEP_S for request in requests} == {0}, "sessions end on the hour"
         self.sessions += len(requests)
         return await super().open_sessions(aggregator, requests)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "needed", "ends", "expiry"),
+    [
+        (7_200, 7_200, 90_000, 7_200),
+        (7_201, 100, 90_000, 10_800),
+        (7_201, 7_201, 90_000, 10_800),
+        (86_400, 3_000, 8_000, 7_200),
+        (86_400, 7_300, 8_000, 8_000),  # The certificate ends within the hour, and the session is needed until then.
+    ],
+)
+def test_a_session_ends_on_the_hour_if_its_certificate_lasts(wanted: int, needed: int, ends: int, expiry: int) -> None:
+    assert sessions._expiry(wanted, needed, ends) == expiry  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_windows_share_the_sessions_and_take_the_key_that_is_listed_for_their_time(tmp_path: Path) -> None:
@@ -319,6 +336,19 @@ async def test_windows_share_the_sessions_and_take_the_key_that_is_listed_for_th
     short = other.device(tmp_path / "short.db", other.transport(), join=AUTO)
     await short.answer()
     assert answered(other, series) == [0, 1]
+
+
+async def test_no_window_is_answered_under_a_key_that_two_aggregators_list(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    names = list(world.sealing_keys)
+    first = world.key_list(names[0])
+    world.offers = [world.offer(series, lists={names[1]: replace(first, aggregator_id=names[1])})]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    await device.answer()
+
+    assert answered(world, series) == []
 
 
 async def test_in_a_private_place_the_answer_is_none_and_the_window_is_answered_all_the_same(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import grpc.aio
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
-from fleetcount_protocol.messages import SeriesQuery, TaskState
-from fleetcount_protocol.wire.device import INSTALMENTS, RELEASE_QUERY, SESSION_REQUESTS
+from fleetcount_protocol.messages import ReleaseQuery, SeriesQuery, TaskState
+from fleetcount_protocol.wire.device import RELEASE_QUERY, SESSION_REQUESTS
+from fleetcount_protocol.wire.device_columns import UPLOAD, Upload
 from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
 
 from tests.support.deployment import Deployed
@@ -65,7 +66,7 @@ def nested(depth: int) -> bytes:
     return data
 
 
-GOLDEN_UPLOAD = INSTALMENTS.encode((instalment(),))
+GOLDEN_UPLOAD = UPLOAD.encode(Upload.of(AggregatorId("alpha"), [instalment()]))
 GOLDEN_SESSIONS = SESSION_REQUESTS.encode((session_request(),))
 
 BROKEN: dict[str, Callable[[bytes], bytes]] = {
@@ -110,7 +111,7 @@ async def test_a_message_too_large_is_refused_before_it_is_read(target: Deployed
         metadata = await status_of(
             channel,
             DEVICE + "ListSeries",
-            SERIES_LIST_QUERY.encode(SeriesQuery(deployment=target.written.name)),
+            SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment=target.written.name)),
             metadata=[("x-filler", "x" * 200_000)],
         )
 
@@ -148,7 +149,7 @@ async def test_only_certificates_of_the_right_authority_get_in(target: Deployed)
         "a stranger's device": credentials(ca, stranger.issue_device()),
         "a stranger's aggregator": credentials(ca, stranger.issue_aggregator("beta", ["127.0.0.1"])),
     }
-    query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment=target.written.name))
+    query = SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment=target.written.name))
     found: dict[str, grpc.StatusCode] = {}
     async with healthy(target):
         for name, one in strangers.items():
@@ -170,7 +171,7 @@ async def test_only_certificates_of_the_right_authority_get_in(target: Deployed)
 async def test_an_aggregator_may_not_lead_what_another_one_leads(target: Deployed) -> None:
     from fleetcount_aggregator.peers import PeerRefusalError
     from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
-    from fleetcount_protocol.ids import AggregatorId, Digest
+    from fleetcount_protocol.ids import Digest
     from fleetcount_protocol.messages import AbortTask, CommitQuery
 
     task = target.ask(4)
@@ -231,7 +232,11 @@ async def abandoned(target: Deployed) -> None:
 
 async def test_a_question_about_a_task_that_is_not_there_is_not_found(target: Deployed) -> None:
     async with healthy(target), target.channel(0) as channel:
-        unknown = await status_of(channel, DEVICE + "GetRelease", RELEASE_QUERY.encode(TaskId(bytes(32))))
+        unknown = await status_of(
+            channel,
+            DEVICE + "GetRelease",
+            RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=AggregatorId("alpha"), task_id=TaskId(bytes(32)))),
+        )
         short = await status_of(channel, DEVICE + "GetRelease", field(1, bytes(31)))
 
     assert unknown is grpc.StatusCode.NOT_FOUND

@@ -19,12 +19,11 @@ from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId, U
 from fleetcount_protocol.limits import MAX_MQTT_PACKET_BYTES
 from fleetcount_protocol.wire import topics
 from fleetcount_protocol.wire.device import (
-    INSTALMENT,
-    INSTALMENT_REPLY,
     RELEASE_ANSWER,
     SESSION_REPLY,
     SESSION_REQUEST,
 )
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.ports import free_ports
@@ -161,7 +160,7 @@ async def test_who_takes_an_outcome_away_leaves_to_slot_0_what_waits_for_it(enro
 def test_the_shipped_files_fit_the_protocol_and_hold_no_comment_behind_a_value() -> None:
     rows = (DEPLOY / "mosquitto.conf").read_text().splitlines()
     settings = dict(row.split(maxsplit=1) for row in rows if row and not row.startswith("#"))
-    messages = (RELEASE_ANSWER, SERIES_OFFER, SESSION_REQUEST, SESSION_REPLY, INSTALMENT, INSTALMENT_REPLY)
+    messages = (RELEASE_ANSWER, SERIES_OFFER, SESSION_REQUEST, SESSION_REPLY, UPLOAD, UPLOAD_ANSWER)
 
     assert [row for row in rows if "#" in row and not row.startswith("#")] == []
     # A broker that takes less cannot keep a record; one that takes more lets a device end an aggregator's connection.

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import SeriesQuery, SessionAccepted
 from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
 
@@ -57,7 +58,9 @@ async def opens(deployment: Deployed, device: DeviceIdentity, within_s: float) -
 async def test_without_descriptors_who_is_connected_is_served_and_who_comes_waits_until_there_are_some(
     target: Deployed, tmp_path: Path
 ) -> None:
-    question = SERIES_LIST_QUERY.encode(SeriesQuery(deployment=target.written.name))
+    question = SERIES_LIST_QUERY.encode(
+        SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment=target.written.name)
+    )
     shed = target.metric(0, SHED)
     comes = identity_of(target)
     async with healthy(target):

@@ -22,7 +22,7 @@ from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.series.derive import window_task, window_verify_key
 from fleetcount_protocol.task.domain import Bins
 from fleetcount_protocol.task.task import Release, ReleaseKind
-from fleetcount_protocol.wire.device import INSTALMENT
+from fleetcount_protocol.wire.device_columns import UPLOAD
 from fleetcount_protocol.wire.topics import parse_topic
 
 from tests.support.broker import RunningBroker
@@ -180,7 +180,7 @@ def assert_sizes_say_nothing(seen: list[tuple[str, bytes]], devices: dict[bytes,
     ciphertexts: dict[tuple[str, int, bytes], set[bytes]] = defaultdict(set)
     for topic, payload in seen:
         if "/report/" in topic and topic.endswith(task):
-            instalment, aggregator = INSTALMENT.decode(payload), parse_topic(topic).aggregator_id
+            instalment, aggregator = UPLOAD.decode(payload).only_one, parse_topic(topic).aggregator_id
             sampled = devices[bytes(instalment.report_id)].coins.sampled
             sizes[aggregator, instalment.round][sampled].add(len(payload))
             ciphertexts[aggregator, instalment.round, bytes(instalment.report_id)].add(instalment.ciphertext)

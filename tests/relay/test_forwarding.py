@@ -2,18 +2,33 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import grpc
 import pytest
-from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId
+from fleetcount_protocol.wire.device_columns import (
+    UPLOAD,
+    UPLOAD_ANSWER,
+    InstalmentColumns,
+    InstalmentReplyColumns,
+    Upload,
+    UploadAnswer,
+)
 from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, UpstreamError
 from fleetcount_relay.metrics import RelayMetrics
 
+from tests.support.protocol_samples import instalment
 from tests.support.told_time import told_time
 
-ONE, TWO = bytes([0x0A, 1, 1]), bytes([0x0A, 1, 2])
-"""Entries of an upload."""
+ALPHA = AggregatorId("alpha")
+ONE, TWO = (Upload.of(ALPHA, [replace(instalment(), report_id=ReportId(bytes([n]) * 16))]).runs[0] for n in (1, 2))
+
+
+def refused(run: InstalmentColumns) -> InstalmentReplyColumns:
+    return InstalmentReplyColumns.refused(run, RejectReason.BUSY)
 
 
 class BrokenChannel:
@@ -24,13 +39,14 @@ class BrokenChannel:
 
 
 class EchoingStream:
-    """A stream on which a batch is its own answer; it never ends by itself."""
+    """A stream on which every instalment is refused as busy; it never ends by itself."""
 
     def __init__(self) -> None:
         self._batches = asyncio.Queue[bytes]()
 
     async def write(self, batch: bytes) -> None:
-        self._batches.put_nowait(batch)
+        answer = UploadAnswer(runs=tuple(map(refused, UPLOAD.decode(batch).runs)))
+        self._batches.put_nowait(UPLOAD_ANSWER.encode(answer))
 
     def read(self) -> Coroutine[Any, Any, bytes]:
         return self._batches.get()
@@ -74,7 +90,7 @@ async def test_who_waits_is_told_and_every_lost_stream_doubles_the_rest_up_to_it
 
     for lost in range(1, 6):
         with pytest.raises(UpstreamError, match="alpha is out of reach"):
-            await asyncio.wait_for(forwarder.send([b"one", b"two"]), 60)
+            await asyncio.wait_for(forwarder.send([ONE, TWO]), 60)
         while len(rests) < lost:
             await asyncio.sleep(0)
 
@@ -97,7 +113,7 @@ async def test_who_comes_while_an_idle_stream_ends_is_carried_by_the_next(turns:
             await asyncio.sleep(0)
         second = await forwarder.send([TWO])
 
-    assert (first, second) == ([ONE], [TWO])
+    assert (first, second) == ([refused(ONE)], [refused(TWO)])
     assert metrics.registry.get_sample_value("fleetcount_relay_stream_failures_total", {"aggregator": "alpha"}) is None
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -115,4 +131,35 @@ async def test_who_waits_when_a_forwarder_is_ended_is_told() -> None:
 
     with pytest.raises(UpstreamError, match="alpha is out of reach"):
         await waiting
+    await asyncio.gather(running, return_exceptions=True)
+
+
+class NotedStream(EchoingStream):
+    """The same, and notes what it was sent."""
+
+    sent: ClassVar[list[bytes]] = []
+
+    async def write(self, batch: bytes) -> None:
+        self.sent.append(batch)
+        await super().write(batch)
+
+
+class NotingChannel(EchoingChannel):
+    def stream_stream(self, _: str) -> type[EchoingStream]:
+        NotedStream.sent.clear()
+        return NotedStream
+
+
+async def test_runs_of_one_shape_travel_as_one_and_every_device_gets_its_own_answers() -> None:
+    upstream = Upstream(aggregator_id=ALPHA, channel=NotingChannel())  # type: ignore[arg-type]  # has its streams
+    forwarder = Forwarder(upstream, RelayMetrics(), ForwardingLimits(linger_s=0.0))
+    other = replace(ONE, task_id=TaskId(bytes(32)))
+    running = asyncio.create_task(forwarder.run())
+
+    answers = await asyncio.gather(*(forwarder.send(runs) for runs in ([ONE, other], [TWO])))
+
+    assert answers == [[refused(ONE), refused(other)], [refused(TWO)]]
+    [sent] = map(UPLOAD.decode, NotedStream.sent)
+    assert (sent.aggregator_id, sorted(map(len, sent.runs))) == (ALPHA, [1, 2])
+    running.cancel()
     await asyncio.gather(running, return_exceptions=True)

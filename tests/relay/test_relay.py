@@ -26,11 +26,16 @@ from fleetcount_protocol.channel.certificates import Purpose, save_certificates,
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason, SignatureError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SeriesQuery
 from fleetcount_protocol.task.task import Task
-from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER
-from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
+from fleetcount_protocol.wire.device_columns import (
+    UPLOAD,
+    UPLOAD_ANSWER,
+    InstalmentColumns,
+    InstalmentReplyColumns,
+    Upload,
+)
 from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
 from fleetcount_relay.app import _load_tls
 from fleetcount_relay.config import load_relay_config
@@ -196,42 +201,42 @@ async def test_a_relay_killed_and_started_again_under_load_loses_and_doubles_not
 class Lying(Forwarder):
     """Keeps what passes and answers as `lie` says."""
 
-    lie: Callable[["Lying", list[bytes]], list[bytes]]
+    lie: Callable[["Lying", list[InstalmentReplyColumns]], list[InstalmentReplyColumns]]
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.seen: list[bytes] = []
+        self.seen: list[InstalmentReplyColumns] = []
 
-    async def send(self, entries: Sequence[bytes]) -> list[bytes]:
-        answers = await super().send(entries)
+    async def send(self, runs: Sequence[InstalmentColumns]) -> list[InstalmentReplyColumns]:
+        answers = await super().send(runs)
         told = type(self).lie(self, answers)
         self.seen += answers
         return told
 
 
-def altered(_: Lying, answers: list[bytes]) -> list[bytes]:
-    return [answer[:-1] + bytes([answer[-1] ^ 1]) for answer in answers]
+def altered(_: Lying, answers: list[InstalmentReplyColumns]) -> list[InstalmentReplyColumns]:
+    return [replace(answer, macs=answer.macs[:-1] + bytes([answer.macs[-1] ^ 1])) for answer in answers]
 
 
-def dropped(_: Lying, answers: list[bytes]) -> list[bytes]:
+def dropped(_: Lying, answers: list[InstalmentReplyColumns]) -> list[InstalmentReplyColumns]:
     return answers[1:]
 
 
-def replayed(relay: Lying, answers: list[bytes]) -> list[bytes]:
+def replayed(relay: Lying, answers: list[InstalmentReplyColumns]) -> list[InstalmentReplyColumns]:
     return relay.seen[:1] * len(answers) if relay.seen else answers
 
 
-def swapped(_: Lying, answers: list[bytes]) -> list[bytes]:
+def swapped(_: Lying, answers: list[InstalmentReplyColumns]) -> list[InstalmentReplyColumns]:
     return answers[::-1]
 
 
-def another_s_mac(relay: Lying, answers: list[bytes]) -> list[bytes]:
-    return [answer[:-32] + relay.seen[0][-32:] if relay.seen else answer for answer in answers]
+def another_s_mac(relay: Lying, answers: list[InstalmentReplyColumns]) -> list[InstalmentReplyColumns]:
+    return [replace(answer, macs=relay.seen[0].macs) if relay.seen else answer for answer in answers]
 
 
 @pytest.mark.parametrize("lie", [altered, dropped, replayed, swapped, another_s_mac])
 async def test_a_relay_that_alters_drops_replays_or_swaps_receipts_is_noticed(
-    lie: Callable[[Lying, list[bytes]], list[bytes]],
+    lie: Callable[[Lying, list[InstalmentReplyColumns]], list[InstalmentReplyColumns]],
 ) -> None:
     liar = type("Liar", (Lying,), {"lie": lie})
     async with relayed() as here, running_relay(here, liar) as (relay, _):
@@ -269,28 +274,28 @@ async def test_malformed_uploads_and_unknown_aggregators_are_refused_and_harm_no
         transport = here.transport(0, relay)
         device = await open_sessions(here, transport, task, 0)
         await here.network.advance_to(task.round_one_opens)
-        good = INSTALMENTS.encode((device.first(1)[0],))
+        good, foreign = (
+            UPLOAD.encode(Upload.of(AggregatorId(name), device.first(1)[:1])) for name in ("alpha", "gamma")
+        )
 
-        async def upload(name: str, data: bytes) -> bytes | grpc.StatusCode:
-            channel = transport._route(here.names[0], "x").channel
-            call: Any = channel.unary_stream("/fleetcount_protocol.v1.DeviceService/Upload")(
-                data, metadata=((AGGREGATOR_HEADER, name),)
-            )
+        async def upload(data: bytes) -> bytes | grpc.StatusCode:
+            channel = transport._way(here.names[0], "x")
+            call: Any = channel.unary_stream("/fleetcount_protocol.v1.DeviceService/Upload")(data)
             try:
                 answer = await call.read()
             except grpc.aio.AioRpcError as error:
                 return error.code()
             return answer if isinstance(answer, bytes) else await call.code()
 
-        codes = [await upload("alpha", junk) for junk in (good[:-1], good + b"\x0a\x00", b"\x08\x01", good[1:])]
-        unknown = [await upload(name, good) for name in ("gamma", "", "ALPHA")]
-        answer = await upload("alpha", good)
+        codes = [await upload(junk) for junk in (good[:-1], good + b"\x0a\x00", b"\x08\x01", good[1:])]
+        unknown = await upload(foreign)
+        answer = await upload(good)
         await transport.close()
 
     assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 4
-    assert unknown == [grpc.StatusCode.NOT_FOUND] * 3
+    assert unknown is grpc.StatusCode.NOT_FOUND
     assert isinstance(answer, bytes)
-    assert isinstance(INSTALMENT_REPLIES.decode(answer)[0], Receipt)
+    assert isinstance(UPLOAD_ANSWER.decode(answer).only_one, Receipt)
     assert counted(metrics, "fleetcount_relay_malformed_total") == 4
     assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 0
 
@@ -549,7 +554,11 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
 
 
 async def test_a_relay_takes_uploads_of_devices_alone() -> None:
-    calls = {"ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test")), "OpenSessions": b"", "Upload": b""}
+    calls = {
+        "ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test")),
+        "OpenSessions": b"",
+        "Upload": b"",
+    }
     async with relayed() as here, running_relay(here) as (endpoint, _):
         reader = device_authority().issue_new(Purpose.READER, "ann")
         authority = here.authority.certificate.public_bytes(Encoding.PEM)
@@ -557,9 +566,7 @@ async def test_a_relay_takes_uploads_of_devices_alone() -> None:
         found: dict[str, grpc.StatusCode] = {}
         async with grpc.aio.secure_channel(endpoint, credentials) as channel:
             for method, query in calls.items():
-                call: Any = channel.unary_stream(f"/fleetcount_protocol.v1.DeviceService/{method}")(
-                    query, metadata=((AGGREGATOR_HEADER, "alpha"),)
-                )
+                call: Any = channel.unary_stream(f"/fleetcount_protocol.v1.DeviceService/{method}")(query)
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     while await call.read() is not grpc.aio.EOF:
                         pass

@@ -1,12 +1,19 @@
 """A relay's memory is counted in the bytes it holds: what does not fit is refused as busy, and room comes back."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment
-from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
+from fleetcount_protocol.wire.device_columns import (
+    UPLOAD,
+    UPLOAD_ANSWER,
+    InstalmentColumns,
+    InstalmentReplyColumns,
+    Upload,
+)
 from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.service import RelayShell
@@ -23,13 +30,14 @@ class Held:
     def __init__(self) -> None:
         self.open = asyncio.Event()
 
-    async def send(self, entries: list[bytes]) -> list[bytes]:
+    async def send(self, runs: Sequence[InstalmentColumns]) -> list[InstalmentReplyColumns]:
         await self.open.wait()
         return []
 
 
 def upload(number: int) -> bytes:
-    return INSTALMENTS.encode(
+    upload = Upload.of(
+        AggregatorId("alpha"),
         [
             Instalment(
                 task_id=TaskId(bytes(32)),
@@ -40,23 +48,24 @@ def upload(number: int) -> bytes:
                 public_share=b"",
                 ciphertext=bytes(100),
             )
-        ]
+        ],
     )
+    return UPLOAD.encode(upload)
 
 
 async def test_as_many_bytes_are_held_as_allowed_and_the_rest_is_busy() -> None:
     size, way = len(upload(1)), Held()
-    shell = RelayShell({}, RelayMetrics())
+    shell = RelayShell({"alpha": cast("Forwarder", way)}, RelayMetrics())
     room = Admission(AdmissionTable(bytes_in_memory=64 * size, bytes_each=2 * size + size // 2))
     call = Call(Identity(b"device"), None, GrpcDoor(room))
     pass_on = cast("Any", shell)._pass_on
 
     async def send(number: int) -> bytes:
-        return await pass_on(cast("Forwarder", way), call, upload(number))
+        return await pass_on(call, upload(number))
 
     waiting = [asyncio.create_task(send(number)) for number in (1, 2)]
     await asyncio.sleep(0)
-    [refused] = INSTALMENT_REPLIES.decode(await asyncio.wait_for(send(3), 60))
+    [refused] = UPLOAD_ANSWER.decode(await asyncio.wait_for(send(3), 60)).replies()
     way.open.set()
     held = await asyncio.gather(*waiting)
     again = await asyncio.wait_for(send(4), 60)

@@ -28,7 +28,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
+from fleetcount_protocol.messages import ReleaseAnswer, ReleaseQuery, TaskState, TaskStatus
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin, Participants, Schedule
 from fleetcount_protocol.series.series import Series
@@ -215,7 +215,8 @@ class Deployed:
     async def release(self, task: Task, position: int = 0) -> ReleaseAnswer:
         """Return what one aggregator answers an analyst."""
         async with self.channel(position) as channel:
-            answer = await DeviceServiceStub(channel).GetRelease(RELEASE_QUERY.to_pb(task.task_id), timeout=10)
+            query = ReleaseQuery(aggregator_id=task.aggregators[position].aggregator_id, task_id=task.task_id)
+            answer = await DeviceServiceStub(channel).GetRelease(RELEASE_QUERY.to_pb(query), timeout=10)
         return RELEASE_ANSWER.from_pb(answer)
 
     # Connections.

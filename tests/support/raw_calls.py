@@ -8,8 +8,10 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import SeriesQuery
 from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
+from fleetcount_simulator.network.deployments import NAMES
 
 from tests.support.deployment import Deployed
 
@@ -50,7 +52,11 @@ async def healthy(pair: Deployed) -> AsyncIterator[Callable[[], float]]:
     for position in range(pair.count):
         async with pair.channel(position) as channel:
             listed = await status_of(
-                channel, DEVICE + "ListSeries", SERIES_LIST_QUERY.encode(SeriesQuery(deployment=pair.written.name))
+                channel,
+                DEVICE + "ListSeries",
+                SERIES_LIST_QUERY.encode(
+                    SeriesQuery(aggregator_id=AggregatorId(NAMES[position]), deployment=pair.written.name)
+                ),
             )
             assert listed is grpc.StatusCode.OK
     grown = [resident_kib(pid) - kib for pid, kib in zip(after, memory, strict=True)]

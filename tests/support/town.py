@@ -120,7 +120,11 @@ class _Transport:
         return self.network.core(position).service
 
     async def list_series(self) -> Any:
-        return self.network.core(0).service.series(SeriesQuery(deployment="test")).offers
+        return (
+            self.network.core(0)
+            .service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test"))
+            .offers
+        )
 
     async def open_sessions(self, aggregator: Aggregator, requests: Any) -> Any:
         return await self._work(self._service(aggregator.aggregator_id).open_sessions(requests))

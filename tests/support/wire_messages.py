@@ -21,6 +21,7 @@ from fleetcount_protocol.messages import (
     RecordSignature,
     Refusal,
     ReleaseAnswer,
+    ReleaseQuery,
     SeriesAnswer,
     SeriesList,
     SeriesOffer,
@@ -41,6 +42,7 @@ from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import peer as peer_codec
 from fleetcount_protocol.wire import peer_shared
 from fleetcount_protocol.wire import series as series_codec
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, Upload, UploadAnswer
 from fleetcount_protocol.wire.strict import WireMessage
 
 from tests.support.protocol_samples import (
@@ -65,7 +67,7 @@ def session_request() -> SessionRequest:
         key_id=3,
         sealed_secret=seed_bytes("sealed", 80),
         ephemeral_key=seed_bytes("ephemeral key"),
-        certificate=seed_bytes("certificate", 300),
+        credential=b"\x01" + seed_bytes("certificate", 300),
         expiry=1_800_086_400,
         signature=seed_bytes("signature", 71),
     )
@@ -108,6 +110,15 @@ def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     refused = SessionRefused(session_id=accepted.session_id, reason=RejectReason.UNKNOWN_KEY)
     receipt = make_receipt(session_secret(), instalment())
     first = instalment(round=1, public_share=b"")
+    both = InstalmentReplyColumns(
+        task_id=receipt.task_id,
+        round=receipt.round,
+        report_ids=2 * receipt.report_id,
+        session_ids=2 * receipt.session_id,
+        reasons=bytes((RejectReason.BUSY.value, 0)),
+        digests=receipt.digest,
+        macs=receipt.mac,
+    )
     released = ReleaseAnswer(state=TaskState.RELEASED, record=seed_bytes("record", 500), signatures=SIGNATURES)
     return {
         "session_request": (codec.SESSION_REQUEST, session_request()),
@@ -115,13 +126,13 @@ def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "session_accepted": (codec.SESSION_REPLY, accepted),
         "session_refused": (codec.SESSION_REPLY, refused),
         "session_replies": (codec.SESSION_REPLIES, (accepted, refused)),
-        "instalment": (codec.INSTALMENT, instalment()),
-        "instalment_round_one": (codec.INSTALMENT, first),
-        "instalments": (codec.INSTALMENTS, (first, instalment(), instalment(round=0))),
-        "receipt": (codec.INSTALMENT_REPLY, receipt),
-        "refusal": (codec.INSTALMENT_REPLY, refusal()),
-        "instalment_replies": (codec.INSTALMENT_REPLIES, (receipt, refusal())),
-        "release_query": (codec.RELEASE_QUERY, TASK),
+        "upload": (UPLOAD, Upload.of(ALPHA, [instalment()])),
+        "upload_round_one": (UPLOAD, Upload.of(ALPHA, [first])),
+        "upload_of_three_runs": (UPLOAD, Upload.of(ALPHA, [first, first, instalment(), instalment(round=0)])),
+        "upload_answer": (UPLOAD_ANSWER, UploadAnswer.of([receipt])),
+        "upload_answer_refused": (UPLOAD_ANSWER, UploadAnswer.of([refusal()])),
+        "upload_answer_of_both": (UPLOAD_ANSWER, UploadAnswer(runs=(both,))),
+        "release_query": (codec.RELEASE_QUERY, ReleaseQuery(aggregator_id=ALPHA, task_id=TASK)),
         "release_answer_collecting": (codec.RELEASE_ANSWER, ReleaseAnswer(state=TaskState.COLLECTING)),
         "release_answer_aborted": (
             codec.RELEASE_ANSWER,
@@ -219,10 +230,10 @@ def series_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "series_list": (series_codec.SERIES_LIST, SeriesList(offers=(offer, bare))),
         "series_list_empty": (series_codec.SERIES_LIST, SeriesList(offers=())),
         "series_list_more": (series_codec.SERIES_LIST, SeriesList(offers=(bare,), more=True)),
-        "series_list_query": (series_codec.SERIES_LIST_QUERY, SeriesQuery(deployment="bologna")),
+        "series_list_query": (series_codec.SERIES_LIST_QUERY, SeriesQuery(aggregator_id=ALPHA, deployment="bologna")),
         "series_list_query_after": (
             series_codec.SERIES_LIST_QUERY,
-            SeriesQuery(deployment="bologna", after=series.series_id),
+            SeriesQuery(aggregator_id=ALPHA, deployment="bologna", after=series.series_id),
         ),
         "install_series": (series_codec.INSTALL_SERIES, install),
         "install_series_answer": (series_codec.INSTALL_SERIES_ANSWER, answer),

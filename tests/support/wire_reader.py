@@ -129,7 +129,6 @@ def _read_task(data: bytes) -> tuple[str, tuple[bytes, ...]]:
     for _ in range(task.number(1)):
         for _ in range(4):
             task.text()
-        task.take(1)
         keys.append(task.take(32))
     task.end()
     return name, tuple(keys)

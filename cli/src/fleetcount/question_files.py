@@ -264,6 +264,7 @@ def describe_question(signed: SignedSeries, width: int, *, explain: bool = False
         *_schedule_lines(series),
         _release_line(series),
         "aggregators: " + "; ".join(who),
+        f"answers are taken from devices with a {series.admission.name.lower()} of the deployment",
         *([] if series.schedule.windows == 1 else [""]),
         *_privacy_lines(series, explain=explain),
     ]

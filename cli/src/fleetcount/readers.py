@@ -210,12 +210,14 @@ class WindowReader:
         """
         import grpc
         import grpc.aio
+        from fleetcount_protocol.messages import ReleaseQuery
         from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 
         best, reached, why = None, False, "no aggregator has a gRPC endpoint"
         for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
             try:
-                data = await channel.unary_unary(_GET_RELEASE)(RELEASE_QUERY.encode(task_id), timeout=TIMEOUT_S)
+                query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator.aggregator_id, task_id=task_id))
+                data = await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 reached = reached or error.code() is grpc.StatusCode.NOT_FOUND
                 why = f"{aggregator.grpc_endpoint}: {call_reason(error)}"
@@ -242,14 +244,17 @@ class WindowReader:
         from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
 
         before = max(0, int.from_bytes(series.series_id) - 1)  # A list begins above what was listed last.
-        query = SERIES_LIST_QUERY.encode(
-            SeriesQuery(deployment=series.deployment, after=SeriesId(before.to_bytes(SeriesId.SIZE)), over=True)
-        )
+        after = SeriesId(before.to_bytes(SeriesId.SIZE))
         found: set[SeriesOrder] = set()
         reached, why = False, "no aggregator has a gRPC endpoint"
         for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
             try:
-                data = await channel.unary_unary(_LIST_SERIES)(query, timeout=TIMEOUT_S)
+                asked = SERIES_LIST_QUERY.encode(
+                    SeriesQuery(
+                        aggregator_id=aggregator.aggregator_id, deployment=series.deployment, after=after, over=True
+                    )
+                )
+                data = await channel.unary_unary(_LIST_SERIES)(asked, timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 why = f"{aggregator.grpc_endpoint}: {call_reason(error)}"
                 continue

@@ -23,6 +23,7 @@ from fleetcount_protocol.messages import (
     Receipt,
     Refusal,
     ReleaseAnswer,
+    ReleaseQuery,
     SeriesOffer,
     SeriesQuery,
     SessionAccepted,
@@ -31,16 +32,14 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_protocol.v1.device_pb2 import ListSeriesResponse
-from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER, RETRY_TRAILER
+from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
 from fleetcount_protocol.wire.device import (
-    INSTALMENT_REPLIES,
-    INSTALMENTS,
     RELEASE_ANSWER,
     RELEASE_QUERY,
     SESSION_REPLIES,
     SESSION_REQUESTS,
-    batches,
 )
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, batches
 from fleetcount_protocol.wire.series import SERIES_LIST_QUERY, SERIES_OFFER
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.lost_reasons import call_reason
@@ -69,14 +68,6 @@ _OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 _ResultT = TypeVar("_ResultT")
-
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """How calls for one aggregator travel: the channel, and the metadata that a relay needs."""
-
-    channel: grpc.aio.Channel
-    metadata: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +100,7 @@ class GrpcTransport:
     asked at every new connection. With `tls` None, which `insecure` must confirm, only endpoints on this machine are
     called.
 
-    With a `relay`, "host:port", every call goes there and names its aggregator in its metadata. The relay's certificate
+    With a `relay`, "host:port", every call goes there; its request names the aggregator. The relay's certificate
     must carry that host; what it carries it can neither read nor change unnoticed (docs/wire.md, "Relay").
 
     `heard` is told of each aggregator that was asked for series: its id, and "" or why it did not answer.
@@ -151,7 +142,7 @@ class GrpcTransport:
         failures: list[str] = []
         for server in self._servers:
             try:
-                offers += await self._series_of(self._route(server.aggregator_id, server.endpoint), server.endpoint)
+                offers += await self._series_of(server)
             except (Unreachable, PeerError) as error:
                 failures.append(str(error))
                 self._heard(server.aggregator_id, str(error))
@@ -161,13 +152,17 @@ class GrpcTransport:
             raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
         return tuple(offers)
 
-    async def _series_of(self, route: _Route, endpoint: str) -> list[SeriesOffer]:
+    async def _series_of(self, server: TaskServer) -> list[SeriesOffer]:
         """Return the series one aggregator offers, list by list, `MAX_SERIES` at most."""
+        endpoint = server.endpoint
+        channel = self._way(server.aggregator_id, endpoint)
         known, read = self._listed.get(endpoint, []), list[_List]()
         after, more = None, True
         while more and sum(len(one.offers) for one in read) < MAX_SERIES:
-            query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment=self._deployment, after=after))
-            answer = await _answered(endpoint, self._ask(route, "ListSeries", query))
+            query = SERIES_LIST_QUERY.encode(
+                SeriesQuery(aggregator_id=server.aggregator_id, deployment=self._deployment, after=after)
+            )
+            answer = await _answered(endpoint, self._ask(channel, "ListSeries", query))
             digest = hashlib.sha256(answer).digest()
             same = next((one for one in known[len(read) : len(read) + 1] if one.digest == digest), None)
             listed = same or _read_series(answer, digest)
@@ -183,9 +178,9 @@ class GrpcTransport:
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
         """Ask one aggregator to open sessions; one answer a request, in order."""
-        route = self._route(aggregator.aggregator_id, aggregator.grpc_endpoint)
+        channel = self._way(aggregator.aggregator_id, aggregator.grpc_endpoint)
         query = SESSION_REQUESTS.encode(tuple(requests))
-        data = await _answered(aggregator.grpc_endpoint, self._ask(route, "OpenSessions", query))
+        data = await _answered(aggregator.grpc_endpoint, self._ask(channel, "OpenSessions", query))
         replies = SESSION_REPLIES.decode(data)
         if [reply.session_id for reply in replies] != [request.session_id for request in requests]:
             raise DecodeError(f"{len(replies)} session replies do not answer {len(requests)} requests")
@@ -196,10 +191,10 @@ class GrpcTransport:
     ) -> tuple[Receipt | Refusal, ...]:
         """Send instalments in as few batches as fit, on one stream; one answer an instalment, in order."""
         aggregator = task.aggregators[position]
-        route = self._route(aggregator.aggregator_id, aggregator.grpc_endpoint)
-        groups = list(batches(instalments))
-        answers = await _answered(aggregator.grpc_endpoint, self._stream(route, groups))
-        replies = tuple(reply for data in answers for reply in INSTALMENT_REPLIES.decode(data))
+        channel = self._way(aggregator.aggregator_id, aggregator.grpc_endpoint)
+        uploads = list(batches(aggregator.aggregator_id, instalments))
+        answers = await _answered(aggregator.grpc_endpoint, self._stream(channel, uploads))
+        replies = tuple(reply for data in answers for reply in UPLOAD_ANSWER.decode(data).replies())
         if [_name(reply) for reply in replies] != [_name(instalment) for instalment in instalments]:
             raise DecodeError(f"{len(replies)} replies do not answer {len(instalments)} instalments")
         return replies
@@ -214,9 +209,11 @@ class GrpcTransport:
         failures: list[str] = []
         for one in task.aggregators:
             try:
-                route = self._route(one.aggregator_id, one.grpc_endpoint)
-                query = RELEASE_QUERY.encode(task.task_id)
-                told = RELEASE_ANSWER.decode(await _answered(one.grpc_endpoint, self._ask(route, "GetRelease", query)))
+                channel = self._way(one.aggregator_id, one.grpc_endpoint)
+                query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=one.aggregator_id, task_id=task.task_id))
+                told = RELEASE_ANSWER.decode(
+                    await _answered(one.grpc_endpoint, self._ask(channel, "GetRelease", query))
+                )
             except (Unreachable, PeerError) as error:
                 failures.append(str(error))
                 continue
@@ -232,16 +229,16 @@ class GrpcTransport:
         for channel in channels.values():
             await channel.close()
 
-    async def _stream(self, route: _Route, groups: Sequence[tuple[Instalment, ...]]) -> list[bytes]:
-        """Send every group on one stream, the next while earlier answers are awaited; return the answers, in order."""
-        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = route.channel.stream_stream(_SERVICE + "Upload")
-        call = method(timeout=self._call_timeout_s, metadata=route.metadata)
+    async def _stream(self, channel: grpc.aio.Channel, uploads: Sequence[Upload]) -> list[bytes]:
+        """Send every upload on one stream, the next while earlier answers are awaited; return the answers, in order."""
+        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(_SERVICE + "Upload")
+        call = method(timeout=self._call_timeout_s)
         free = asyncio.Semaphore(_UNANSWERED)
 
         async def write() -> None:
-            for group in groups:
+            for upload in uploads:
                 await free.acquire()
-                await call.write(INSTALMENTS.encode(group))
+                await call.write(UPLOAD.encode(upload))
             await call.done_writing()
 
         writer = asyncio.create_task(write())
@@ -260,16 +257,17 @@ class GrpcTransport:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
-    async def _ask(self, route: _Route, name: str, query: bytes) -> bytes:
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = route.channel.unary_unary(_SERVICE + name)
-        return await method(query, timeout=self._call_timeout_s, metadata=route.metadata)
+    async def _ask(self, channel: grpc.aio.Channel, name: str, query: bytes) -> bytes:
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_SERVICE + name)
+        return await method(query, timeout=self._call_timeout_s)
 
-    def _route(self, aggregator_id: AggregatorId, endpoint: str) -> _Route:
+    def _way(self, aggregator_id: AggregatorId, endpoint: str) -> grpc.aio.Channel:
+        """Return the channel on which calls for one aggregator travel: its own, or the relay's."""
         if not endpoint:
             raise Unreachable(f"aggregator {aggregator_id} has no gRPC endpoint")
         if self._relay:
-            return _Route(self._channel("", self._relay), ((AGGREGATOR_HEADER, str(aggregator_id)),))
-        return _Route(self._channel(aggregator_id, endpoint))
+            return self._channel("", self._relay)
+        return self._channel(aggregator_id, endpoint)
 
     def _channel(self, expected: str, endpoint: str) -> grpc.aio.Channel:
         """Return the channel to an endpoint whose certificate carries the `expected` name, or its host's if "".

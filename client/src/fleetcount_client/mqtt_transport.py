@@ -31,12 +31,11 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_protocol.wire.device import (
-    INSTALMENT,
-    INSTALMENT_REPLY,
     RELEASE_ANSWER,
     SESSION_REPLY,
     SESSION_REQUEST,
 )
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     TopicKind,
@@ -178,7 +177,7 @@ class MqttTransport:
         waiting = [asyncio.get_running_loop().create_future() for _ in instalments]
         self._receipts.update(zip(map(_name, instalments), waiting, strict=True))
         try:
-            self._send(client, topic, map(INSTALMENT.encode, instalments))
+            self._send(client, topic, (UPLOAD.encode(Upload.of(aggregator_id, [one])) for one in instalments))
             return await self._all(waiting, f"aggregator {aggregator_id} by MQTT")
         finally:
             _drop(waiting)
@@ -248,7 +247,7 @@ class MqttTransport:
         try:
             kind = parse_topic(topic).kind
             if kind is TopicKind.RECEIPT:
-                reply = INSTALMENT_REPLY.decode(payload)
+                reply = UPLOAD_ANSWER.decode(payload).only_one
                 _settle(self._receipts.get(_name(reply)), reply)
             elif kind is TopicKind.SESSION_REPLY:
                 answer = SESSION_REPLY.decode(payload)

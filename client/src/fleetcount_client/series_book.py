@@ -18,7 +18,7 @@ from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.messages import SeriesOffer
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.series.key_list import key_for
+from fleetcount_protocol.series.key_list import check_distinct_keys, key_for
 from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows, started_series
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Aggregator, Task
@@ -93,12 +93,13 @@ class KnownSeries:
         """Return the aggregators with the sealing key of each that is valid over a window.
 
         Raises:
-            TaskError: an aggregator has listed no such key.
+            TaskError: an aggregator has listed no such key, or two list the same one.
         """
         lists = {one.key_list.aggregator_id: one.key_list for one in self.offer.key_lists}
         missing = next((one.aggregator_id for one in task.aggregators if one.aggregator_id not in lists), None)
         if missing is not None:
             raise TaskError(f"no key list of {missing} is known")
+        check_distinct_keys(lists.values())
         opens, closes = task.round_one_opens, task.round_two_closes
         return tuple(
             replace(one, hpke_keys=(key_for(lists[one.aggregator_id], opens, closes),)) for one in task.aggregators
@@ -149,7 +150,7 @@ class SeriesBook:
                 self._trust.check_series(offer.signed)
                 known = self._known_before(series.series_id)
                 merged = KnownSeries(offer=_merged(offer, known, self._trust))
-                series = merged.series
+                series = merged.asked
                 refusal = self._take(merged, known, signals)
             except (TaskError, PeerError) as error:
                 _LOG.info("series %s on offer is not taken: %s", series.series_id, error)
@@ -182,14 +183,14 @@ class SeriesBook:
         """Return the first window of a series as it is known, else as an offer says: what an outcome is named by."""
         known = self._known_before(offer.signed.series.series_id) or KnownSeries(offer=offer)
         try:
-            return _first_window(known.series)
+            return _first_window(known.asked)
         except TaskError:  # The offer's start is not one of the series; what it says is not taken.
             return _first_window(offer.signed.series)
 
     def _take(
         self, merged: KnownSeries, known: KnownSeries | None, signals: Mapping[str, SignalSource] | None
     ) -> PolicyRefusal | None:
-        series_id = merged.series.series_id
+        series_id = merged.asked.series_id
         row = self._rows.get(series_id)
         encoded = SERIES_OFFER.encode(merged.offer)
         now = self._clock.now()
@@ -198,7 +199,7 @@ class SeriesBook:
                 return None
             row = SeriesRow(
                 series_id=series_id,
-                name=merged.series.name,
+                name=merged.asked.name,
                 offer=encoded,
                 state=SeriesState.OFFERED,
                 changed_at=now,

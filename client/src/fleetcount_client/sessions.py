@@ -14,7 +14,7 @@ from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session
 from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, SessionId
-from fleetcount_protocol.limits import MAX_KEY_NUMBER
+from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import SessionAccepted
 from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
@@ -165,8 +165,8 @@ class SessionKeeper:
             ends = int(self._identity.certificate.not_valid_after_utc.timestamp())
             if needed > ends:
                 return RejectReason.BAD_CERTIFICATE  # It ends before the task does: no aggregator would take it.
-            expiry = min(max(int(self._timer.now()) + self._lifetime_s, needed), ends)
-            return await self._open_new(aggregator, expiry, deadline)
+            wanted = max(int(self._timer.now()) + self._lifetime_s, needed)
+            return await self._open_new(aggregator, _expiry(wanted, needed, ends), deadline)
 
     def _reusable(self, aggregator: Aggregator, needed: int) -> OpenSession | None:
         keys = {key.public_key for key in aggregator.hpke_keys}
@@ -208,3 +208,12 @@ class SessionKeeper:
                     return answer.reason
             await self._timer.sleep(min(backoff.next_delay(), max(0.0, deadline - self._timer.now())))
         return None
+
+
+def _expiry(wanted: int, needed: int, ends: int) -> int:
+    """Return when a session ends: on the hour after `wanted`, or on the last one before its certificate ends.
+
+    Only where that is before the session is no longer needed, it ends with the certificate.
+    """
+    hour = min(-(-wanted // SESSION_EXPIRY_STEP_S), ends // SESSION_EXPIRY_STEP_S) * SESSION_EXPIRY_STEP_S
+    return hour if hour >= needed else ends

@@ -111,6 +111,8 @@ class PeerProblem(enum.Enum):
     """The task's windows are still open here, or a step before this one is missing: ask again later."""
     BUSY = "busy"
     UNKNOWN_TASK = "unknown_task"
+    UNKNOWN_AGGREGATOR = "unknown_aggregator"
+    """A device's request names an aggregator that is not here."""
     NOT_LEADER = "not_leader"
     CONFLICT = "conflict"
     """This step was taken with other content before; the first one stands for ever."""

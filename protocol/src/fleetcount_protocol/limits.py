@@ -60,6 +60,7 @@ __all__ = [
     "MIN_AGGREGATORS",
     "MIN_BATCH_SIZE",
     "MIN_OPERATORS",
+    "SESSION_EXPIRY_STEP_S",
     "SESSION_SECRET_BYTES",
     "SET_LEAVES",
     "VERIFY_KEY_BYTES",
@@ -94,7 +95,7 @@ ED25519_SIGNATURE_BYTES: Final = 64
 
 # Series.
 MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
-"""A window's task has at most 21 bytes more than its series."""
+"""A window's task has at most 20 bytes more than its series."""
 MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
 MAX_DRILL_DOWN_LEVELS: Final = 8
 MAX_SERIES: Final = 4_096
@@ -112,6 +113,8 @@ MAX_SERIES_WINDOWS: Final = 2**16
 # Sessions.
 SESSION_SECRET_BYTES: Final = 32
 MAX_SESSION_LIFETIME_S: Final = MAX_TASK_LIFETIME_S
+SESSION_EXPIRY_STEP_S: Final = 3_600
+"""Devices let their sessions end on the hour: an odd second would tell one device's sessions from others'."""
 MAX_CERTIFICATE_BYTES: Final = 4 * KIB
 MAX_SIGNATURE_BYTES: Final = 80
 """A DER signature of P-256 has at most 72 bytes."""
@@ -127,6 +130,7 @@ MAX_KEPT_TASK_KEYS: Final = 64
 # Reports.
 AES_GCM_TAG_BYTES: Final = 16
 MAX_INSTALMENT_BYTES: Final = 256 * KIB
+"""An upload of one instalment, as it is published on a report topic."""
 MAX_CIPHERTEXT_BYTES: Final = 200 * KIB
 """The longest share part: 4,096 explicit words for each round, three proofs, blind and tag stay far below."""
 MAX_PUBLIC_SHARE_BYTES: Final = 32 * MAX_AGGREGATORS

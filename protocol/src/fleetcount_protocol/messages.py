@@ -18,6 +18,7 @@ from fleetcount_protocol.series.orders import SignedOrder
 from fleetcount_protocol.series.series import SignedSeries
 
 __all__ = [
+    "X509_CREDENTIAL",
     "AbortTask",
     "BatchDecision",
     "BatchProposal",
@@ -36,6 +37,7 @@ __all__ = [
     "RecordSignature",
     "Refusal",
     "ReleaseAnswer",
+    "ReleaseQuery",
     "SealSet",
     "SeriesAnswer",
     "SeriesList",
@@ -63,26 +65,33 @@ class TaskState(enum.Enum):
     ABORTED = "aborted"
 
 
-SESSION_LABEL: Final = b"FCSESS02"
+SESSION_LABEL: Final = b"FCSESS03"
+X509_CREDENTIAL: Final = b"\x01"
+"""The kind byte of a credential that is a certificate. Kind 2 is reserved, and refused like every other."""
 INSTALMENT_LABEL: Final = b"fleetcount v2 instalment"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest:
-    """A device opens a session with one aggregator (docs/wire.md, "Session").
+    """A sender opens a session with one aggregator (docs/wire.md, "Session").
 
     `sealed_secret` is HPKE(encapsulated key || ciphertext) of 32 random bytes; `ephemeral_key` an X25519 public key of
-    this request alone, 32 bytes; `certificate` the device's X.509 leaf in DER; `expiry` Unix seconds; `signature` ECDSA
-    P-256 over SHA-256 of `signed_bytes`, DER.
+    this request alone, 32 bytes; `credential` a byte that names its kind, 1, and the sender's X.509 leaf in DER;
+    `expiry` Unix seconds; `signature` ECDSA P-256 over SHA-256 of `signed_bytes`, DER.
     """
 
     aggregator_id: AggregatorId
     key_id: int
     sealed_secret: bytes
     ephemeral_key: bytes
-    certificate: bytes
+    credential: bytes
     expiry: int
     signature: bytes
+
+    @property
+    def certificate(self) -> bytes:
+        """The sender's certificate in DER."""
+        return self.credential[len(X509_CREDENTIAL) :]
 
     @cached_property
     def session_id(self) -> SessionId:
@@ -105,7 +114,7 @@ class SessionRequest:
                     uint(self.expiry, 8),
                     sized(self.sealed_secret, 2),
                     sized(self.ephemeral_key, 2),
-                    sized(self.certificate, 2),
+                    sized(self.credential, 2),
                 )
             )
         except ValueError as error:
@@ -204,6 +213,14 @@ InstalmentReply = Receipt | Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseQuery:
+    """Anybody to aggregator: how a window ended there, or where it stands."""
+
+    aggregator_id: AggregatorId
+    task_id: TaskId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseAnswer:
     """The state of a task; with `released` the canonical record and all signatures, with `aborted` the public reason.
 
@@ -258,6 +275,7 @@ class SeriesQuery:
     `over` asks for those as well whose last window has closed: a reader needs their start to name their windows.
     """
 
+    aggregator_id: AggregatorId
     deployment: str
     after: SeriesId | None = None
     over: bool = False

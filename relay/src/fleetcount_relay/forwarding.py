@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import grpc
@@ -15,7 +16,13 @@ from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_SERIES_LIST_BYTES
 from fleetcount_protocol.wire.call_metadata import CARRIED_HEADER
-from fleetcount_protocol.wire.device_columns import split_entries
+from fleetcount_protocol.wire.device_columns import (
+    UPLOAD,
+    UPLOAD_ANSWER,
+    InstalmentColumns,
+    InstalmentReplyColumns,
+    Upload,
+)
 from fleetcount_transport.logs import log
 from fleetcount_transport.lost_reasons import call_reason
 
@@ -27,8 +34,8 @@ _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 _HEADROOM_BYTES: Final = 65_536
-_SHAPE_BYTES: Final = 38
-"""An entry's tag, length and task id: entries that begin alike are cheapest for the aggregator side by side."""
+_HEAD_BYTES: Final = 64
+"""More than the aggregator's id takes in a message."""
 
 
 class UpstreamError(MachineError):
@@ -60,10 +67,10 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """One instalment and who waits for its answer."""
+    """A run of one device's instalments, and who waits for the answers."""
 
-    entry: bytes
-    answer: "asyncio.Future[bytes]"
+    run: InstalmentColumns
+    answer: "asyncio.Future[InstalmentReplyColumns]"
 
 
 def upstream_options(aggregator_id: AggregatorId) -> list[tuple[str, int | str]]:
@@ -107,8 +114,8 @@ class Forwarder:
         """The aggregator at the other end."""
         return self._upstream.aggregator_id
 
-    async def send(self, entries: Sequence[bytes]) -> list[bytes]:
-        """Return the aggregator's answers to entries of an upload, in order, as it made them.
+    async def send(self, runs: Sequence[InstalmentColumns]) -> list[InstalmentReplyColumns]:
+        """Return the aggregator's answers to the runs of an upload, in order, as it made them.
 
         Raises:
             UpstreamError: it is out of reach, or was before it had answered.
@@ -116,7 +123,7 @@ class Forwarder:
         if self._resting:
             raise UpstreamError(f"{self._upstream.aggregator_id} is out of reach")
         loop = asyncio.get_running_loop()
-        waiting = [_Waiting(entry, loop.create_future()) for entry in entries]
+        waiting = [_Waiting(run, loop.create_future()) for run in runs]
         self._waiting += waiting
         self._arrived.set()
         return await asyncio.gather(*(one.answer for one in waiting))
@@ -219,7 +226,8 @@ class Forwarder:
             await free.acquire()
             group = await self._gather()
             unanswered.append(group)
-            await call.write(b"".join(one.entry for one in group))
+            runs = tuple(InstalmentColumns.joined([one.run for one in alike]) for alike in _by_shape(group))
+            await call.write(UPLOAD.encode(Upload(aggregator_id=self.aggregator_id, runs=runs)))
             sent.release()
 
     async def _read(
@@ -235,13 +243,15 @@ class Forwarder:
                 data = await call.read()
             if not isinstance(data, bytes):
                 raise UpstreamError(f"{self._upstream.aggregator_id} ended the stream")
-            group, answers = unanswered[0], split_entries(data)
-            if len(answers) != len(group):
-                raise UpstreamError(f"{len(answers)} answers to {len(group)} instalments")
+            answers, asked = UPLOAD_ANSWER.decode(data).runs, _by_shape(unanswered[0])
+            counts = [[len(one.run) for one in alike] for alike in asked]
+            if list(map(len, answers)) != list(map(sum, counts)):
+                raise UpstreamError(f"{sum(map(len, answers))} answers to {sum(map(sum, counts))} instalments")
             unanswered.popleft()
-            for one, answer in zip(group, answers, strict=True):
-                if not one.answer.done():
-                    one.answer.set_result(answer)
+            for alike, answer, sizes in zip(asked, answers, counts, strict=True):
+                for one, part in zip(alike, answer.split(sizes), strict=True):
+                    if not one.answer.done():
+                        one.answer.set_result(part)
             self._lost_in_a_row = 0
             self._metrics.answered(self._upstream.aggregator_id)
             free.release()
@@ -262,21 +272,27 @@ class Forwarder:
         """Return the next batch: whatever waits after a short rest, up to what a message holds."""
         while True:
             await self._arrived.wait()
-            if len(self._waiting) < MAX_INSTALMENTS_PER_BATCH:
+            if sum(len(one.run) for one in self._waiting) < MAX_INSTALMENTS_PER_BATCH:
                 await self._pause(self._limits.linger_s)
             group: list[_Waiting] = []
-            size = 0
-            while self._waiting and len(group) < MAX_INSTALMENTS_PER_BATCH:
-                if size + len(self._waiting[0].entry) > MAX_BATCH_BYTES:
+            size, count = _HEAD_BYTES, 0
+            while self._waiting:
+                run = self._waiting[0].run
+                size, count = size + run.most_bytes, count + len(run)
+                if group and (size > MAX_BATCH_BYTES or count > MAX_INSTALMENTS_PER_BATCH):
                     break
                 one = self._waiting.popleft()
                 if not one.answer.done():
                     group.append(one)
-                    size += len(one.entry)
             if not self._waiting:
                 self._arrived.clear()
             if group:
-                return sorted(group, key=lambda one: (len(one.entry), one.entry[:_SHAPE_BYTES]))
+                return sorted(group, key=lambda one: one.run.shape)
+
+
+def _by_shape(group: Sequence[_Waiting]) -> list[list[_Waiting]]:
+    """Return a sorted group in those that travel as one run each."""
+    return [list(alike) for _, alike in groupby(group, key=lambda one: one.run.shape)]
 
 
 async def _end_of(call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:

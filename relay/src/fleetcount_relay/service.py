@@ -1,7 +1,7 @@
-"""The relay towards devices: DeviceService, each call for the aggregator that its metadata names.
+"""The relay towards devices: DeviceService, each call for the aggregator that its request names.
 
-Reads of an upload only where one instalment ends and the next begins, and that every one has its canonical form; never
-what is in it. Holds no session, makes no receipt and stores nothing.
+Reads of a request that it has its canonical form and whom it is for; what is sealed stays so.
+Holds no session, makes no receipt and stores nothing.
 """
 
 import hmac
@@ -12,15 +12,17 @@ from typing import Any, Final
 
 import grpc
 from fleetcount_protocol.channel.certificates import Purpose
-from fleetcount_protocol.errors import DecodeError, PeerProblem, RejectReason
-from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER, RETRY_TRAILER
+from fleetcount_protocol.errors import DecodeError, PeerError, PeerProblem, RejectReason
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
+from fleetcount_protocol.wire.device import RELEASE_QUERY, SESSION_REQUESTS
 from fleetcount_protocol.wire.device_columns import (
-    InstalmentColumns,
-    ReplyColumns,
-    read_instalments,
-    split_entries,
-    write_replies,
+    UPLOAD,
+    UPLOAD_ANSWER,
+    InstalmentReplyColumns,
+    UploadAnswer,
 )
+from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, BusyError
 from fleetcount_transport.admission.front import Front
 from fleetcount_transport.admission.grpc_door import Call, GrpcDoor, certified
@@ -47,13 +49,31 @@ _UNARY: Final = {
 }
 """Whose certificates each call is for: beyond this relay, they count as the relay's."""
 _BATCHES_IN_FLIGHT: Final = 4
-_UNKNOWN_AGGREGATOR: Final = "unknown_aggregator"
 _PASSED_ON: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: PeerProblem.MALFORMED.value,
     grpc.StatusCode.NOT_FOUND: PeerProblem.UNKNOWN_TASK.value,
     grpc.StatusCode.RESOURCE_EXHAUSTED: PeerProblem.BUSY.value,
 }
 """What an aggregator may say of a single call; everything else is "not now"."""
+
+
+class UnknownAggregatorError(PeerError):
+    """A request names an aggregator that is not behind this relay."""
+
+
+def _target_of_sessions(query: bytes) -> AggregatorId:
+    named = {one.aggregator_id for one in SESSION_REQUESTS.decode(query)}
+    if len(named) != 1:
+        raise DecodeError(f"session requests name {len(named)} aggregators, allowed: one")
+    return named.pop()
+
+
+_TARGETS: Final[Mapping[str, Callable[[bytes], AggregatorId]]] = {
+    "ListSeries": lambda query: SERIES_LIST_QUERY.decode(query).aggregator_id,
+    _OPEN_SESSIONS: _target_of_sessions,
+    "GetRelease": lambda query: RELEASE_QUERY.decode(query).aggregator_id,
+}
+"""Which aggregator a request names."""
 
 
 class RelayShell:
@@ -89,18 +109,22 @@ class RelayShell:
         methods["Upload"] = self._door.stream(self._upload, certified(_DEVICES, self._denies))
         return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
-    async def _forwarder(self, call: Call) -> Forwarder:
-        context = call.context
-        named = dict(context.invocation_metadata() or ()).get(AGGREGATOR_HEADER)
-        found = self._forwarders.get(str(named))
+    def _forwarder(self, aggregator_id: AggregatorId) -> Forwarder:
+        found = self._forwarders.get(aggregator_id)
         if found is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, _UNKNOWN_AGGREGATOR)
-            raise AssertionError("context.abort always raises")
+            raise UnknownAggregatorError(f"no aggregator {aggregator_id} behind this relay")
         return found
 
     async def _ask(self, method: str, query: bytes, call: Call) -> bytes:
-        """Pass a single call on, and its answer back, both unread."""
-        forwarder = await self._forwarder(call)
+        """Pass a single call on to the aggregator that it names, and its answer back unread."""
+        try:
+            forwarder = self._forwarder(_TARGETS[method](query))
+        except DecodeError:
+            await call.context.abort(grpc.StatusCode.INVALID_ARGUMENT, PeerProblem.MALFORMED.value)
+            raise AssertionError("context.abort always raises") from None
+        except UnknownAggregatorError:
+            await call.context.abort(grpc.StatusCode.NOT_FOUND, PeerProblem.UNKNOWN_AGGREGATOR.value)
+            raise AssertionError("context.abort always raises") from None
         carried = self._name(call) if method == _OPEN_SESSIONS else ""
         try:
             return await forwarder.ask(method, query, carried)
@@ -117,24 +141,25 @@ class RelayShell:
 
     async def _upload(self, requests: AsyncIterator[bytes], call: Call) -> None:
         """Pass uploads on, mixed with those of other devices, and each its own answers back, in order."""
-        forwarder = await self._forwarder(call)
 
         async def deliver(answer: Awaitable[bytes]) -> None:
             await call.write(await self._answer(answer, call.context))
 
-        pass_on = partial(self._pass_on, forwarder, call)
+        pass_on = partial(self._pass_on, call)
         await in_order(requests, pass_on, deliver, _BATCHES_IN_FLIGHT, call.idle_s)
 
-    async def _pass_on(self, forwarder: Forwarder, call: Call, request: bytes) -> bytes:
-        batch = read_instalments(request)
+    async def _pass_on(self, call: Call, request: bytes) -> bytes:
+        upload = UPLOAD.decode(request)
+        forwarder = self._forwarder(upload.aggregator_id)
         try:
             with call.hold(len(request)), self._metrics.in_memory(len(request)):
-                answers = b"".join(await forwarder.send(split_entries(request)))
+                answers = await forwarder.send(upload.runs)
         except BusyError:
-            return write_replies(map(_busy, batch))
-        for columns in batch:
-            self._carried.note(columns.task_id, forwarder.aggregator_id)
-        return answers
+            answers = [InstalmentReplyColumns.refused(run, RejectReason.BUSY) for run in upload.runs]
+        else:
+            for run in upload.runs:
+                self._carried.note(run.task_id, forwarder.aggregator_id)
+        return UPLOAD_ANSWER.encode(UploadAnswer(runs=tuple(answers)))
 
     async def _answer(self, answer: Awaitable[bytes], context: _Context) -> bytes:
         """Return an upload's answer; an error becomes a status with a word of a closed list.
@@ -146,16 +171,11 @@ class RelayShell:
         except DecodeError:
             self._metrics.malformed()
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, PeerProblem.MALFORMED.value)
+        except UnknownAggregatorError:
+            await context.abort(grpc.StatusCode.NOT_FOUND, PeerProblem.UNKNOWN_AGGREGATOR.value)
         except UpstreamError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, PeerProblem.BUSY.value)
         except Exception as error:
             log.error("call_failed", error=type(error).__name__)
             await context.abort(grpc.StatusCode.INTERNAL, "internal")
         raise AssertionError("context.abort always raises")
-
-
-def _busy(columns: InstalmentColumns) -> ReplyColumns:
-    count = len(columns)
-    return ReplyColumns(
-        instalments=columns, reasons=[RejectReason.BUSY] * count, digests=[b""] * count, macs=[b""] * count
-    )

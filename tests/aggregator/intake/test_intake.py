@@ -138,6 +138,23 @@ async def test_no_receipt_without_a_commit() -> None:
     assert digest is None
 
 
+async def test_a_device_may_open_a_session_for_each_window() -> None:
+    network = Network(2)
+    await network.start_all()
+    tasks = [await network.ask(values=4, name=f"question {number}") for number in range(2)]
+    devices = [TestDevice(network, task, 0) for task in tasks]
+    for device in devices:
+        await device.open_sessions()
+    await network.advance_to(tasks[0].round_one_opens)
+
+    answers = [answer for device in devices for answer in await device.send(device.first(0))]
+    again = TestDevice(network, tasks[0], 0, secrets=devices[1].secrets)
+
+    assert len({answer.session_id for answer in answers}) == 4
+    assert all(isinstance(answer, Receipt) for answer in answers)
+    assert {reason(answer) for answer in await again.send(again.first(0))} == {RejectReason.OVER_QUOTA}
+
+
 async def test_no_receipt_follows_the_end_of_a_certificate() -> None:
     network, task = await start()
     key = ec.generate_private_key(ec.SECP256R1())

@@ -27,8 +27,7 @@ from fleetcount_protocol.channel.session import SessionSecret, new_session, seal
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
-from fleetcount_protocol.wire.device_columns import InstalmentColumns
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentColumns, Upload
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
 from fleetcount_transport.admission.grpc_door import Call, GrpcDoor
@@ -318,14 +317,14 @@ async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(mo
         return await honest(rows)
 
     monkeypatch.setattr(store, "add_instalments", slow)
-    first, second = (INSTALMENTS.encode((device.first(1)[0],)) for device in devices)
+    first, second = (UPLOAD.encode(Upload.of(AggregatorId("alpha"), device.first(1)[:1])) for device in devices)
     waiting = asyncio.create_task(shell._take(call, first))
     await asyncio.sleep(0)
 
-    [refused] = INSTALMENT_REPLIES.decode(await shell._take(call, second))
+    refused = UPLOAD_ANSWER.decode(await shell._take(call, second)).only_one
     release.set()
-    [accepted] = INSTALMENT_REPLIES.decode(await waiting)
-    [later] = INSTALMENT_REPLIES.decode(await shell._take(call, second))
+    accepted = UPLOAD_ANSWER.decode(await waiting).only_one
+    later = UPLOAD_ANSWER.decode(await shell._take(call, second)).only_one
 
     assert isinstance(refused, Refusal)
     assert refused.reason is RejectReason.BUSY

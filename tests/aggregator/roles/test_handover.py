@@ -45,7 +45,8 @@ def order(network: Network, series: Series, number: int, action: OrderAction, wi
 
 def offered(network: Network, position: int = 0) -> tuple[SeriesOffer, ...]:
     """Return what an aggregator offers in its first list."""
-    return network.core(position).service.series(SeriesQuery(deployment="test")).offers
+    own = network.seats[position].aggregator.aggregator_id
+    return network.core(position).service.series(SeriesQuery(aggregator_id=own, deployment="test")).offers
 
 
 async def pass_time(network: Network, seconds: int, step: int = 5) -> None:
@@ -78,7 +79,10 @@ async def test_a_dropped_series_is_handed_to_everybody_and_offered_with_all_key_
     assert before == ()
     [offer] = offered(network)
     assert offer.signed.series == series
-    assert network.core(0).service.series(SeriesQuery(deployment="elsewhere")).offers == ()
+    assert (
+        network.core(0).service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="elsewhere")).offers
+        == ()
+    )
     for listed, described in zip(offer.key_lists, series.aggregators, strict=True):
         verify_key_list(listed, described)
     for position in range(3):
@@ -96,14 +100,16 @@ async def test_more_series_than_one_list_holds_are_offered_in_several_and_none_t
     standing = {(await network.stand(signal=f"Vehicle.Signal{one}")).series_id for one in range(66)}
     service = network.core(0).service
 
-    first = service.series(SeriesQuery(deployment="test"))
+    first = service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test"))
     last = first.offers[-1].signed.series.series_id
-    second = service.series(SeriesQuery(deployment="test", after=last))
+    second = service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test", after=last))
 
     ids = [one.signed.series.series_id for one in (*first.offers, *second.offers)]
     assert ids == sorted(standing)
     assert (len(first.offers), first.more, second.more) == (64, True, False)
-    assert service.series(SeriesQuery(deployment="test", after=ids[-1])).offers == ()
+    assert (
+        service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test", after=ids[-1])).offers == ()
+    )
 
 
 @pytest.mark.parametrize("name", ["series.after_install_store", "series.after_hand_over"])

@@ -44,3 +44,14 @@ async def test_of_two_lists_the_one_issued_later_counts_and_a_forged_one_never()
 
     assert kept == [True, True, False, False]
     assert key_lists_of(context, series) == (own_key_list(context), later)
+
+
+async def test_a_list_with_a_sealing_key_of_another_aggregator_is_refused() -> None:
+    network = Network(2)
+    await network.start_all()
+    series = network.series()[0].series
+    context = network.core(0).context
+    listed = own_key_list(network.core(1).context).key_list
+    copied = replace(listed, issued_at=listed.issued_at + 1, keys=own_key_list(context).key_list.keys)
+
+    assert not keep_key_list(context, series, sign_key_list(copied, network.seats[1].signing_key))

@@ -43,12 +43,11 @@ from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.wire.device import (
-    INSTALMENT,
-    INSTALMENT_REPLY,
     RELEASE_ANSWER,
     SESSION_REPLY,
     SESSION_REQUEST,
 )
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     receipt_topic,
@@ -173,6 +172,10 @@ async def broker_port() -> AsyncIterator[int]:
         process._transport.close()  # type: ignore[attr-defined]  # as above.
 
 
+def published(instalment: Instalment, aggregator_id: AggregatorId = ALPHA) -> bytes:
+    return UPLOAD.encode(Upload.of(aggregator_id, [instalment]))
+
+
 async def next_on(client: "aiomqtt.Client", kind: str) -> bytes:
     """Return the next message of a kind: a retained one may come again at any time."""
     async for message in client.messages:
@@ -208,8 +211,8 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
         for payload in (b"", b"poison", b"\x00" * 1000):
             await client.publish(reports, payload, qos=1)
         for _ in range(40):
-            await client.publish(reports, INSTALMENT.encode(device.first(0)[0]), qos=1)
-        answers = [INSTALMENT_REPLY.decode(await next_on(client, "receipt")) for _ in range(40)]
+            await client.publish(reports, published(device.first(0)[0]), qos=1)
+        answers = [UPLOAD_ANSWER.decode(await next_on(client, "receipt")).only_one for _ in range(40)]
 
     assert window_task(announced.signed.series, 0) == task
     assert set(map(type, answers)) == {Receipt}
@@ -370,13 +373,13 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
         await client.subscribe(series_filter("test"), qos=1)
         await next_on(client, "series")
         await client.subscribe(receipt_topic("test", ALPHA, CAR, device.secrets[0].session_id), qos=1)
-        payload = INSTALMENT.encode(device.first(0)[0])
+        payload = published(device.first(0)[0])
         receipt = None
         while receipt is None:
             await client.publish(report_topic("test", ALPHA, CAR, task.task_id), payload, qos=1)
             try:
                 async with asyncio.timeout(1):
-                    receipt = INSTALMENT_REPLY.decode(await next_on(client, "receipt"))
+                    receipt = UPLOAD_ANSWER.decode(await next_on(client, "receipt")).only_one
             except TimeoutError:
                 continue
 
@@ -410,10 +413,10 @@ async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other
     monkeypatch.setattr(core.service, "upload", upload)
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
 
-    group = [arrived(task, INSTALMENT.encode(one.first(0)[0])) for one in devices]
+    group = [arrived(task, published(one.first(0)[0])) for one in devices]
     answers = await intake._serve(intake._take_reports, group)
 
-    receipts = [INSTALMENT_REPLY.decode(payload) for _, payload in answers]
+    receipts = [UPLOAD_ANSWER.decode(payload).only_one for _, payload in answers]
     assert [one.report_id for one in receipts] == [devices[place].report_id for place in (0, 2, 3)]
     assert {type(one) for one in receipts} == {Receipt}
     assert b"fleetcount_mqtt_failures_total 1.0" in core.context.metrics.render()
@@ -435,7 +438,7 @@ async def test_a_message_that_makes_the_code_fail_is_acknowledged_and_intake_goe
         raise KeyError
 
     monkeypatch.setattr(core.service, "upload", upload)
-    broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), INSTALMENT.encode(device.first(0)[0]))
+    broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), published(device.first(0)[0]))
 
     async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await broker.acknowledged.wait()
@@ -456,7 +459,7 @@ async def test_a_store_that_fails_leaves_the_whole_group_with_the_broker(monkeyp
 
     monkeypatch.setattr(core.context.store, "add_instalments", full)
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
-    message = arrived(task, INSTALMENT.encode(device.first(0)[0]))
+    message = arrived(task, published(device.first(0)[0]))
 
     with pytest.raises(StoreError):
         await intake._serve(intake._take_reports, [message])
@@ -500,7 +503,7 @@ async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: py
         return await honest(rows)  # type: ignore[arg-type]  # passes on what it was given.
 
     monkeypatch.setattr(core.context.store, "add_instalments", slow)
-    broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), INSTALMENT.encode(device.first(0)[0]))
+    broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), published(device.first(0)[0]))
 
     async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await committing.wait()
@@ -594,7 +597,10 @@ async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
 
     monkeypatch.setattr(core.service, "upload", slow)
     monkeypatch.setattr(Inbox, "put", counted)
-    payload, topic = INSTALMENT.encode(device.first(0)[0]), report_topic("test", ALPHA, CAR, task.task_id)
+    payload, topic = (
+        published(device.first(0)[0]),
+        report_topic("test", ALPHA, CAR, task.task_id),
+    )
 
     async with (
         asyncio.timeout(60),
@@ -613,7 +619,7 @@ async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
             await asyncio.sleep(0.01)
         may_commit.set()
         for _ in range(51):
-            assert isinstance(INSTALMENT_REPLY.decode(await next_on(client, "receipt")), Receipt)
+            assert isinstance(UPLOAD_ANSWER.decode(await next_on(client, "receipt")).only_one, Receipt)
 
     assert groups == [1, 30, 20]
 
@@ -659,7 +665,9 @@ async def test_a_request_under_another_user_s_name_is_refused_before_any_public_
     assert isinstance(accepted, SessionAccepted)
 
 
-@pytest.mark.parametrize("fault", ["no message", "no session", "a broken seal"])
+@pytest.mark.parametrize(
+    "fault", ["no message", "no session", "a broken seal", "for another aggregator", "two at once"]
+)
 async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_came_on(fault: str) -> None:
     network = Network(2)
     await network.start_all()
@@ -670,8 +678,10 @@ async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_cam
     good = device.first(0)[0]
     payload = {
         "no message": b"poison",
-        "no session": INSTALMENT.encode(replace(good, session_id=SessionId(bytes(16)))),
-        "a broken seal": INSTALMENT.encode(replace(good, ciphertext=bytes(len(good.ciphertext)))),
+        "for another aggregator": published(good, AggregatorId("beta")),
+        "two at once": UPLOAD.encode(Upload.of(ALPHA, [good, good])),
+        "no session": published(replace(good, session_id=SessionId(bytes(16)))),
+        "a broken seal": published(replace(good, ciphertext=bytes(len(good.ciphertext)))),
     }[fault]
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
     group = [arrived(task, payload)] * 66
@@ -708,7 +718,7 @@ async def test_an_aggregator_that_holds_the_broker_up_goes_on_serving(
     monkeypatch.setattr(core.service, "upload", gated)
     monkeypatch.setattr(MqttConnection, "pause", noted)
     large = replace(device.first(0)[0], session_id=SessionId(bytes(16)), ciphertext=bytes(190_000))
-    payload, users = INSTALMENT.encode(large), [UserName(f"d-{number}") for number in range(80)]
+    payload, users = published(large), [UserName(f"d-{number}") for number in range(80)]
 
     async with asyncio.timeout(60), taking(core, broker_port, 5), aiomqtt.Client("127.0.0.1", broker_port) as client:
         await client.subscribe(series_filter("test"), qos=1)

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import grpc
@@ -45,11 +45,7 @@ from fleetcount_protocol.series.key_list import verify_key_list
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
-from fleetcount_protocol.wire.device import (
-    INSTALMENT_REPLIES,
-    INSTALMENTS,
-)
-from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, UploadAnswer
 from fleetcount_protocol.wire.peer import split_seal_set
 from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
@@ -320,17 +316,19 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
 
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = DeviceServiceStub(channel)
-        listed = SERIES_LIST.from_pb(await stub.ListSeries(SERIES_LIST_QUERY.to_pb(SeriesQuery(deployment="test"))))
+        listed = SERIES_LIST.from_pb(
+            await stub.ListSeries(SERIES_LIST_QUERY.to_pb(SeriesQuery(aggregator_id=ALPHA, deployment="test")))
+        )
         call = stub.Upload()
         for _ in range(2):
-            await call.write(INSTALMENTS.to_pb([device.first(0)[0]]))
-            [answer] = INSTALMENT_REPLIES.from_pb(await call.read())
+            await call.write(UPLOAD.to_pb(Upload.of(ALPHA, device.first(0)[:1])))
+            answer = UPLOAD_ANSWER.from_pb(await call.read()).only_one
             assert isinstance(answer, Receipt)
         await call.done_writing()
         with pytest.raises(grpc.aio.AioRpcError) as malformed:
-            await stub.GetRelease(pb.GetReleaseRequest(task_id=b"short"))
+            await stub.GetRelease(pb.GetReleaseRequest(aggregator_id="alpha", task_id=b"short"))
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
-            await stub.GetRelease(pb.GetReleaseRequest(task_id=bytes(32)))
+            await stub.GetRelease(pb.GetReleaseRequest(aggregator_id="alpha", task_id=bytes(32)))
 
     assert [window_task(one.signed.series, 0) for one in listed.offers] == [task]
     assert (malformed.value.code(), malformed.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "malformed")
@@ -386,14 +384,14 @@ class DeviceListening:
             public_share=b"",
             ciphertext=bytes(48),
         )
-        await call.write(INSTALMENTS.encode((instalment,)))
+        await call.write(UPLOAD.encode(Upload.of(ALPHA, [instalment])))
         return call
 
     async def answer(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> RejectReason:
         """Return why the instalment was refused."""
         data = await call.read()
         assert isinstance(data, bytes)
-        [refusal] = INSTALMENT_REPLIES.decode(data)
+        refusal = UPLOAD_ANSWER.decode(data).only_one
         assert isinstance(refusal, Refusal)
         return refusal.reason
 
@@ -427,7 +425,7 @@ async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> Non
     ):
         held = [await here.upload(channel) for channel in (first, second)]
         assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_TASK] * 2
-        query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test"))
+        query = SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=ALPHA, deployment="test"))
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await second.unary_unary(f"{_SERVICE}/ListSeries")(query)
@@ -437,6 +435,26 @@ async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> Non
 
         assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
         assert await second.unary_unary(f"{_SERVICE}/ListSeries")(query) == b""
+
+
+async def test_a_call_for_another_aggregator_is_refused() -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    device = TestDevice(network, task, 0)
+    await device.open_sessions()
+    await network.advance_to(task.round_one_opens)
+    core = network.core(0)
+    upload = Upload.of(BETA, device.first(0)[:1])
+
+    with pytest.raises(PeerRefusalError) as refusal:
+        await core.service.take(upload)
+    assert refusal.value.problem is PeerProblem.UNKNOWN_AGGREGATOR
+    with pytest.raises(PeerRefusalError):
+        core.service.refuse_busy(upload)
+    with pytest.raises(PeerRefusalError):
+        core.service.series(SeriesQuery(aggregator_id=BETA, deployment="test"))
+    assert await core.context.store.rejections(task.task_id) == {}
 
 
 async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_others(
@@ -452,10 +470,10 @@ async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_
         service, arrived, release = here.network.core(0).service, asyncio.Event(), asyncio.Event()
         honest = service.take
 
-        async def slow(batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
+        async def slow(upload: Upload) -> UploadAnswer:
             arrived.set()
             await release.wait()
-            return await honest(batch)
+            return await honest(upload)
 
         monkeypatch.setattr(service, "take", slow)
         async with asyncio.timeout(60):
@@ -473,7 +491,10 @@ async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_
 
 
 async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> None:
-    reading = {"ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test")), "GetRelease": b""}
+    reading = {
+        "ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=ALPHA, deployment="test")),
+        "GetRelease": b"",
+    }
     calls = {**reading, "OpenSessions": b"", "Upload": b""}
     found: dict[Purpose, set[str]] = {}
     async with DeviceListening(AdmissionTable()) as here:
@@ -498,7 +519,7 @@ async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> Non
 async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> None:
     one = device_authority().issue_device()
     twin = Credential(certificate=twin_of(one.certificate), private_key=one.private_key)
-    query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment="test"))
+    query = SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=ALPHA, deployment="test"))
     async with (
         DeviceListening(AdmissionTable(calls_each=1)) as here,
         here.channel(one) as first,

@@ -151,7 +151,7 @@ def test_session_is_named_by_the_signed_bytes_not_the_signature() -> None:
 
 def test_certificate_copied_with_another_authority_signature_is_the_same_device() -> None:
     twin = certificates.certificate_der(twin_of(DEVICE.certificate))
-    request = resigned(replace(REQUEST, certificate=twin))
+    request = resigned(replace(REQUEST, credential=b"\x01" + twin))
 
     assert twin != certificates.certificate_der(DEVICE.certificate)
     _, _, digest = accept_session(request, {1: key_pair(0)}, ALPHA, (AUTHORITY.certificate,), TIME)
@@ -172,8 +172,11 @@ def test_wrong_aggregator_key_time_or_size_is_refused_by_name() -> None:
         {"sealed_secret": bytes(3_000)},
         {"ephemeral_key": bytes(31)},
         {"ephemeral_key": bytes(33)},
-        {"certificate": b""},
-        {"certificate": bytes(5_000)},
+        {"credential": b""},
+        {"credential": b"\x01"},
+        {"credential": b"\x01" + bytes(5_000)},
+        {"credential": b"\x02" + REQUEST.certificate},
+        {"credential": b"\x00" + REQUEST.certificate},
         {"signature": b""},
         {"signature": bytes(81)},
     ):
@@ -200,7 +203,7 @@ def test_everything_in_the_request_is_bound_by_the_seal(changes: dict[str, int])
 def test_stolen_seal_under_another_certificate_is_refused() -> None:
     credential = AUTHORITY.issue_device(now=NOW)
     thief = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
-    stolen = replace(REQUEST, certificate=certificates.certificate_der(thief.certificate))
+    stolen = replace(REQUEST, credential=b"\x01" + certificates.certificate_der(thief.certificate))
 
     refuses(RejectReason.BAD_SIGNATURE, stolen)
     refuses(RejectReason.BAD_SEAL, resigned(stolen, thief))
@@ -213,7 +216,7 @@ def test_certificates_of_others_are_refused() -> None:
     request, _ = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], device, TIME + 60, SeededRandom(3))
 
     refuses(RejectReason.BAD_CERTIFICATE, request)
-    refuses(RejectReason.BAD_CERTIFICATE, resigned(replace(REQUEST, certificate=b"\x30\x03\x02\x01\x01")))
+    refuses(RejectReason.BAD_CERTIFICATE, resigned(replace(REQUEST, credential=b"\x01\x30\x03\x02\x01\x01")))
     year = datetime.fromtimestamp(TIME + 400 * 86_400, UTC).timestamp()
     late = resigned(replace(REQUEST, expiry=int(year) + 60))
     refuses(RejectReason.BAD_CERTIFICATE, late, now=year)
@@ -241,7 +244,7 @@ def test_a_session_ends_with_its_certificate_at_the_latest() -> None:
 
 
 def test_every_changed_byte_of_a_request_is_refused() -> None:
-    for field in ("sealed_secret", "ephemeral_key", "certificate", "signature"):
+    for field in ("sealed_secret", "ephemeral_key", "credential", "signature"):
         value: bytes = getattr(REQUEST, field)
         for index in range(len(value)):
             changed = bytearray(value)
@@ -257,7 +260,7 @@ def test_request_bytes_refuse_fields_beyond_their_size() -> None:
     with pytest.raises(DecodeError, match="256"):
         _ = replace(REQUEST, key_id=256).signed_bytes
     with pytest.raises(DecodeError, match="does not fit"):
-        _ = replace(REQUEST, certificate=bytes(65_536)).signed_bytes
+        _ = replace(REQUEST, credential=bytes(65_536)).signed_bytes
 
 
 def test_sessions_hide_their_secrets() -> None:

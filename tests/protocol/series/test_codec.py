@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, TaskError, UsageError
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.layout import fraction_bytes
+from fleetcount_protocol.series.fields import Admission, Coin, Participants, Schedule
 from fleetcount_protocol.series.series import SignedSeries, decode_series
 from fleetcount_protocol.series.series_json import series_to_json
 from fleetcount_protocol.series.signed_file import decode_signed_series, encode_signed_series
@@ -25,6 +26,16 @@ def test_every_kind_of_series_returns(name: str) -> None:
     assert decode_series(ALL[name].canonical) == ALL[name]
     assert decode_series(ALL[name].canonical).series_id == ALL[name].series_id
     assert decode_signed_series(encode_signed_series(signed)) == signed
+
+
+@pytest.mark.parametrize("kind", [0, 2, 255])
+def test_an_admission_other_than_by_certificate_is_refused(kind: int) -> None:
+    series = ALL["sampling_day"]
+    place = series.canonical.index(fraction_bytes(series.delta)) - 1
+    assert series.canonical[place] == Admission.CERTIFICATE.value
+
+    with pytest.raises(DecodeError, match="admission"):
+        decode_series(series.canonical[:place] + bytes([kind]) + series.canonical[place + 1 :])
 
 
 def test_ids_differ() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, SignatureError, TaskError
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.series.key_list import (
     KeyList,
     ListedKey,
+    check_distinct_keys,
     decode_key_list,
     decode_signed_key_list,
     encode_signed_key_list,
@@ -95,6 +97,15 @@ def test_of_keys_that_begin_together_the_larger_id_counts() -> None:
 def test_a_key_list_holds_usable_keys_in_order(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(TaskError, match=why):
         replace(LIST, **changes)
+
+
+def test_two_aggregators_do_not_list_the_same_sealing_key() -> None:
+    other = AggregatorId("beta")
+    check_distinct_keys([LIST, replace(LIST, aggregator_id=other, keys=many(2))])
+
+    shared = replace(EARLY, key=replace(EARLY.key, key_id=9), not_before=LATE.not_after, not_after=LATE.not_after + 1)
+    with pytest.raises(TaskError, match="alpha and beta list the same sealing key"):
+        check_distinct_keys([LIST, replace(LIST, aggregator_id=other, keys=(*many(2), shared))])
 
 
 def test_only_its_aggregator_signs_a_key_list() -> None:

@@ -1,32 +1,35 @@
-"""Batches as columns: what the codec reads and writes, and nothing it refuses; opened as one by one."""
+"""Uploads as columns: what the codec takes and refuses; opened together as one by one."""
 
 import hmac
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.channel.session import SessionSecret, seal_instalment, unseal_instalment
 from fleetcount_protocol.errors import DecodeError, RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_INSTALMENTS_PER_BATCH
-from fleetcount_protocol.messages import Instalment
-from fleetcount_protocol.wire import device_columns as bulk
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH
+from fleetcount_protocol.messages import Instalment, Receipt
 from fleetcount_protocol.wire import device_unsealing as bulk_opening
-from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
 from fleetcount_protocol.wire.device_columns import (
+    UPLOAD,
+    UPLOAD_ANSWER,
     InstalmentColumns,
-    ReplyColumns,
-    read_instalments,
-    split_entries,
-    write_replies,
+    InstalmentReplyColumns,
+    Upload,
+    UploadAnswer,
+    batches,
 )
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, digest_columns, receipt_columns, unseal_columns
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.nightly import NIGHTLY
 from tests.support.protocol_samples import instalment, seed_bytes
+from tests.support.wire_messages import refusal
 
+ALPHA = AggregatorId("alpha")
 TASKS = [TaskId(seed_bytes(f"task {number}")) for number in range(2)]
 
 
@@ -36,7 +39,7 @@ def one(number: int, task: int, round_number: int, share: int, size: int) -> Ins
         task_id=TASKS[task],
         report_id=ReportId(seed_bytes(f"report {number}", 16)),
         session_id=SessionId(seed_bytes(f"session {number}", 16)),
-        key_number=1 + 650 * number,
+        key_number=1 + 650 * (number % 100),
         round=round_number,
         public_share=b"" if round_number == 1 else seed_bytes(f"share {number}", share),
         ciphertext=seed_bytes(f"ciphertext {number}", size),
@@ -56,115 +59,144 @@ BATCHES = st.lists(st.tuples(ONE, st.integers(1, 5)), max_size=6).map(
 )
 
 
-def decoded(data: bytes) -> list[Instalment] | None:
-    try:
-        return [part for columns in read_instalments(data) for part in columns.instalments()]
-    except DecodeError:
-        return None
-
-
-def decoded_by_the_codec(data: bytes) -> list[Instalment] | None:
-    try:
-        return list(INSTALMENTS.decode(data))
-    except DecodeError:
-        return None
-
-
 @given(BATCHES)
-def test_a_batch_returns_in_order(batch: tuple[Instalment, ...]) -> None:
-    columns = read_instalments(INSTALMENTS.encode(batch))
+def test_an_upload_returns_in_order_in_as_few_runs_as_there_are(batch: tuple[Instalment, ...]) -> None:
+    upload = Upload.of(ALPHA, batch)
 
-    assert [part for run in columns for part in run.instalments()] == list(batch)
-    assert [part for run in InstalmentColumns.of(batch) for part in run.instalments()] == list(batch)
-
-
-def test_runs_of_tasks_rounds_and_sizes_are_read_without_the_codec() -> None:
-    runs = [(0, 1, 0, 48), (0, 2, 64, 48), (1, 2, 64, 48), (1, 2, 64, 8_272), (0, 0, 160, 80)]
-    batch = tuple(one(n, *run) for run in runs for n in range(20))
-
-    columns = bulk._read_runs(INSTALMENTS.encode(batch))
-
-    assert columns is not None
-    assert [len(run) for run in columns] == [20] * 5
-
-
-@given(BATCHES, st.data())
-@settings(max_examples=600 if NIGHTLY else 150)
-def test_a_spliced_batch_is_read_as_the_codec_reads_it(batch: tuple[Instalment, ...], data: st.DataObject) -> None:
-    spliced = INSTALMENTS.encode(batch)
-    for _ in range(data.draw(st.integers(1, 3))):
-        start = data.draw(st.integers(0, len(spliced)))
-        end = data.draw(st.integers(start, min(len(spliced), start + 6)))
-        spliced = spliced[:start] + data.draw(st.binary(max_size=6)) + spliced[end:]
-
-    assert decoded(spliced) == decoded_by_the_codec(spliced)
+    assert UPLOAD.decode(UPLOAD.encode(upload)) == upload
+    assert upload.instalments() == list(batch)
+    assert all(one.shape != other.shape for one, other in pairwise(upload.runs))
 
 
 @pytest.mark.parametrize("round_number", [0, 1, 2])
-def test_every_flipped_bit_of_a_batch_is_read_as_the_codec_reads_it(round_number: int) -> None:
-    good = INSTALMENTS.encode(tuple(one(number, 0, round_number, 64, 48) for number in range(3)))
+def test_every_flipped_bit_of_an_upload_is_refused_or_another_upload(round_number: int) -> None:
+    good = UPLOAD.encode(Upload.of(ALPHA, [one(number, 0, round_number, 64, 48) for number in range(3)]))
+    seen = [UPLOAD.decode(good)]
 
     for bit in range(8 * len(good)):
         flipped = bytearray(good)
         flipped[bit // 8] ^= 1 << bit % 8
-        assert decoded(bytes(flipped)) == decoded_by_the_codec(bytes(flipped)), bit
+        try:
+            found = UPLOAD.decode(bytes(flipped))
+        except DecodeError:
+            continue
+        assert found not in seen, bit
+        seen.append(found)
 
 
-def test_a_second_spelling_in_any_entry_of_a_run_is_refused() -> None:
-    entries = split_entries(INSTALMENTS.encode(tuple(one(number, 0, 2, 64, 48) for number in range(4))))
-    padded = entries[2][:1] + bytes([entries[2][1], 0x80 | entries[2][2], 0])[:3] + entries[2][3:]
-    zero_round = entries[2].replace(b"\x20\x02", b"\x20\x00")
-    longer_round = entries[2][:1] + bytes([entries[2][1] + 1]) + entries[2][2:].replace(b"\x20\x02", b"\x20\x82\x00")
-
-    for wrong in (padded, zero_round, longer_round, entries[2] + b"\x0a", entries[2][:-1], b"\x12" + entries[2][1:]):
-        with pytest.raises(DecodeError):
-            read_instalments(entries[0] + entries[1] + wrong + entries[3])
+GOOD = Upload.of(ALPHA, [one(number, 0, 2, 64, 48) for number in range(3)]).runs[0]
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"public_share": bytes(161)}, {"ciphertext": bytes(16)}, {"ciphertext": bytes(200 * 1024 + 1)}, {"round": 3}],
+    "changes",
+    [
+        {"round": 3},
+        {"round": 1},  # With public shares.
+        {"report_ids": []},
+        {"report_ids": [*GOOD.report_ids[:-1], bytes(15)]},
+        {"report_ids": GOOD.report_ids[:-1]},
+        {"session_ids": GOOD.session_ids[:-1]},
+        {"session_ids": [*GOOD.session_ids, bytes(16)]},
+        {"key_numbers": GOOD.key_numbers[:-1]},
+        {"key_numbers": [*GOOD.key_numbers[:-1], bytes(2)]},
+        {"public_shares": [*GOOD.public_shares[:-1], bytes(63)]},
+        {"public_shares": [bytes(161)] * 3},
+        {"ciphertexts": [*GOOD.ciphertexts[:-1], bytes(47)]},
+        {"ciphertexts": [bytes(16)] * 3},
+        {"ciphertexts": [bytes(200 * 1024 + 1)] * 3},
+        {"ciphertexts": []},
+    ],
 )
-def test_fields_out_of_range_are_refused(change: dict[str, object]) -> None:
-    message = INSTALMENTS.to_pb((instalment(),))
-    for name, value in change.items():
-        setattr(message.instalments[0], name, value)
+def test_columns_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    assert UPLOAD.decode(UPLOAD.encode(Upload(aggregator_id=ALPHA, runs=(GOOD,)))).runs == (GOOD,)
 
     with pytest.raises(DecodeError):
-        read_instalments(message.SerializeToString(deterministic=True))
+        UPLOAD.decode(UPLOAD.encode(Upload(aggregator_id=ALPHA, runs=(replace(GOOD, **changes),))))
 
 
-def test_a_batch_beyond_its_caps_is_refused() -> None:
-    entry = INSTALMENTS.encode((one(0, 0, 1, 0, 17),))
-    large = INSTALMENTS.encode((one(0, 0, 1, 0, 150_000),))
+def test_neighbouring_runs_of_one_shape_are_refused() -> None:
+    other = replace(GOOD, task_id=TASKS[1])
 
-    assert len(read_instalments(entry * MAX_INSTALMENTS_PER_BATCH)[0]) == MAX_INSTALMENTS_PER_BATCH
-    for data in (entry * (MAX_INSTALMENTS_PER_BATCH + 1), large * 7):
+    UPLOAD.decode(UPLOAD.encode(Upload(aggregator_id=ALPHA, runs=(GOOD, other, GOOD))))
+    with pytest.raises(DecodeError, match="neighbouring"):
+        UPLOAD.decode(UPLOAD.encode(Upload(aggregator_id=ALPHA, runs=(other, GOOD, GOOD))))
+
+
+def test_an_upload_beyond_its_caps_is_refused() -> None:
+    def many(count: int) -> Upload:
+        return Upload.of(ALPHA, [one(0, 0, 1, 0, 17)] * count)
+
+    assert len(UPLOAD.decode(UPLOAD.encode(many(MAX_INSTALMENTS_PER_BATCH))).runs[0]) == MAX_INSTALMENTS_PER_BATCH
+    halves = [one(0, 0, 1, 0, 17)] * (MAX_INSTALMENTS_PER_BATCH // 2), [one(0, 1, 1, 0, 17)] * 1_025
+    for upload in (many(MAX_INSTALMENTS_PER_BATCH + 1), Upload.of(ALPHA, [*halves[0], *halves[1]])):
         with pytest.raises(DecodeError):
-            read_instalments(data)
+            UPLOAD.decode(UPLOAD.encode(upload))
+    with pytest.raises(DecodeError, match="bytes"):
+        UPLOAD.decode(bytes(MAX_BATCH_BYTES + 1))
+
+
+def test_uploads_of_many_instalments_fit_their_message() -> None:
+    small = [instalment(round=0, ciphertext=bytes(17)) for _ in range(3_000)]
+    mixed = [one(number, number % 2, number % 3, 64, 400) for number in range(3_000)]
+    large = [instalment(round=0, ciphertext=bytes(190_000)) for _ in range(12)]
+    for instalments in (small, mixed, large, small[:1], []):
+        uploads = list(batches(ALPHA, instalments))
+        assert [part for upload in uploads for part in upload.instalments()] == instalments
+        for upload in uploads:
+            assert UPLOAD.decode(UPLOAD.encode(upload)) == upload
+    assert len(list(batches(ALPHA, large))) == 3
+
+
+def test_the_payload_of_a_topic_is_one_instalment_or_one_answer() -> None:
+    assert Upload.of(ALPHA, [instalment()]).only_one == instalment()
+    for upload in (Upload.of(ALPHA, []), Upload.of(ALPHA, [instalment()] * 2)):
         with pytest.raises(DecodeError):
-            split_entries(data)
-    for junk in (b"\x0a", b"\x0a\x80\x80\x80\x01", b"\x0a\x05abcd", b"\x12\x00", b"\x08\x01"):
+            _ = upload.only_one
+    assert UploadAnswer.of([refusal()]).only_one == refusal()
+    for answer in (UploadAnswer.of([]), UploadAnswer.of([refusal()] * 2)):
         with pytest.raises(DecodeError):
-            split_entries(entry + junk)
-        with pytest.raises(DecodeError):
-            read_instalments(entry + junk)
+            _ = answer.only_one
 
 
-@pytest.mark.parametrize("round_number", [0, 1, 2])
-def test_answers_are_the_codec_s_bytes_and_split_into_entries(round_number: int) -> None:
-    [asked] = InstalmentColumns.of([one(number, 0, round_number, 64, 48) for number in range(6)])
-    answered = ReplyColumns(
-        instalments=asked,
-        reasons=[None, RejectReason.BUSY, None, RejectReason.UNKNOWN_TASK, None, None],
-        digests=[seed_bytes(f"digest {number}") for number in range(6)],
-        macs=[seed_bytes(f"mac {number}") for number in range(6)],
-    )
+ASKED = Upload.of(ALPHA, [one(number, 0, 2, 64, 48) for number in range(6)]).runs[0]
+ANSWERED = InstalmentReplyColumns.answering(
+    ASKED,
+    bytes((0, RejectReason.BUSY.value, 0, RejectReason.UNKNOWN_TASK.value, 0, 0)),
+    b"".join(seed_bytes(f"digest {number}") for number in range(4)),
+    b"".join(seed_bytes(f"mac {number}") for number in range(4)),
+)
 
-    data = write_replies([answered, answered])
 
-    assert data == INSTALMENT_REPLIES.encode((*answered.replies(), *answered.replies()))
-    assert split_entries(data) == [INSTALMENT_REPLIES.encode((reply,)) for reply in answered.replies()] * 2
+def test_answers_return_one_by_one_and_split_into_those_of_several_devices() -> None:
+    answer = UploadAnswer(runs=(ANSWERED, ANSWERED))
+
+    assert UPLOAD_ANSWER.decode(UPLOAD_ANSWER.encode(answer)) == answer
+    replies = answer.replies()
+    assert [reply.report_id for reply in replies] == [part.report_id for part in ASKED.instalments()] * 2
+    assert [isinstance(reply, Receipt) for reply in replies] == [True, False, True, False, True, True] * 2
+    assert [reply.mac for reply in replies if isinstance(reply, Receipt)][3] == seed_bytes("mac 3")
+    assert UploadAnswer.of(replies[:6]).replies() == replies[:6]
+    assert UploadAnswer(runs=tuple(ANSWERED.split([1, 3, 2]))).replies() == replies[:6]
+    assert "macs" not in repr(ANSWERED)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round": 3},
+        {"reasons": ANSWERED.reasons[:-1]},
+        {"reasons": b""},
+        {"reasons": ANSWERED.reasons[:-1] + b"\x13"},
+        {"report_ids": ANSWERED.report_ids[:-16]},
+        {"session_ids": ANSWERED.session_ids[:-16]},
+        {"digests": ANSWERED.digests[:-32]},
+        {"macs": ANSWERED.macs[:-1]},
+        {"macs": ANSWERED.macs + bytes(32)},
+    ],
+)
+def test_columns_of_answers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(DecodeError):
+        UPLOAD_ANSWER.decode(UPLOAD_ANSWER.encode(UploadAnswer(runs=(replace(ANSWERED, **changes),))))
 
 
 def secret_of(number: int) -> SessionSecret:

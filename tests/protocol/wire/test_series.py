@@ -58,7 +58,7 @@ def test_orders_have_a_cap_on_both_sides() -> None:
     one = device_pb2.SignedOrder(order=many[-1].order.canonical, signature=many[-1].signature)
     message = SERIES_OFFER.to_pb(full)
     message.orders.append(one)
-    with pytest.raises(DecodeError, match="257 orders, not 0 to 256"):
+    with pytest.raises(DecodeError, match="more than 256 orders"):
         SERIES_OFFER.decode(message.SerializeToString(deterministic=True))
 
 
@@ -66,7 +66,7 @@ def test_a_list_has_a_cap() -> None:
     offer = SeriesOffer(signed=SIGNED, key_lists=(), orders=())
 
     assert len(SERIES_LIST.decode(SERIES_LIST.encode(SeriesList(offers=(offer,) * 64))).offers) == 64
-    with pytest.raises(DecodeError, match="65 offers, not 0 to 64"):
+    with pytest.raises(DecodeError, match="more than 64 offers"):
         SERIES_LIST.decode(SERIES_LIST.encode(SeriesList(offers=(offer,) * 65)))
 
 

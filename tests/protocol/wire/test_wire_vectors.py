@@ -238,14 +238,14 @@ def test_session(case: dict[str, Any]) -> None:
     sealed, certificate = raw(case, "sealed_secret"), raw(case, "certificate")
     private = X25519PrivateKey.from_private_bytes(raw(case, "device_ephemeral_private"))
     ephemeral = private.public_key().public_bytes_raw()
-    blobs = (sealed, ephemeral, certificate)
-    signed = b"FCSESS02" + head + expiry + b"".join(len(blob).to_bytes(2) + blob for blob in blobs)
+    blobs = (sealed, ephemeral, b"\x01" + certificate)
+    signed = b"FCSESS03" + head + expiry + b"".join(len(blob).to_bytes(2) + blob for blob in blobs)
     request = SessionRequest(
         aggregator_id=AggregatorId(case["aggregator_id"]),
         key_id=case["key_id"],
         sealed_secret=sealed,
         ephemeral_key=ephemeral,
-        certificate=certificate,
+        credential=b"\x01" + certificate,
         expiry=case["expiry"],
         signature=raw(case, "signature"),
     )

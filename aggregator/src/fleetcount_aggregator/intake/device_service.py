@@ -5,8 +5,8 @@ Answers from the aggregator's own state; decides nothing itself.
 
 from collections.abc import Sequence
 
-from fleetcount_protocol.errors import PeerError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.errors import PeerError, PeerProblem
+from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.limits import (
     MAX_ORDER_BYTES,
     MAX_SERIES_LIST_BYTES,
@@ -22,13 +22,14 @@ from fleetcount_protocol.messages import (
     SessionReply,
     SessionRequest,
 )
-from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
+from fleetcount_protocol.wire.device_columns import Upload, UploadAnswer
 from fleetcount_transport.admission.identity import Identity
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.intake.intake import Intake
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.tasks.key_lists import key_lists_of
 from fleetcount_aggregator.tasks.series_notes import is_spread
@@ -54,7 +55,12 @@ class DeviceService:
         self._steps = steps
 
     def series(self, query: SeriesQuery) -> SeriesList:
-        """Return the series that are not over, above the one asked for, as many as one list holds: always one."""
+        """Return the series that are not over, above the one asked for, as many as one list holds: always one.
+
+        Raises:
+            PeerRefusalError: the query is for another aggregator.
+        """
+        self.check_own(query.aggregator_id)
         if query.deployment != self._context.identity.deployment:
             return SeriesList(offers=())
         offers: list[SeriesOffer] = []
@@ -98,13 +104,32 @@ class DeviceService:
         """Take instalments; one answer an instalment, in order, after the commit."""
         return tuple(await self._intake.upload(instalments))
 
-    async def take(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
-        """Take a batch of instalments as columns; one answer an instalment, in order, after the commit."""
-        return await self._intake.take(batch)
+    async def take(self, upload: Upload) -> UploadAnswer:
+        """Take a batch of instalments as columns; one answer an instalment, in order, after the commit.
 
-    def refuse_busy(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
-        """Refuse a batch for which there is no room at present; it may be sent again later."""
-        return self._intake.refuse_busy(batch)
+        Raises:
+            PeerRefusalError: it is for another aggregator.
+        """
+        self.check_own(upload.aggregator_id)
+        return UploadAnswer(runs=tuple(await self._intake.take(upload.runs)))
+
+    def refuse_busy(self, upload: Upload) -> UploadAnswer:
+        """Refuse a batch for which there is no room at present; it may be sent again later.
+
+        Raises:
+            PeerRefusalError: it is for another aggregator.
+        """
+        self.check_own(upload.aggregator_id)
+        return UploadAnswer(runs=tuple(self._intake.refuse_busy(upload.runs)))
+
+    def check_own(self, aggregator_id: AggregatorId) -> None:
+        """Refuse a request that names another aggregator, before any work for it.
+
+        Raises:
+            PeerRefusalError: it does.
+        """
+        if aggregator_id != self._context.aggregator_id:
+            raise PeerRefusalError(PeerProblem.UNKNOWN_AGGREGATOR)
 
     async def release(self, task_id: TaskId) -> ReleaseAnswer:
         """Return a task's state, and its signed record once it is released.

@@ -7,14 +7,14 @@ error. Works on columns: what holds for one shape of instalments is decided once
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import compress, repeat
+from itertools import chain, compress, repeat
 from typing import Final
 
 from fleetcount_protocol.channel.report_ids import owns
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
+from fleetcount_protocol.wire.device_columns import InstalmentColumns, InstalmentReplyColumns
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColumns, digest_columns, receipt_columns
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.logs import log
@@ -84,8 +84,14 @@ class _Arrivals:
         """Refuse every instalment that is not refused yet."""
         self.reasons = [reason if known is None else known for known in self.reasons]
 
-    def answers(self) -> ReplyColumns:
-        return ReplyColumns(instalments=self.columns, reasons=self.reasons, digests=self.digests, macs=self.macs)
+    def answers(self) -> InstalmentReplyColumns:
+        receipted = [reason is None for reason in self.reasons]
+        return InstalmentReplyColumns.answering(
+            self.columns,
+            bytes(0 if reason is None else reason.value for reason in self.reasons),
+            b"".join(compress(self.digests, receipted)),
+            b"".join(compress(self.macs, receipted)),
+        )
 
 
 class Intake:
@@ -108,7 +114,7 @@ class Intake:
         answered = await self.take(InstalmentColumns.of(instalments))
         return [reply for columns in answered for reply in columns.replies()]
 
-    async def take(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
+    async def take(self, batch: Sequence[InstalmentColumns]) -> list[InstalmentReplyColumns]:
         """Take a batch; one answer an instalment, in order, after the commit.
 
         Raises:
@@ -121,13 +127,10 @@ class Intake:
         await self._count(arrivals)
         return [one.answers() for one in arrivals]
 
-    def refuse_busy(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
+    def refuse_busy(self, batch: Sequence[InstalmentColumns]) -> list[InstalmentReplyColumns]:
         """Refuse a batch unread and without waiting for the disk, since there is no room for it."""
-        arrivals = [_Arrivals.of(columns) for columns in batch]
-        for one in arrivals:
-            one.refuse(RejectReason.BUSY)
-            self._context.metrics.refused(RejectReason.BUSY, len(one.columns))
-        return [one.answers() for one in arrivals]
+        self._context.metrics.refused(RejectReason.BUSY, sum(map(len, batch)))
+        return [InstalmentReplyColumns.refused(columns, RejectReason.BUSY) for columns in batch]
 
     async def _examine(self, columns: InstalmentColumns) -> _Arrivals:
         """Decide about instalments of one shape up to the store's own constraints."""
@@ -278,5 +281,5 @@ def _run_of(
         digests=b"".join(digests),
         public_shares=b"".join(columns.public_shares),
         parts=b"".join(part for part in parts if part is not None),
-        key_uses=b"".join(map(b"".join, zip(columns.session_ids, columns.key_numbers, strict=True))),
+        key_uses=b"".join(chain.from_iterable(zip(columns.session_ids, columns.key_numbers, strict=True))),
     )

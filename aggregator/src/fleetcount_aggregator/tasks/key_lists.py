@@ -10,6 +10,7 @@ from fleetcount_protocol.series.key_list import (
     KeyList,
     ListedKey,
     SignedKeyList,
+    check_distinct_keys,
     key_for,
     sign_key_list,
     verify_key_list,
@@ -64,6 +65,8 @@ def keep_key_list(context: Context, series: Series, signed: SignedKeyList) -> bo
         if described is None:
             raise TaskError("the series does not list the aggregator")
         verify_key_list(signed, described, context.identity.trusted.get(described.aggregator_id))
+        others = (one for one in key_lists_of(context, series) if one.key_list.aggregator_id != described.aggregator_id)
+        check_distinct_keys([signed.key_list, *(one.key_list for one in others)])
     except FleetcountError as error:
         log.warning("key_list_refused", aggregator=signed.key_list.aggregator_id, reason=str(error))
         return False

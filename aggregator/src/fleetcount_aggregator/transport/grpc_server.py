@@ -28,7 +28,7 @@ from fleetcount_protocol.wire.device import (
     SESSION_REPLIES,
     SESSION_REQUESTS,
 )
-from fleetcount_protocol.wire.device_columns import read_instalments, write_replies
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER
 from fleetcount_protocol.wire.peer import (
     ABORT_ANSWER,
     ABORT_TASK,
@@ -88,6 +88,7 @@ _CODES: Final = {
     PeerProblem.NOT_YET: grpc.StatusCode.FAILED_PRECONDITION,
     PeerProblem.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
     PeerProblem.UNKNOWN_TASK: grpc.StatusCode.NOT_FOUND,
+    PeerProblem.UNKNOWN_AGGREGATOR: grpc.StatusCode.NOT_FOUND,
     PeerProblem.NOT_LEADER: grpc.StatusCode.PERMISSION_DENIED,
     PeerProblem.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
 }
@@ -194,18 +195,20 @@ class DeviceShell:
     async def _take(self, call: Call, request: bytes) -> bytes:
         try:
             with call.hold(len(request)):
-                replies = await self._service.take(read_instalments(request))
-                if not self.door.admission.knows(call.who) and any(None in one.reasons for one in replies):
+                answer = await self._service.take(UPLOAD.decode(request))
+                if not self.door.admission.knows(call.who) and any(0 in one.reasons for one in answer.runs):
                     self.door.admission.held(call.who)  # It brought what was sealed under a session.
-                return write_replies(replies)
         except BusyError:
-            return write_replies(self._service.refuse_busy(read_instalments(request)))
+            answer = self._service.refuse_busy(UPLOAD.decode(request))
+        return UPLOAD_ANSWER.encode(answer)
 
     async def _get_release(self, request: bytes, call: Call) -> bytes:
         """A task's state or record."""
 
         async def work() -> bytes:
-            return RELEASE_ANSWER.encode(await self._service.release(RELEASE_QUERY.decode(request)))
+            query = RELEASE_QUERY.decode(request)
+            self._service.check_own(query.aggregator_id)
+            return RELEASE_ANSWER.encode(await self._service.release(query.task_id))
 
         return await answer_call(call, self._metrics, work)
 

@@ -7,7 +7,7 @@ encode, publish. It must not hold a rule (`device_service` does); the connection
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import aiomqtt
 from fleetcount_protocol.channel.certificates import parse_certificate
@@ -21,8 +21,8 @@ from fleetcount_protocol.errors import (
     UsageError,
 )
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionRefused, SessionReply, SessionRequest
-from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST
-from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_protocol.wire.device import SESSION_REPLY, SESSION_REQUEST
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, UploadAnswer
 from fleetcount_protocol.wire.topics import TopicKind, receipt_topic, session_reply_topic
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.key_files import tls_context
@@ -193,7 +193,7 @@ class MqttIntake:
     # Sessions.
 
     async def _open_sessions(self, arrived: Sequence[Arrival]) -> _Answers:
-        asked = [(one, request) for one in arrived if (request := self._read(one, SESSION_REQUEST)) is not None]
+        asked = [(one, request) for one in arrived if (request := self._read(one, self._session_request)) is not None]
         # Before any public-key work: a user asks for the device that its certificate names, and for no other.
         own = [_is_own(one, request) for one, request in asked]
         judged = iter(
@@ -219,7 +219,7 @@ class MqttIntake:
     # Reports.
 
     async def _take_reports(self, arrived: Sequence[Arrival]) -> _Answers:
-        taken = [(one, instalment) for one in arrived if (instalment := self._read(one, INSTALMENT)) is not None]
+        taken = [(one, instalment) for one in arrived if (instalment := self._read(one, self._instalment)) is not None]
         answers: _Answers = []
         replies = await self._service.upload([instalment for _, instalment in taken])
         for (arrival, _), reply in zip(taken, replies, strict=True):
@@ -228,25 +228,33 @@ class MqttIntake:
             elif isinstance(reply, Receipt) and not self._context.admission.knows(_identity(arrival)):
                 self._context.admission.held(_identity(arrival))
             topic = receipt_topic(self._deployment, self._context.aggregator_id, arrival.user, reply.session_id)
-            answers.append((topic, INSTALMENT_REPLY.encode(reply)))
+            answers.append((topic, UPLOAD_ANSWER.encode(UploadAnswer.of([reply]))))
         return answers
 
     # Both.
 
-    def _read(self, arrival: Arrival, kind: WireMessage[_MessageT, Any]) -> _MessageT | None:
-        """Return what a payload says; what no decoder understands, or is about another task than its topic, is counted.
+    def _read(self, arrival: Arrival, read: Callable[[Arrival], _MessageT]) -> _MessageT | None:
+        """Return what a payload says; what no decoder understands, or is not of its topic, is counted.
 
         The stream goes on.
         """
         try:
-            message = kind.decode(arrival.message.payload)
-            if isinstance(message, Instalment) and message.task_id != arrival.subject:
-                raise DecodeError("an instalment on the topic of another task")
+            return read(arrival)
         except (DecodeError, UsageError):
             self._context.metrics.poison_message()
             self._context.admission.failed(_identity(arrival))
             return None
-        return message
+
+    def _session_request(self, arrival: Arrival) -> SessionRequest:
+        return SESSION_REQUEST.decode(arrival.message.payload)
+
+    def _instalment(self, arrival: Arrival) -> Instalment:
+        """Return the one instalment of an upload that is for this aggregator and of its topic's task."""
+        upload = UPLOAD.decode(arrival.message.payload)
+        instalment = upload.only_one
+        if upload.aggregator_id != self._context.aggregator_id or instalment.task_id != arrival.subject:
+            raise DecodeError("an instalment on the topic of another aggregator or task")
+        return instalment
 
 
 def _identity(arrival: Arrival) -> Identity:

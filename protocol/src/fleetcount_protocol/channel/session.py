@@ -38,7 +38,7 @@ from fleetcount_protocol.limits import (
     MAX_UNIX_TIME,
     SESSION_SECRET_BYTES,
 )
-from fleetcount_protocol.messages import Instalment, SessionAccepted, SessionRequest
+from fleetcount_protocol.messages import X509_CREDENTIAL, Instalment, SessionAccepted, SessionRequest
 from fleetcount_protocol.task.public_keys import X25519_KEY_BYTES
 from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
@@ -147,12 +147,14 @@ def check_session_request(request: SessionRequest) -> None:
     sizes = (
         ("sealed_secret", request.sealed_secret, 80, 2_048),
         ("ephemeral_key", request.ephemeral_key, X25519_KEY_BYTES, X25519_KEY_BYTES),
-        ("certificate", request.certificate, 1, MAX_CERTIFICATE_BYTES),
+        ("credential", request.credential, 2, 1 + MAX_CERTIFICATE_BYTES),
         ("signature", request.signature, 8, MAX_SIGNATURE_BYTES),
     )
     for name, value, smallest, largest in sizes:
         if not smallest <= len(value) <= largest:
             raise DecodeError(f"{name} of a session has {len(value)} bytes, not {smallest} to {largest}")
+    if not request.credential.startswith(X509_CREDENTIAL):
+        raise DecodeError(f"the credential of a session is of kind {request.credential[0]}, allowed: 1, a certificate")
     if not 0 <= request.key_id <= 255 or not 0 < request.expiry <= MAX_UNIX_TIME:
         raise DecodeError(f"session with key id {request.key_id} and expiry {request.expiry} is out of range")
     if len(request.signed_bytes) > MAX_SESSION_BYTES:
@@ -202,7 +204,7 @@ def new_session(
         key_id=key.key_id,
         sealed_secret=seal_to(key.public_key, secret, info),
         ephemeral_key=ephemeral.public_key().public_bytes_raw(),
-        certificate=certificates.certificate_der(device.certificate),
+        credential=X509_CREDENTIAL + certificates.certificate_der(device.certificate),
         expiry=expiry,
         signature=b"",
     )
@@ -220,7 +222,7 @@ def accept_session(
     ca: Sequence[x509.Certificate],
     now: float,
 ) -> tuple[SessionAccepted, SessionSecret, Digest]:
-    """Return the answer, the session and the digest of the device's key; run by the aggregator, once a request.
+    """Return the answer, the session and the digest of the sender's key; run by the aggregator, once a request.
 
     Every call makes another session: who has accepted a request stores the answer and gives it again. The digest is the
     device's identity for "one report a task" (`certificates.key_digest`). Cheap checks come first: sizes, key id and
@@ -242,7 +244,7 @@ def judge_request(
     *,
     known: bool = False,
 ) -> Digest:
-    """Return the digest of the device's key if everything but the seal is right: the checks that need no private key.
+    """Return the digest of the sender's key if everything but the seal is right: the checks that need no private key.
 
     Of a `known` request, which this aggregator accepted and stored before, neither the signature is checked a second
     time nor whether the key is still there that it was sealed to.
@@ -324,10 +326,10 @@ def _check_signature(request: SessionRequest, certificate: x509.Certificate) -> 
         raise Refused(RejectReason.BAD_SIGNATURE) from None
 
 
-def _session_info(aggregator_id: AggregatorId, key_id: int, device_digest: Digest, expiry: int) -> bytes:
-    # Bound to the device's key: a sealed secret that is copied into another device's request does not open there.
+def _session_info(aggregator_id: AggregatorId, key_id: int, sender_digest: Digest, expiry: int) -> bytes:
+    # Bound to the sender: a sealed secret that is copied into another sender's request does not open there.
     named = sized(aggregator_id.encode(), 1) + uint(key_id, 1)
-    return SESSION_INFO_LABEL + named + device_digest + uint(expiry, 8)
+    return SESSION_INFO_LABEL + named + sender_digest + uint(expiry, 8)
 
 
 def _session_keys(request: SessionRequest, secrets: bytes, ephemeral_key: bytes) -> tuple[SessionSecret, bytes]:

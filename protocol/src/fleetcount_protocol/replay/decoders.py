@@ -27,15 +27,14 @@ from fleetcount_protocol.task.succession import decode_signed_succession, encode
 from fleetcount_protocol.task.task import decode_task
 from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
 from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState, prio3_two_round
-from fleetcount_protocol.wire import device, peer, peer_batches, peer_release, peer_shared, series
-from fleetcount_protocol.wire.device_columns import read_instalments, split_entries
+from fleetcount_protocol.wire import device, device_columns, peer, peer_batches, peer_release, peer_shared, series
 from fleetcount_protocol.wire.seal_sets import join_seal_set
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_protocol.wire.topics import parse_topic
 
 __all__ = ["Decoder", "decoders"]
 
-_MODULES: Final = (device, peer, peer_batches, peer_release, peer_shared, series)
+_MODULES: Final = (device, device_columns, peer, peer_batches, peer_release, peer_shared, series)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +69,12 @@ def _layouts() -> list[Decoder]:
         Decoder("deny_list_file", decode_signed_deny_list, SignedDenyList.encode),
         Decoder("epoch", decode_epoch, Epoch.encode),
         Decoder("greeting", decode_greeting, Greeting.encode),
-        Decoder("instalment_columns", read_instalments),
         Decoder("key_list", decode_key_list, lambda value: value.canonical),
         Decoder("key_list_file", decode_signed_key_list, encode_signed_key_list),
         Decoder("order", decode_order, lambda value: value.canonical),
         Decoder("order_file", decode_signed_order, encode_signed_order),
         Decoder("record", decode_record, lambda value: value.canonical),
         Decoder("record_json", lambda data: record_from_json(_text(data))),
-        Decoder("relayed_entries", split_entries, b"".join),
         Decoder("seal_set_chunk", lambda data: _read_chunk(data, behind=True)),
         Decoder("seal_set_head", _read_chunk),
         Decoder("series", decode_series, lambda value: value.canonical),

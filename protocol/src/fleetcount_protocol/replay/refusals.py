@@ -24,7 +24,8 @@ from fleetcount_protocol.replay.files import (
     integer_of,
     text_of,
 )
-from fleetcount_protocol.wire.device import INSTALMENT, SESSION_REQUEST
+from fleetcount_protocol.wire.device import SESSION_REQUEST
+from fleetcount_protocol.wire.device_columns import UPLOAD
 
 __all__ = ["ALGORITHM", "bytes_of", "is_refusal", "replay_refusals", "words_of"]
 
@@ -90,13 +91,13 @@ def _run(case: JsonObject) -> None:
             [parse_certificate(hex_of(case, "authority"))],
             integer_of(case, "now"),
         )
-    elif "instalment" in case:
+    elif "upload" in case:
         key = TaskKey(
             session_id=SessionId(hex_of(case, "session_id")),
             number=integer_of(case, "key_number"),
             key=hex_of(case, "task_key"),
         )
-        unseal_instalment(key, integer_of(case, "position"), INSTALMENT.decode(hex_of(case, "instalment")))
+        unseal_instalment(key, integer_of(case, "position"), UPLOAD.decode(hex_of(case, "upload")).only_one)
     else:
         name = text_of(case, "decoder")
         decoder = decoders().get(name)

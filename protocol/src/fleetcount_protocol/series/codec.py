@@ -6,11 +6,19 @@ in between. It must not apply the rules of a series.
 
 from typing import Final
 
-from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.layout import Reader, fraction_bytes, uint
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_SERIES_BYTES
-from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule, SeriesFields, Submission
+from fleetcount_protocol.series.fields import (
+    Admission,
+    Coin,
+    DrillDown,
+    Participants,
+    Schedule,
+    SeriesFields,
+    Submission,
+)
 from fleetcount_protocol.series.windows import window_fields
 from fleetcount_protocol.task.codec import encode_question, encode_terms, read_question, read_terms
 
@@ -34,6 +42,7 @@ def encode_series_fields(series: SeriesFields) -> bytes:
         _encode_schedule(series.schedule),
         uint(series.coin.value, 1),
         uint(series.participants.value, 1),
+        uint(series.admission.value, 1),
         fraction_bytes(series.delta),
         _encode_drill_down(series.drill_down),
         encode_terms(window),
@@ -57,6 +66,8 @@ def decode_series_fields(data: bytes) -> SeriesFields:
     schedule = _read_schedule(reader)
     coin = Coin(reader.count(1, 1, len(Coin)))
     participants = Participants(reader.count(1, 1, len(Participants)))
+    if (admission := reader.uint(1)) != Admission.CERTIFICATE.value:
+        raise DecodeError(f"admission is of kind {admission}, allowed: {Admission.CERTIFICATE.value}, by certificate")
     delta = reader.fraction()
     drill_down = _read_drill_down(reader) if reader.flag() else None
     terms = read_terms(reader)
@@ -66,6 +77,7 @@ def decode_series_fields(data: bytes) -> SeriesFields:
         schedule=schedule,
         coin=coin,
         participants=participants,
+        admission=Admission(admission),
         delta=delta,
         verify_seed_digest=terms.pop("verify_key_digest"),
         **terms,

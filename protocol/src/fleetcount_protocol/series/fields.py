@@ -16,7 +16,7 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.task.domain import ValueDomain
 from fleetcount_protocol.task.fields import Aggregator, Mode, Release, UploadStyle
 
-__all__ = ["DAY_S", "Coin", "DrillDown", "Participants", "Schedule", "SeriesFields", "Submission"]
+__all__ = ["DAY_S", "Admission", "Coin", "DrillDown", "Participants", "Schedule", "SeriesFields", "Submission"]
 
 DAY_S: Final = 86_400
 """A coin of a day holds for one UTC day, which always has this many seconds of Unix time."""
@@ -35,6 +35,13 @@ class Participants(enum.Enum):
 
     HIDDEN = 1
     NOISED = 2
+
+
+class Admission(enum.Enum):
+    """Who may answer. Number 2 is reserved, and refused like every other."""
+
+    CERTIFICATE = 1
+    """Who opens a session with a certificate of the deployment's authority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,3 +175,4 @@ class SeriesFields:
     aggregators: tuple[Aggregator, ...]
     verify_seed_digest: Digest
     drill_down: DrillDown | None = None
+    admission: Admission = Admission.CERTIFICATE

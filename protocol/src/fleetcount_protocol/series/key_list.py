@@ -3,6 +3,7 @@
 It must not hold a private key, and it does not open or seal.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -23,6 +24,7 @@ __all__ = [
     "KeyList",
     "ListedKey",
     "SignedKeyList",
+    "check_distinct_keys",
     "decode_key_list",
     "decode_signed_key_list",
     "encode_signed_key_list",
@@ -135,6 +137,22 @@ def verify_key_list(signed: SignedKeyList, aggregator: Aggregator, trusted: Trus
     what = f"signature of {listed} under its key list"
     issued_at = signed.key_list.issued_at
     verify_by(aggregator, trusted, signed.signature, signed.key_list.canonical, what, issued_at)
+
+
+def check_distinct_keys(lists: Iterable[KeyList]) -> None:
+    """Refuse a sealing key that two aggregators of one question list: each must be the only one to open its parts.
+
+    Raises:
+        TaskError: which aggregators.
+    """
+    owners: dict[bytes, AggregatorId] = {}
+    for key_list in lists:
+        for one in key_list.keys:
+            owner = owners.setdefault(one.key.public_key, key_list.aggregator_id)
+            require(
+                owner == key_list.aggregator_id,
+                f"{owner} and {key_list.aggregator_id} list the same sealing key, allowed: different ones",
+            )
 
 
 def key_for(key_list: KeyList, opens: int, closes: int) -> HpkeKey:

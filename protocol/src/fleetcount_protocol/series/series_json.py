@@ -36,6 +36,7 @@ def series_to_json(series: Series) -> dict[str, Any]:
         },
         "coin": series.coin.name.lower(),
         "participants": series.participants.name.lower(),
+        "admission": series.admission.name.lower(),
         "delta": str(series.delta),
     }
 

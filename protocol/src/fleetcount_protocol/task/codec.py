@@ -61,8 +61,6 @@ __all__ = [
 
 TASK_LABEL: Final = b"FCTASK02"
 """First bytes of a task."""
-_NO_KEYS: Final = 0
-"""How many sealing keys stand with an aggregator: key lists have them."""
 _KEM_SIZES: Final = {0x0020: X25519_KEY_BYTES, 0x647A: HYBRID_KEY_BYTES}
 """KEM identifiers of the HPKE registry (RFC 9180, section 7.1, and its IANA page) and their public key sizes."""
 
@@ -296,7 +294,7 @@ def _read_release(reader: Reader) -> Release:
 
 def _encode_aggregator(aggregator: Aggregator) -> bytes:
     texts = (aggregator.aggregator_id, aggregator.operator, aggregator.grpc_endpoint, aggregator.mqtt_broker)
-    return b"".join(map(text_bytes, texts)) + uint(_NO_KEYS, 1) + aggregator.signing_public_key
+    return b"".join(map(text_bytes, texts)) + aggregator.signing_public_key
 
 
 def encode_key(key: HpkeKey) -> bytes:
@@ -309,7 +307,6 @@ def encode_key(key: HpkeKey) -> bytes:
 def _read_aggregator(reader: Reader) -> Aggregator:
     identifier, operator = AggregatorId(reader.text(1, 32)), reader.text(1, MAX_TEXT_BYTES)
     endpoint, broker = (reader.text(0, MAX_ENDPOINT_BYTES) for _ in range(2))
-    reader.count(1, _NO_KEYS, _NO_KEYS)
     return Aggregator(
         aggregator_id=identifier,
         operator=operator,

@@ -25,9 +25,11 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class ListSeriesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    AGGREGATOR_ID_FIELD_NUMBER: _builtins.int
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     OVER_FIELD_NUMBER: _builtins.int
+    aggregator_id: _builtins.str
     deployment: _builtins.str
     after: _builtins.bytes
     """the last series id of the list before, empty at first"""
@@ -36,13 +38,14 @@ class ListSeriesRequest(_message.Message):
     def __init__(
         self,
         *,
+        aggregator_id: _builtins.str = ...,
         deployment: _builtins.str = ...,
         after: _builtins.bytes = ...,
         over: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "deployment", b"deployment", "over", b"over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "aggregator_id", b"aggregator_id", "deployment", b"deployment", "over", b"over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -185,14 +188,15 @@ class SessionRequest(_message.Message):
     AGGREGATOR_ID_FIELD_NUMBER: _builtins.int
     KEY_ID_FIELD_NUMBER: _builtins.int
     SEALED_SECRET_FIELD_NUMBER: _builtins.int
-    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_FIELD_NUMBER: _builtins.int
     EXPIRY_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     EPHEMERAL_KEY_FIELD_NUMBER: _builtins.int
     aggregator_id: _builtins.str
     key_id: _builtins.int
     sealed_secret: _builtins.bytes
-    certificate: _builtins.bytes
+    credential: _builtins.bytes
+    """its kind in one byte, 1: an X.509 certificate in DER follows"""
     expiry: _builtins.int
     signature: _builtins.bytes
     ephemeral_key: _builtins.bytes
@@ -203,14 +207,14 @@ class SessionRequest(_message.Message):
         aggregator_id: _builtins.str = ...,
         key_id: _builtins.int = ...,
         sealed_secret: _builtins.bytes = ...,
-        certificate: _builtins.bytes = ...,
+        credential: _builtins.bytes = ...,
         expiry: _builtins.int = ...,
         signature: _builtins.bytes = ...,
         ephemeral_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "certificate", b"certificate", "ephemeral_key", b"ephemeral_key", "expiry", b"expiry", "key_id", b"key_id", "sealed_secret", b"sealed_secret", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "credential", b"credential", "ephemeral_key", b"ephemeral_key", "expiry", b"expiry", "key_id", b"key_id", "sealed_secret", b"sealed_secret", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -222,7 +226,9 @@ class OpenSessionsRequest(_message.Message):
 
     REQUESTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionRequest]: ...
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionRequest]:
+        """all of one aggregator"""
+
     def __init__(
         self,
         *,
@@ -293,118 +299,133 @@ class OpenSessionsResponse(_message.Message):
 Global___OpenSessionsResponse: _TypeAlias = OpenSessionsResponse  # noqa: Y015
 
 @_typing.final
-class Instalment(_message.Message):
+class InstalmentColumns(_message.Message):
+    """Parts of reports of one window and round, with public shares of one size and ciphertexts of one size. Every column is
+    in the order of `report_ids`.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_ID_FIELD_NUMBER: _builtins.int
-    REPORT_ID_FIELD_NUMBER: _builtins.int
-    SESSION_ID_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
-    PUBLIC_SHARE_FIELD_NUMBER: _builtins.int
-    CIPHERTEXT_FIELD_NUMBER: _builtins.int
-    KEY_NUMBER_FIELD_NUMBER: _builtins.int
+    REPORT_IDS_FIELD_NUMBER: _builtins.int
+    SESSION_IDS_FIELD_NUMBER: _builtins.int
+    KEY_NUMBERS_FIELD_NUMBER: _builtins.int
+    PUBLIC_SHARES_FIELD_NUMBER: _builtins.int
+    CIPHERTEXTS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
-    report_id: _builtins.bytes
-    session_id: _builtins.bytes
     round: _builtins.int
-    public_share: _builtins.bytes
-    ciphertext: _builtins.bytes
-    key_number: _builtins.bytes
-    """1 to 65,535 as two bytes, big-endian: of one width, so that batches are columns"""
+    report_ids: _builtins.bytes
+    """n times 16 bytes"""
+    session_ids: _builtins.bytes
+    """n times 16 bytes"""
+    key_numbers: _builtins.bytes
+    """n times 2 bytes, each 1 to 65,535, big-endian"""
+    public_shares: _builtins.bytes
+    """n times one size"""
+    ciphertexts: _builtins.bytes
+    """n times one size"""
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
-        report_id: _builtins.bytes = ...,
-        session_id: _builtins.bytes = ...,
         round: _builtins.int = ...,
-        public_share: _builtins.bytes = ...,
-        ciphertext: _builtins.bytes = ...,
-        key_number: _builtins.bytes = ...,
+        report_ids: _builtins.bytes = ...,
+        session_ids: _builtins.bytes = ...,
+        key_numbers: _builtins.bytes = ...,
+        public_shares: _builtins.bytes = ...,
+        ciphertexts: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertext", b"ciphertext", "key_number", b"key_number", "public_share", b"public_share", "report_id", b"report_id", "round", b"round", "session_id", b"session_id", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "key_numbers", b"key_numbers", "public_shares", b"public_shares", "report_ids", b"report_ids", "round", b"round", "session_ids", b"session_ids", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Instalment: _TypeAlias = Instalment  # noqa: Y015
+Global___InstalmentColumns: _TypeAlias = InstalmentColumns  # noqa: Y015
 
 @_typing.final
 class UploadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    INSTALMENTS_FIELD_NUMBER: _builtins.int
+    AGGREGATOR_ID_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    aggregator_id: _builtins.str
     @_builtins.property
-    def instalments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Instalment]: ...
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstalmentColumns]:
+        """neighbours differ in window, round or a size"""
+
     def __init__(
         self,
         *,
-        instalments: _abc.Iterable[Global___Instalment] | None = ...,
+        aggregator_id: _builtins.str = ...,
+        runs: _abc.Iterable[Global___InstalmentColumns] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instalments", b"instalments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UploadRequest: _TypeAlias = UploadRequest  # noqa: Y015
 
 @_typing.final
-class InstalmentReply(_message.Message):
+class InstalmentReplyColumns(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_ID_FIELD_NUMBER: _builtins.int
-    REPORT_ID_FIELD_NUMBER: _builtins.int
-    SESSION_ID_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    DIGEST_FIELD_NUMBER: _builtins.int
-    MAC_FIELD_NUMBER: _builtins.int
+    REPORT_IDS_FIELD_NUMBER: _builtins.int
+    SESSION_IDS_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    MACS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
-    report_id: _builtins.bytes
-    session_id: _builtins.bytes
     round: _builtins.int
-    reason: _builtins.int
-    """0: a receipt; otherwise refused and digest, mac are empty"""
-    digest: _builtins.bytes
-    mac: _builtins.bytes
+    report_ids: _builtins.bytes
+    session_ids: _builtins.bytes
+    reasons: _builtins.bytes
+    """n bytes: 0 with a receipt, otherwise why the part is refused"""
+    digests: _builtins.bytes
+    """of the parts with reason 0 alone, 32 bytes each"""
+    macs: _builtins.bytes
+    """likewise"""
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
-        report_id: _builtins.bytes = ...,
-        session_id: _builtins.bytes = ...,
         round: _builtins.int = ...,
-        reason: _builtins.int = ...,
-        digest: _builtins.bytes = ...,
-        mac: _builtins.bytes = ...,
+        report_ids: _builtins.bytes = ...,
+        session_ids: _builtins.bytes = ...,
+        reasons: _builtins.bytes = ...,
+        digests: _builtins.bytes = ...,
+        macs: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "mac", b"mac", "reason", b"reason", "report_id", b"report_id", "round", b"round", "session_id", b"session_id", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "macs", b"macs", "reasons", b"reasons", "report_ids", b"report_ids", "round", b"round", "session_ids", b"session_ids", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___InstalmentReply: _TypeAlias = InstalmentReply  # noqa: Y015
+Global___InstalmentReplyColumns: _TypeAlias = InstalmentReplyColumns  # noqa: Y015
 
 @_typing.final
 class UploadResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    REPLIES_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def replies(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstalmentReply]:
-        """one an instalment, in order"""
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstalmentReplyColumns]:
+        """one a run of the request, in order"""
 
     def __init__(
         self,
         *,
-        replies: _abc.Iterable[Global___InstalmentReply] | None = ...,
+        runs: _abc.Iterable[Global___InstalmentReplyColumns] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replies", b"replies"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -414,16 +435,19 @@ Global___UploadResponse: _TypeAlias = UploadResponse  # noqa: Y015
 class GetReleaseRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    AGGREGATOR_ID_FIELD_NUMBER: _builtins.int
     TASK_ID_FIELD_NUMBER: _builtins.int
+    aggregator_id: _builtins.str
     task_id: _builtins.bytes
     def __init__(
         self,
         *,
+        aggregator_id: _builtins.str = ...,
         task_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

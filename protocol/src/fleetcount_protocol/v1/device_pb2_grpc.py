@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class DeviceServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Every request names the aggregator that it is for: what it means depends on no connection.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -57,7 +58,8 @@ class DeviceServiceStub(object):
 
 
 class DeviceServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Every request names the aggregator that it is for: what it means depends on no connection.
+    """
 
     def ListSeries(self, request, context):
         """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it.
@@ -119,7 +121,8 @@ def add_DeviceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DeviceService(object):
-    """Missing associated documentation comment in .proto file."""
+    """Every request names the aggregator that it is for: what it means depends on no connection.
+    """
 
     @staticmethod
     def ListSeries(request,

@@ -30,6 +30,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DeviceServiceStub:
+    """Every request names the aggregator that it is for: what it means depends on no connection."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -45,6 +47,8 @@ class DeviceServiceStub:
 
 @_typing.type_check_only
 class DeviceServiceAsyncStub(DeviceServiceStub):
+    """Every request names the aggregator that it is for: what it means depends on no connection."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListSeries: _aio.UnaryUnaryMultiCallable[_device_pb2.ListSeriesRequest, _device_pb2.ListSeriesResponse]  # type: ignore[assignment]
     """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it."""
@@ -56,6 +60,8 @@ class DeviceServiceAsyncStub(DeviceServiceStub):
     """The signed record of a released task, or its state."""
 
 class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Every request names the aggregator that it is for: what it means depends on no connection."""
+
     @_abc_1.abstractmethod
     def ListSeries(
         self,

@@ -5,10 +5,8 @@ docs/wire.md, "Relay", "Protobuf messages" and "Greetings".
 
 from typing import Final
 
-__all__ = ["AGGREGATOR_HEADER", "CARRIED_HEADER", "GREETING_HEADER", "RETRY_TRAILER"]
+__all__ = ["CARRIED_HEADER", "GREETING_HEADER", "RETRY_TRAILER"]
 
-AGGREGATOR_HEADER: Final = "fleetcount-aggregator"
-"""From a device to a relay: the id of the aggregator that a call is for. Aggregators ignore it."""
 CARRIED_HEADER: Final = "fleetcount-carried"
 """From a relay to an aggregator: a name for the device whose call this is, which means nothing elsewhere."""
 GREETING_HEADER: Final = "fleetcount-greeting-bin"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from operator import attrgetter, methodcaller
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -20,9 +20,22 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.wire.strict import WireMessage, check_count, check_label, check_size
+from fleetcount_protocol.wire.strict import Frame, Span, WireMessage, check_count, check_label, check_size
 
-__all__ = ["Bounds", "Canonical", "Count", "Label", "Range", "Shape", "Size", "either", "message", "shape", "single"]
+__all__ = [
+    "Bounds",
+    "Canonical",
+    "Count",
+    "Joined",
+    "Label",
+    "Range",
+    "Shape",
+    "Size",
+    "either",
+    "message",
+    "shape",
+    "single",
+]
 
 DomainT = TypeVar("DomainT")
 OtherT = TypeVar("OtherT")
@@ -60,11 +73,24 @@ class Canonical(NamedTuple):
     largest: int
 
 
-class Shape(NamedTuple, Generic[DomainT, MessageT]):
-    """How a value becomes a message and is read from one; `WireMessage` makes that strict."""
+class Joined(NamedTuple):
+    """Fields that are joined to a column as they are written, and read as a `Span`, which `make` bounds and cuts."""
 
-    to_pb: Callable[[DomainT], MessageT]
-    read: Callable[[MessageT], DomainT]
+
+class Shape(NamedTuple, Generic[DomainT, MessageT]):
+    """How a value becomes a message and is read from one; `WireMessage` makes that strict.
+
+    `part` gives the arguments of the message's constructor: inside another message the library builds it from these in
+    place, where a message of its own would be copied, and a large one several times.
+    """
+
+    pb_type: type[MessageT]
+    part: Callable[[DomainT], dict[str, Any]]
+    read: Callable[[Span], DomainT]
+
+    def to_pb(self, value: DomainT) -> MessageT:
+        """Return the message."""
+        return self.pb_type(**self.part(value))
 
 
 class Count(NamedTuple):
@@ -75,7 +101,7 @@ class Count(NamedTuple):
     each: "Bound | None" = None
 
 
-Bound = Size | Range | Label | Canonical | Count | Shape[Any, Any] | WireMessage[Any, Any]
+Bound = Size | Joined | Range | Label | Canonical | Count | Shape[Any, Any] | WireMessage[Any, Any]
 """What one field may hold; a field that is a message may name how that one is read."""
 Bounds = Mapping[type, Mapping[str, Bound]]
 """The bounds of fields by their dataclass and name."""
@@ -111,9 +137,21 @@ def shape(
     _agree(kind.__name__, set(names), set(names) & set(described) if subset else set(described))
     _agree(f"bounds of {kind.__name__}", set(own) - set(names), set())
     parts = {name: _field(name, hints[name], own.get(name), described[name], bounds) for name in names}
-    to_pb = _call(pb_type, {name: part.write for name, part in parts.items()})
-    read = _call(make or kind, {name: part.read for name, part in parts.items()})
-    return Shape(to_pb, read if check is None else _checked(read, check))
+    written = _call(dict[str, Any], {name: part.write for name, part in parts.items()})
+    build = _call(make or kind, {name: part.read for name, part in parts.items()})
+    parse = _frame(pb_type.DESCRIPTOR, own).parse
+    foreign = sorted(set(described) - set(names))
+
+    def read(span: Span) -> DomainT:
+        found = parse(span)
+        if foreign:
+            _check_empty(kind.__name__, found, foreign)
+        value = build(found)
+        if check is not None:
+            check(value)
+        return value
+
+    return Shape(pb_type, written, read)
 
 
 def message(
@@ -122,30 +160,29 @@ def message(
     kind: type[DomainT],
     bounds: Bounds,
     largest: int,
-    most: int = 0,
     *,
     make: Callable[..., DomainT] | None = None,
     check: Callable[[DomainT], object] | None = None,
 ) -> WireMessage[DomainT, MessageT]:
     """Return the strict codec of a message that is nothing but its dataclass; see `shape` and `WireMessage`."""
     found = shape(pb_type, kind, bounds, make=make, check=check)
-    return WireMessage(name, pb_type, found.to_pb, found.read, largest, most)
+    return WireMessage(name, pb_type, found.to_pb, found.read, largest)
 
 
 def single(
-    name: str, pb_type: type[MessageT], kind: type[DomainT], largest: int, bound: Bound | None = None, most: int = 0
+    name: str, pb_type: type[MessageT], kind: type[DomainT], largest: int, bound: Bound | None = None
 ) -> WireMessage[DomainT, MessageT]:
     """Return the strict codec of a message whose value, of type `kind`, is that of its only field."""
     [described] = pb_type.DESCRIPTOR.fields
     part = _field(described.name, kind, bound, described, {})
     write, read, get = part.write or _same, part.read or _same, attrgetter(described.name)
+    parse = _frame(pb_type.DESCRIPTOR, {} if bound is None else {described.name: bound}).parse
     return WireMessage(
         name,
         pb_type,
         lambda value: pb_type(**{described.name: write(value)}),
-        lambda found: read(get(found)),
+        lambda span: read(get(parse(span))),
         largest,
-        most,
     )
 
 
@@ -159,24 +196,26 @@ def either(
     largest: int,
 ) -> WireMessage[DomainT | OtherT, MessageT]:
     """Return the strict codec of one of two answers: `other`, which is a `kind`, where `named_by` is not empty."""
-    get = attrgetter(named_by)
+    get, parse = attrgetter(named_by), _frame(pb_type.DESCRIPTOR, {}).parse
 
     def to_pb(value: DomainT | OtherT) -> MessageT:
         return other.to_pb(value) if isinstance(value, kind) else usual.to_pb(cast("DomainT", value))
 
-    def read(found: MessageT) -> DomainT | OtherT:
-        return other.read(found) if get(found) else usual.read(found)
+    def read(span: Span) -> DomainT | OtherT:
+        return other.read(span) if get(parse(span)) else usual.read(span)
 
     return WireMessage(name, pb_type, to_pb, read, largest)
 
 
-def _checked(read: Callable[[Any], DomainT], check: Callable[[DomainT], object]) -> Callable[[Any], DomainT]:
-    def checked(found: Any) -> DomainT:
-        value = read(found)
-        check(value)
-        return value
+def _frame(described: Any, bounds: Mapping[str, "Bound"]) -> Frame:
+    most = {name: bound.largest for name, bound in bounds.items() if isinstance(bound, Count)}
+    return Frame(described, most, [name for name, bound in bounds.items() if isinstance(bound, Joined)])
 
-    return checked
+
+def _check_empty(what: str, found: SimpleNamespace, foreign: Iterable[str]) -> None:
+    for name in foreign:
+        if getattr(found, name):
+            raise DecodeError(f"{what} has a field of another answer, {name}")
 
 
 def _same(value: Any) -> Any:
@@ -216,7 +255,7 @@ def _plain(kind: Any, described: Any, bounds: Bounds) -> _Field | None:
     """Return how a field travels whose type says all; None if it does not."""
     if described.message_type is not None:
         inner: Shape[Any, Any] = shape(GetMessageClass(described.message_type), kind, bounds)
-        return _Field(inner.to_pb, inner.read)
+        return _Field(inner.part, inner.read)
     if issubclass(kind, enum.Enum):
         return _Field(attrgetter("value"), _chosen(kind))
     if kind in (int, bool):
@@ -228,7 +267,9 @@ def _plain(kind: Any, described: Any, bounds: Bounds) -> _Field | None:
 
 def _bounded(what: str, kind: Any, bound: Bound, described: Any) -> _Field | None:
     """Return how a field with a bound travels; None if it is none for this type."""
-    if isinstance(bound, Shape | WireMessage):
+    if isinstance(bound, Shape):
+        return _Field(bound.part, bound.read)
+    if isinstance(bound, WireMessage):
         return _Field(bound.to_pb, bound.read)
     write: Callable[[Any], Any] | None = None
     read: Callable[[Any], Any]
@@ -241,6 +282,8 @@ def _bounded(what: str, kind: Any, bound: Bound, described: Any) -> _Field | Non
             read = partial(check_size, what, smallest=smallest, largest=largest)
         case Size(smallest, largest, step) if kind is bytes:
             read = partial(_column, what, smallest, largest, step)
+        case Joined():
+            return _Field(b"".join, None)
         case Label(smallest, largest) if kind is str:
             read = partial(check_label, what, smallest=smallest, largest=largest)
         case Range(smallest, largest) if kind is int:
@@ -294,13 +337,16 @@ def _row(kind: Any, described: Any) -> _Field:
     rows = zip(described.fields, get_args(kind), strict=True)
     parts = {one.name: _field(one.name, part, None, one, {}) for one, part in rows}
     converts = [part.write or _same for part in parts.values()]
-    pb_type = GetMessageClass(described)
+    parse, build = _frame(described, {}).parse, _call(_row_of, {name: part.read for name, part in parts.items()})
 
-    def write(values: Sequence[Any]) -> Message:
+    def write(values: Sequence[Any]) -> dict[str, Any]:
         written = (convert(value) for convert, value in zip(converts, values, strict=True))
-        return pb_type(**dict(zip(names, written, strict=True)))
+        return dict(zip(names, written, strict=True))
 
-    return _Field(write, _call(_row_of, {name: part.read for name, part in parts.items()}))
+    def read(span: Span) -> Any:
+        return build(parse(span))
+
+    return _Field(write, read)
 
 
 def _row_of(**values: Any) -> tuple[Any, ...]:

@@ -1,19 +1,16 @@
-"""Batches of instalments and of their answers as columns: the bytes of `device.INSTALMENTS` and `INSTALMENT_REPLIES`.
+"""Uploads and their answers, between columns and protobuf (protos/…/device.proto).
 
-For aggregators and relays, which move thousands of reports a message. Accepts and writes exactly the bytes that
-`device` does: a message that is not a series of canonical entries is left to `device`, which says what is wrong with
-it.
+Columns hold the fields of n parts of reports joined. How many parts there are follows from the length of the ids, and
+the size of a share or ciphertext from the length of its column; no part is cut out before every length is checked.
 """
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from itertools import groupby
-from typing import Final, Self
+from itertools import groupby, pairwise
+from typing import Any, Final, Self
 
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import (
     AES_GCM_TAG_BYTES,
@@ -22,57 +19,69 @@ from fleetcount_protocol.limits import (
     MAX_INSTALMENTS_PER_BATCH,
     MAX_PUBLIC_SHARE_BYTES,
 )
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.wire.device import INSTALMENTS
+from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, Refusal
+from fleetcount_protocol.v1 import device_pb2 as pb
+from fleetcount_protocol.wire.codec import Bounds, Count, Joined, Range, Size, message, shape
+from fleetcount_protocol.wire.strict import Span, check_count, check_size
 
-__all__ = ["InstalmentColumns", "ReplyColumns", "read_instalments", "split_entries", "write_replies"]
+__all__ = [
+    "UPLOAD",
+    "UPLOAD_ANSWER",
+    "InstalmentColumns",
+    "InstalmentReplyColumns",
+    "Upload",
+    "UploadAnswer",
+    "batches",
+]
 
-_ENTRY: Final = b"\x0a"
-"""Tag of the one repeated field of UploadRequest and UploadResponse."""
-_TASK: Final = b"\x0a\x20"
-_REPORT: Final = b"\x12\x10"
-_SESSION: Final = b"\x1a\x10"
-_ROUND: Final = b"\x20"
-_PUBLIC_SHARE: Final = b"\x2a"
-_CIPHERTEXT: Final = b"\x32"
-_KEY_NUMBER: Final = b"\x3a\x02"
+_MOST: Final = MAX_INSTALMENTS_PER_BATCH
 _NUMBER_BYTES: Final = 2
 _NO_NUMBER: Final = bytes(_NUMBER_BYTES)
-_REASON: Final = b"\x28"
-_DIGEST: Final = b"\x32\x20"
-_MAC: Final = b"\x3a\x20"
-_NAMES_BYTES: Final = 70
-"""Task, report and session id with their tags and lengths, the first fields of an instalment and of its answer."""
+_MAC_BYTES: Final = 32
+_RUN_BYTES: Final = 80
+"""More than the task id, the round and all tags and lengths of one run of columns take."""
+_COLUMNS: Final = ("report_ids", "session_ids", "key_numbers", "public_shares", "ciphertexts")
+_REASONS: Final = bytes((0, *(reason.value for reason in RejectReason)))
+"""What the byte of a part may be: 0 comes with a receipt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalmentColumns:
-    """Consecutive instalments of one task and round with public shares of one size and ciphertexts of one size."""
+    """n parts of reports of one task and round, with public shares of one size and ciphertexts of one size.
+
+    n `report_ids` and `session_ids` of 16 bytes, `key_numbers` of 2 (big-endian), `public_shares` and `ciphertexts` of
+    one size each; all in one order.
+    """
 
     task_id: TaskId
     round: int
     report_ids: Sequence[bytes]
     session_ids: Sequence[bytes]
+    key_numbers: Sequence[bytes]
     public_shares: Sequence[bytes]
     ciphertexts: Sequence[bytes]
-    key_numbers: Sequence[bytes]
-    """As two bytes each, big-endian."""
 
     @classmethod
-    def of(cls, instalments: Sequence[Instalment]) -> list[Self]:
-        """Return instalments as columns, in order."""
+    def of(cls, instalments: Iterable[Instalment]) -> list[Self]:
+        """Return instalments as columns, in order: as few runs as there can be."""
         return [
             cls(
-                task_id=TaskId(shape[0]),
-                round=shape[1],
+                task_id=TaskId(key[0]),
+                round=key[1],
                 report_ids=[one.report_id for one in run],
                 session_ids=[one.session_id for one in run],
+                key_numbers=[uint(one.key_number, _NUMBER_BYTES) for one in run],
                 public_shares=[one.public_share for one in run],
                 ciphertexts=[one.ciphertext for one in run],
-                key_numbers=[uint(one.key_number, 2) for one in run],
             )
-            for shape, run in ((shape, list(run)) for shape, run in groupby(instalments, _shape_of))
+            for key, run in ((key, list(run)) for key, run in groupby(instalments, _shape_of))
         ]
+
+    @classmethod
+    def joined(cls, runs: Sequence["InstalmentColumns"]) -> "InstalmentColumns":
+        """Return runs of one shape, at least one, as one."""
+        columns: dict[str, Any] = {name: [one for run in runs for one in getattr(run, name)] for name in _COLUMNS}
+        return replace(runs[0], **columns)
 
     def __len__(self) -> int:
         return len(self.report_ids)
@@ -87,23 +96,28 @@ class InstalmentColumns:
         """Bytes of every ciphertext."""
         return len(self.ciphertexts[0])
 
+    @property
+    def shape(self) -> tuple[bytes, int, int, int]:
+        """Task, round and sizes: runs of one shape can be joined."""
+        return self.task_id, self.round, self.public_share_size, self.ciphertext_size
+
+    @property
+    def most_bytes(self) -> int:
+        """No less than the run takes in a message."""
+        each = ReportId.SIZE + SessionId.SIZE + _NUMBER_BYTES + self.public_share_size + self.ciphertext_size
+        return _RUN_BYTES + len(self) * each
+
     def only(self, places: Sequence[int]) -> "InstalmentColumns":
         """Return the instalments at these places, which ascend and differ."""
         if len(places) == len(self):
             return self
-        return replace(
-            self,
-            report_ids=[self.report_ids[place] for place in places],
-            session_ids=[self.session_ids[place] for place in places],
-            public_shares=[self.public_shares[place] for place in places],
-            ciphertexts=[self.ciphertexts[place] for place in places],
-            key_numbers=[self.key_numbers[place] for place in places],
-        )
+        columns: dict[str, Any] = {name: list(map(getattr(self, name).__getitem__, places)) for name in _COLUMNS}
+        return replace(self, **columns)
 
     def instalments(self) -> Iterator[Instalment]:
         """Yield the instalments one by one."""
-        columns = (self.report_ids, self.session_ids, self.public_shares, self.ciphertexts, self.key_numbers)
-        for report_id, session_id, public_share, ciphertext, key_number in zip(*columns, strict=True):
+        columns = (getattr(self, name) for name in _COLUMNS)
+        for report_id, session_id, key_number, public_share, ciphertext in zip(*columns, strict=True):
             yield Instalment(
                 task_id=self.task_id,
                 report_id=ReportId(report_id),
@@ -116,234 +130,269 @@ class InstalmentColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyColumns:
-    """One answer an instalment: a reason where it was refused, else digest and MAC of its receipt."""
+class InstalmentReplyColumns:
+    """The answers to one run of n instalments, in its order.
 
-    instalments: InstalmentColumns
-    reasons: Sequence[RejectReason | None]
-    digests: Sequence[bytes]
-    macs: Sequence[bytes] = field(repr=False)
+    `reasons` n bytes, 0 with a receipt; `digests` and `macs` of the receipts alone, 32 bytes each.
+    """
 
-    def replies(self) -> Iterator[Receipt | Refusal]:
+    task_id: TaskId
+    round: int
+    report_ids: bytes
+    session_ids: bytes
+    reasons: bytes
+    digests: bytes
+    macs: bytes = field(repr=False)
+
+    @classmethod
+    def refused(cls, asked: InstalmentColumns, reason: RejectReason) -> Self:
+        """Return a refusal of every instalment of a run."""
+        return cls.answering(asked, bytes((reason.value,)) * len(asked), b"", b"")
+
+    @classmethod
+    def answering(cls, asked: InstalmentColumns, reasons: bytes, digests: bytes, macs: bytes) -> Self:
+        """Return the answers to a run."""
+        return cls(
+            task_id=asked.task_id,
+            round=asked.round,
+            report_ids=b"".join(asked.report_ids),
+            session_ids=b"".join(asked.session_ids),
+            reasons=reasons,
+            digests=digests,
+            macs=macs,
+        )
+
+    @classmethod
+    def of(cls, reply: InstalmentReply) -> Self:
+        """Return the columns of one answer."""
+        reason, digest, mac = (
+            (0, reply.digest, reply.mac) if isinstance(reply, Receipt) else (reply.reason.value, b"", b"")
+        )
+        return cls(
+            task_id=reply.task_id,
+            round=reply.round,
+            report_ids=reply.report_id,
+            session_ids=reply.session_id,
+            reasons=bytes((reason,)),
+            digests=digest,
+            macs=mac,
+        )
+
+    def __len__(self) -> int:
+        return len(self.reasons)
+
+    def split(self, counts: Iterable[int]) -> Iterator["InstalmentReplyColumns"]:
+        """Yield the answers in groups of these sizes, in order."""
+        start, first = 0, 0
+        for count in counts:
+            end = start + count
+            reasons = self.reasons[start:end]
+            last = first + reasons.count(0)
+            yield replace(
+                self,
+                report_ids=self.report_ids[start * ReportId.SIZE : end * ReportId.SIZE],
+                session_ids=self.session_ids[start * SessionId.SIZE : end * SessionId.SIZE],
+                reasons=reasons,
+                digests=self.digests[first * Digest.SIZE : last * Digest.SIZE],
+                macs=self.macs[first * _MAC_BYTES : last * _MAC_BYTES],
+            )
+            start, first = end, last
+
+    def replies(self) -> Iterator[InstalmentReply]:
         """Yield the answers one by one."""
-        rows = zip(self.instalments.instalments(), self.reasons, self.digests, self.macs, strict=True)
-        for asked, reason, digest, mac in rows:
-            names = (asked.task_id, asked.report_id, asked.round, asked.session_id)
-            yield _receipt(*names, digest, mac) if reason is None else _refusal(*names, reason)
+        digests, macs = _parts(self.digests, Digest.SIZE), _parts(self.macs, _MAC_BYTES)
+        names = zip(
+            _parts(self.report_ids, ReportId.SIZE), _parts(self.session_ids, SessionId.SIZE), self.reasons, strict=True
+        )
+        for report, session, reason in names:
+            report_id, session_id = ReportId(report), SessionId(session)
+            if reason:
+                yield Refusal(
+                    task_id=self.task_id,
+                    report_id=report_id,
+                    round=self.round,
+                    session_id=session_id,
+                    reason=RejectReason(reason),
+                )
+            else:
+                yield Receipt(
+                    task_id=self.task_id,
+                    report_id=report_id,
+                    round=self.round,
+                    session_id=session_id,
+                    digest=Digest(next(digests)),
+                    mac=next(macs),
+                )
 
 
-def _receipt(
-    task_id: TaskId, report_id: ReportId, round_number: int, session_id: SessionId, digest: bytes, mac: bytes
-) -> Receipt:
-    return Receipt(
-        task_id=task_id,
-        report_id=report_id,
-        round=round_number,
-        session_id=session_id,
-        digest=Digest(digest),
-        mac=mac,
-    )
-
-
-def _refusal(
-    task_id: TaskId, report_id: ReportId, round_number: int, session_id: SessionId, reason: RejectReason
-) -> Refusal:
-    return Refusal(task_id=task_id, report_id=report_id, round=round_number, session_id=session_id, reason=reason)
+def _parts(column: bytes, size: int) -> Iterator[bytes]:
+    return (column[at : at + size] for at in range(0, len(column), size))
 
 
 def _shape_of(instalment: Instalment) -> tuple[bytes, int, int, int]:
     return instalment.task_id, instalment.round, len(instalment.public_share), len(instalment.ciphertext)
 
 
-def read_instalments(data: bytes) -> list[InstalmentColumns]:
-    """Return a batch of instalments as columns, in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """Device to aggregator: parts of reports, all for this one aggregator; neighbouring runs differ in shape."""
 
-    Raises:
-        DecodeError: the message is one that `device.INSTALMENTS` refuses.
-    """
-    columns = _read_runs(data) if len(data) <= MAX_BATCH_BYTES else None
-    return InstalmentColumns.of(INSTALMENTS.decode(data)) if columns is None else columns
+    aggregator_id: AggregatorId
+    runs: tuple[InstalmentColumns, ...]
 
+    @classmethod
+    def of(cls, aggregator_id: AggregatorId, instalments: Iterable[Instalment]) -> Self:
+        """Return the upload of instalments, in order."""
+        return cls(aggregator_id=aggregator_id, runs=tuple(InstalmentColumns.of(instalments)))
 
-def _read_runs(data: bytes) -> list[InstalmentColumns] | None:
-    """Return the columns of a message that is certainly canonical and in range, else None."""
-    found: list[InstalmentColumns] = []
-    place, count = 0, 0
-    while place < len(data):
-        layout = _layout_at(data, place)
-        if layout is None:
-            return None
-        repeats = layout.repeats(data, place)
-        end = place + repeats * layout.stride
-        count += repeats
-        if not repeats or count > MAX_INSTALMENTS_PER_BATCH or not layout.holds(data, place, end, repeats):
-            return None
-        columns = layout.read(memoryview(data)[place:end])
-        if _NO_NUMBER in columns.key_numbers:
-            return None
-        found.append(columns)
-        place = end
-    return found
+    def instalments(self) -> list[Instalment]:
+        """Return the instalments, in order."""
+        return [one for run in self.runs for one in run.instalments()]
+
+    @property
+    def only_one(self) -> Instalment:
+        """The instalment of an upload that has one: the payload of a report topic.
+
+        Raises:
+            DecodeError: it has none, or several.
+        """
+        check_count("instalments", sum(map(len, self.runs)), 1, 1)
+        return self.instalments()[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """The canonical form of an entry of one task, round and size: every byte but the contents of the other fields.
+class UploadAnswer:
+    """Aggregator to device: the answers to one upload, run by run."""
 
-    `head` is where it begins, up to the task id; `spelled` are the later bytes, by their offset; `form` is how the
-    fields are cut out.
-    """
+    runs: tuple[InstalmentReplyColumns, ...]
 
-    task_id: TaskId
-    round: int
-    stride: int
-    head: bytes
-    spelled: tuple[tuple[int, bytes], ...]
-    form: struct.Struct
+    @classmethod
+    def of(cls, replies: Iterable[InstalmentReply]) -> Self:
+        """Return the answer of these replies, in order, each a run of its own."""
+        return cls(runs=tuple(map(InstalmentReplyColumns.of, replies)))
 
-    def repeats(self, data: bytes, place: int) -> int:
-        """Return how many whole entries from `place` on begin with the head."""
-        count = 0
-        while data.startswith(self.head, place + count * self.stride):
-            count += 1
-        return min(count, (len(data) - place) // self.stride)
+    def replies(self) -> list[InstalmentReply]:
+        """Return the answers, in order."""
+        return [one for run in self.runs for one in run.replies()]
 
-    def holds(self, data: bytes, start: int, end: int, count: int) -> bool:
-        """Return whether every byte between the fields of these entries is the layout's: one comparison a column."""
-        return all(data[start + offset : end : self.stride] == byte * count for offset, byte in self.spelled)
+    @property
+    def only_one(self) -> InstalmentReply:
+        """The answer to an upload of one: the payload of a receipt topic.
 
-    def read(self, entries: memoryview) -> InstalmentColumns:
-        """Return the fields of entries that hold to the layout."""
-        columns = zip(*self.form.iter_unpack(entries), strict=True)
-        report_ids, session_ids, public_shares, ciphertexts, key_numbers = columns
-        return InstalmentColumns(
-            task_id=self.task_id,
-            round=self.round,
-            report_ids=report_ids,
-            session_ids=session_ids,
-            public_shares=public_shares,
-            ciphertexts=ciphertexts,
-            key_numbers=key_numbers,
-        )
+        Raises:
+            DecodeError: it has none, or several.
+        """
+        check_count("answers", sum(map(len, self.runs)), 1, 1)
+        return self.replies()[0]
 
 
-def _layout_at(data: bytes, place: int) -> _Layout | None:
-    """Return the layout of the entry that begins at `place`; None when it is out of range or looks odd.
-
-    Reads leniently: `_Layout.holds` checks afterwards that the entry's bytes are those of the layout.
-    """
-    try:
-        body, start = _varint(data, place + 1)
-        field_at, end = start + _NAMES_BYTES, start + body
-        round_number, public_share = 0, 0
-        if data[field_at] == _ROUND[0]:
-            round_number, field_at = data[field_at + 1], field_at + 2
-        if data[field_at] == _PUBLIC_SHARE[0]:
-            public_share, field_at = _varint(data, field_at + 1)
-            field_at += public_share
-        ciphertext, field_at = _varint(data, field_at + 1)
-    except IndexError:
-        return None
-    whole = field_at + ciphertext + len(_KEY_NUMBER) + _NUMBER_BYTES == end <= len(data)
-    sizes = public_share <= MAX_PUBLIC_SHARE_BYTES and AES_GCM_TAG_BYTES < ciphertext <= MAX_CIPHERTEXT_BYTES
-    if not whole or not sizes or round_number > 2 or (round_number == 1 and public_share):
-        return None
-    return _layout(data[start + 2 : start + 34], round_number, public_share, ciphertext)
+_BOUNDS: Final[Bounds] = {
+    InstalmentColumns: {
+        "round": Range(0, 2),
+        **dict.fromkeys(_COLUMNS, Joined()),
+    },
+    InstalmentReplyColumns: {
+        "round": Range(0, 2),
+        "report_ids": Size(ReportId.SIZE, _MOST * ReportId.SIZE),
+        "session_ids": Size(SessionId.SIZE, _MOST * SessionId.SIZE),
+        "reasons": Size(1, _MOST),
+        "digests": Size(0, _MOST * Digest.SIZE),
+        "macs": Size(0, _MOST * _MAC_BYTES),
+    },
+}
 
 
-@lru_cache(maxsize=256)
-def _layout(task_id: bytes, round_number: int, public_share: int, ciphertext: int) -> _Layout:
-    """Return the only layout of these sizes."""
-    middle = _ROUND + bytes((round_number,)) if round_number else b""
-    middle += _PUBLIC_SHARE + _spell(public_share) if public_share else b""
-    last = _CIPHERTEXT + _spell(ciphertext)
-    rest = len(middle) + public_share + len(last) + ciphertext + len(_KEY_NUMBER) + _NUMBER_BYTES
-    head = _ENTRY + _spell(_NAMES_BYTES + rest) + _TASK + task_id
-    spelled: list[tuple[int, bytes]] = []
-    at = len(head)
-    pieces = ((_REPORT, 16), (_SESSION, 16), (middle, public_share), (last, ciphertext), (_KEY_NUMBER, _NUMBER_BYTES))
-    for piece, content in pieces:
-        spelled += [(at + offset, bytes((byte,))) for offset, byte in enumerate(piece)]
-        at += len(piece) + content
-    form = f"{len(head) + 2}x16s2x16s{len(middle)}x{public_share}s{len(last)}x{ciphertext}s2x{_NUMBER_BYTES}s"
-    return _Layout(
-        task_id=TaskId(task_id),
-        round=round_number,
-        stride=at,
-        head=head,
-        spelled=tuple(spelled),
-        form=struct.Struct(form),
+def _columns(
+    task_id: TaskId,
+    round: int,  # noqa: A002 the field's name
+    report_ids: Span,
+    session_ids: Span,
+    key_numbers: Span,
+    public_shares: Span,
+    ciphertexts: Span,
+) -> InstalmentColumns:
+    """Return the columns of one run, cut once every length is right."""
+    count = report_ids.size // ReportId.SIZE
+    check_count("instalments", count, 1, _MOST)
+    run = InstalmentColumns(
+        task_id=task_id,
+        round=round,
+        report_ids=_cut("report id", report_ids, count, ReportId.SIZE, ReportId.SIZE),
+        session_ids=_cut("session id", session_ids, count, SessionId.SIZE, SessionId.SIZE),
+        key_numbers=_cut("key number", key_numbers, count, _NUMBER_BYTES, _NUMBER_BYTES),
+        public_shares=_cut("public share", public_shares, count, 0, 0 if round == 1 else MAX_PUBLIC_SHARE_BYTES),
+        ciphertexts=_cut("ciphertext", ciphertexts, count, AES_GCM_TAG_BYTES + 1, MAX_CIPHERTEXT_BYTES),
     )
+    if _NO_NUMBER in run.key_numbers:
+        raise DecodeError("the number of a task key is 0, not 1 to 65535")
+    return run
 
 
-def write_replies(answered: Iterable[ReplyColumns]) -> bytes:
-    """Return the bytes that `device.INSTALMENT_REPLIES` gives for these answers, in order."""
-    return b"".join(piece for columns in answered for piece in _reply_pieces(columns))
+def _cut(what: str, column: Span, count: int, smallest: int, largest: int) -> list[bytes]:
+    """Return the fields of a column that is `count` fields of one size within these bounds."""
+    if column.size % count or not smallest <= column.size // count <= largest:
+        raise DecodeError(
+            f"a column of {count} {what}s has {column.size} bytes, not {count} times one size, {smallest} to {largest}"
+        )
+    return column.cut(count)
 
 
-def _reply_pieces(columns: ReplyColumns) -> Iterator[bytes]:
-    asked = columns.instalments
-    spelled_round = _ROUND + bytes((asked.round,)) if asked.round else b""
-    names = _TASK + asked.task_id + _REPORT
-    receipt_head = _ENTRY + _spell(_NAMES_BYTES + len(spelled_round) + 68) + names
-    refusal_head = _ENTRY + _spell(_NAMES_BYTES + len(spelled_round) + 2) + names
-    digest_head = spelled_round + _DIGEST
-    rows = zip(asked.report_ids, asked.session_ids, columns.reasons, columns.digests, columns.macs, strict=True)
-    for report_id, session_id, reason, digest, mac in rows:
-        if reason is None:
-            yield b"%b%b\x1a\x10%b%b%b\x3a\x20%b" % (receipt_head, report_id, session_id, digest_head, digest, mac)
-        else:
-            yield b"".join(
-                (refusal_head, report_id, _SESSION, session_id, spelled_round, _REASON, bytes((reason.value,)))
-            )
+def _check_replies(run: InstalmentReplyColumns) -> None:
+    count = len(run)
+    check_size("report ids", run.report_ids, ReportId.SIZE * count, ReportId.SIZE * count)
+    check_size("session ids", run.session_ids, SessionId.SIZE * count, SessionId.SIZE * count)
+    if unknown := run.reasons.translate(None, _REASONS):
+        raise DecodeError(f"{unknown[0]} is no reason of the list")
+    receipts = count - len(run.reasons.translate(None, b"\0"))
+    check_size("digests", run.digests, Digest.SIZE * receipts, Digest.SIZE * receipts)
+    check_size("macs", run.macs, _MAC_BYTES * receipts, _MAC_BYTES * receipts)
 
 
-def split_entries(data: bytes) -> list[bytes]:
-    """Return the entries of an UploadRequest or UploadResponse, each with its tag and length, unread.
-
-    Raises:
-        DecodeError: more bytes or entries than a batch has, another field, or a length that does not fit.
-    """
-    if len(data) > MAX_BATCH_BYTES:
-        raise DecodeError(f"a batch has {len(data)} bytes, more than {MAX_BATCH_BYTES}")
-    entries: list[bytes] = []
-    place = 0
-    while place < len(data):
-        if data[place] != _ENTRY[0] or len(entries) == MAX_INSTALMENTS_PER_BATCH:
-            raise DecodeError(f"a batch holds another field, or more than {MAX_INSTALMENTS_PER_BATCH} entries")
-        try:
-            size, start = _varint(data, place + 1)
-        except IndexError:
-            raise DecodeError("a batch ends inside a length") from None
-        if start + size > len(data):
-            raise DecodeError("a batch ends inside an entry")
-        entries.append(data[place : start + size])
-        place = start + size
-    return entries
+def _check_upload(upload: Upload) -> None:
+    _check_total(upload.runs)
+    for one, other in pairwise(upload.runs):
+        if one.shape == other.shape:
+            raise DecodeError("an upload has two neighbouring runs that are one")
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return a number of at most three bytes and where it ends; nothing in a batch is longer.
-
-    Raises:
-        IndexError: no such number there.
-    """
-    value = data[place]
-    if value < 0x80:
-        return value, place + 1
-    value = value & 0x7F | (data[place + 1] & 0x7F) << 7
-    if data[place + 1] < 0x80:
-        return value, place + 2
-    if data[place + 2] >= 0x80:
-        raise IndexError(place)
-    return value | data[place + 2] << 14, place + 3
+def _check_total(runs: Sequence[InstalmentColumns] | Sequence[InstalmentReplyColumns]) -> None:
+    check_count("instalments", sum(map(len, runs)), 0, _MOST)
 
 
-def _spell(value: int) -> bytes:
-    """Return a number's shortest form."""
-    spelled = bytearray()
-    while value >= 0x80:
-        spelled.append(value & 0x7F | 0x80)
-        value >>= 7
-    spelled.append(value)
-    return bytes(spelled)
+_INSTALMENTS: Final = shape(pb.InstalmentColumns, InstalmentColumns, _BOUNDS, make=_columns)
+_REPLIES: Final = shape(pb.InstalmentReplyColumns, InstalmentReplyColumns, _BOUNDS, check=_check_replies)
+
+UPLOAD: Final = message(
+    "upload",
+    pb.UploadRequest,
+    Upload,
+    {Upload: {"runs": Count(0, _MOST, _INSTALMENTS)}},
+    MAX_BATCH_BYTES,
+    check=_check_upload,
+)
+"""A batch of parts of reports."""
+UPLOAD_ANSWER: Final = message(
+    "upload answer",
+    pb.UploadResponse,
+    UploadAnswer,
+    {UploadAnswer: {"runs": Count(0, _MOST, _REPLIES)}},
+    MAX_BATCH_BYTES,
+    check=lambda answer: _check_total(answer.runs),
+)
+"""The answers to a batch."""
+
+
+def batches(aggregator_id: AggregatorId, instalments: Iterable[Instalment]) -> Iterator[Upload]:
+    """Yield the instalments in order, in the largest uploads that fit one message."""
+    group: list[Instalment] = []
+    size = 0
+    for instalment in instalments:
+        # Ids, tags and lengths of one instalment that is a run of its own take less than 128 bytes.
+        needed = len(instalment.public_share) + len(instalment.ciphertext) + 128
+        if group and (size + needed > MAX_BATCH_BYTES or len(group) == MAX_INSTALMENTS_PER_BATCH):
+            yield Upload.of(aggregator_id, group)
+            group, size = [], 0
+        group.append(instalment)
+        size += needed
+    if group:
+        yield Upload.of(aggregator_id, group)

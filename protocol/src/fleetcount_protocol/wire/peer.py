@@ -73,7 +73,7 @@ DELIVER_ANSWER: Final = single("state", pb.DeliverRecordResponse, TaskState, _SM
 ABORT_ANSWER: Final = single("state", pb.AbortResponse, TaskState, _SMALL_BYTES)
 ABORT_TASK: Final = message("abort", pb.AbortRequest, AbortTask, _BOUNDS, _SMALL_BYTES)
 STATUS_QUERY: Final = single("status query", pb.GetStatusRequest, TaskId, _SMALL_BYTES)
-STATUS: Final = message("status", pb.GetStatusResponse, TaskStatus, _BOUNDS, _SMALL_BYTES, len(RejectReason))
+STATUS: Final = message("status", pb.GetStatusResponse, TaskStatus, _BOUNDS, _SMALL_BYTES)
 
 # The set.
 

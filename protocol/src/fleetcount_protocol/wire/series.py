@@ -39,7 +39,6 @@ __all__ = [
 _SMALL_BYTES: Final = 1_024
 _ORDERS_BYTES: Final = MAX_ORDERS_PER_SERIES * (MAX_ORDER_BYTES + ED25519_SIGNATURE_BYTES + 16)
 _KEY_LISTS_BYTES: Final = MAX_AGGREGATORS * (MAX_KEY_LIST_BYTES + ED25519_SIGNATURE_BYTES + 16)
-_PARTS: Final = MAX_ORDERS_PER_SERIES + MAX_AGGREGATORS
 _SIGNATURE: Final = Size(ED25519_SIGNATURE_BYTES, ED25519_SIGNATURE_BYTES)
 _SIGNED: Final[Bounds] = {
     SignedSeries: {
@@ -74,13 +73,10 @@ SERIES_OFFER: Final = message(
     SeriesOffer,
     _BOUNDS,
     MAX_SERIES_BYTES + _KEY_LISTS_BYTES + _ORDERS_BYTES + _SMALL_BYTES,
-    _PARTS,
 )
 """A series with key lists and orders: the retained payload of a series topic."""
 
-SERIES_LIST: Final = message(
-    "series list", device_pb2.ListSeriesResponse, SeriesList, _BOUNDS, MAX_SERIES_LIST_BYTES, MAX_SERIES_PER_LIST
-)
+SERIES_LIST: Final = message("series list", device_pb2.ListSeriesResponse, SeriesList, _BOUNDS, MAX_SERIES_LIST_BYTES)
 SERIES_LIST_QUERY: Final = message(
     "series list query", device_pb2.ListSeriesRequest, SeriesQuery, _BOUNDS, _SMALL_BYTES
 )
@@ -93,7 +89,6 @@ INSTALL_SERIES: Final = message(
     InstallSeries,
     _BOUNDS,
     MAX_SERIES_BYTES + _ORDERS_BYTES + _SMALL_BYTES,
-    _PARTS,
 )
 INSTALL_SERIES_ANSWER: Final = message(
     "series answer", peer_pb2.InstallSeriesResponse, SeriesAnswer, _BOUNDS, MAX_KEY_LIST_BYTES + _SMALL_BYTES

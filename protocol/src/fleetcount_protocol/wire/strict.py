@@ -1,47 +1,184 @@
-"""One strict codec for every protobuf message: it checks sizes, shape, meaning, and that encoding gives the bytes back.
+"""One strict codec for every protobuf message: bytes are read in place, and only the one canonical form of a message.
 
-Knows no message; `device` and `peer` say what each holds.
+The protobuf library writes messages. It does not read them: it takes fields in any order, twice, padded and unknown,
+and copies what it takes several times. `Frame` reads each field once, of bounded number and size, before anything is
+made of it. Knows no message; `device` and `peer` say what each holds.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from types import SimpleNamespace
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from google.protobuf.message import DecodeError as ProtobufError
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.layout import check_text
 
-__all__ = ["WireMessage", "check_count", "check_distinct", "check_label", "check_size"]
+__all__ = ["Frame", "Span", "WireMessage", "check_count", "check_distinct", "check_label", "check_size"]
 
 DomainT = TypeVar("DomainT")
 MessageT = TypeVar("MessageT", bound=Message)
 
-_VARINT: Final = 0
 _LENGTH: Final = 2
 _MAX_VARINT_BYTES: Final = 10
-_SCALARS: Final = 16
-"""How many fields a message may have besides its repeated one; none of ours has more than eight."""
+_LARGEST: Final = {
+    FieldDescriptor.TYPE_BOOL: 1,
+    FieldDescriptor.TYPE_UINT32: 2**32 - 1,
+    FieldDescriptor.TYPE_UINT64: 2**64 - 1,
+}
+"""Integers that a field of a type holds."""
+_READ: Final[Mapping[int, Callable[["Span"], Any]]] = {
+    FieldDescriptor.TYPE_BYTES: lambda span: span.data[span.start : span.stop],
+    FieldDescriptor.TYPE_STRING: lambda span: span.data[span.start : span.stop].decode(),
+    FieldDescriptor.TYPE_MESSAGE: lambda span: span,
+}
+"""How a field with a length is read; a message is left to whoever knows its bounds."""
+_EMPTY: Final[Mapping[int, Any]] = {FieldDescriptor.TYPE_BYTES: b"", FieldDescriptor.TYPE_STRING: ""}
+
+
+class Span(NamedTuple):
+    """A message or a column within bytes that are not copied."""
+
+    data: bytes
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return self.stop - self.start
+
+    def cut(self, count: int) -> list[bytes]:
+        """Return the `count` fields of one size that a column joins."""
+        size = self.size // count
+        if not size:
+            return [b""] * count
+        return [self.data[at : at + size] for at in range(self.start, self.stop, size)]
+
+
+_NOTHING: Final = Span(b"", 0, 0)
+
+
+class _Field(NamedTuple):
+    name: str
+    most: int
+    """How often it may occur."""
+    repeated: bool
+    largest: int
+    read: Callable[[Span], Any] | None
+    """None of an integer."""
+
+
+class Frame:
+    """The fields of one kind of message, and how its canonical form is read.
+
+    Canonical are fields in ascending order, none twice but those that repeat, none with its default value, every
+    number in its shortest form. `most` says how many parts a field that repeats may have; the bytes of `columns` are
+    left where they are.
+
+    Raises:
+        TypeError: a field has a type that no message of ours has, or repeats without a bound.
+    """
+
+    def __init__(self, described: Descriptor, most: Mapping[str, int], columns: Container[str] = ()) -> None:
+        self._name = described.name
+        self._fields: dict[int, _Field] = {}
+        self._defaults: dict[str, Any] = {}
+        self._repeated = [one.name for one in described.fields if one.is_repeated]
+        for one in described.fields:
+            kind = FieldDescriptor.TYPE_MESSAGE if one.name in columns else one.type
+            largest, read = _LARGEST.get(kind, 0), _READ.get(kind)
+            if (not largest and read is None) or (one.is_repeated and one.name not in most):
+                raise TypeError(f"{described.name}.{one.name} has a type or repeats as no field of ours does")
+            bound = most[one.name] if one.is_repeated else 1
+            self._fields[one.number << 3 | (0 if largest else _LENGTH)] = _Field(
+                one.name, bound, one.is_repeated, largest, read
+            )
+            self._defaults[one.name] = 0 if largest else _EMPTY.get(kind, _NOTHING)
+
+    def parse(self, span: Span) -> SimpleNamespace:
+        """Return the fields of a message: integers, bytes, texts, spans of messages, and lists of these.
+
+        Raises:
+            DecodeError: it is not in its canonical form, has an unknown field, or more parts than it may.
+        """
+        data, position, stop = span
+        found = SimpleNamespace(**self._defaults)
+        fields = vars(found)
+        for name in self._repeated:
+            fields[name] = []
+        last, count = 0, 0
+        while position < stop:
+            # Most numbers have one byte: a call for each would take longer than all the rest.
+            tag, position = data[position], position + 1
+            if tag >= 0x80:
+                tag, position = self._varint(data, position - 1, stop)
+            count = count + 1 if tag == last else 1
+            field = self._known(tag, last, count)
+            last = tag
+            if position < stop and data[position] < 0x80:
+                value, position = data[position], position + 1
+            else:
+                value, position = self._varint(data, position, stop)
+            if field.read is None:
+                if not 0 < value <= field.largest:
+                    raise DecodeError(f"{self._name}.{field.name} is {value}, written are 1 to {field.largest}")
+                fields[field.name] = value
+                continue
+            end = position + value
+            if end > stop:
+                raise DecodeError(f"{self._name} ends inside a field")
+            item = field.read(Span(data, position, end))
+            position = end
+            if field.repeated:
+                fields[field.name].append(item)
+            elif value:
+                fields[field.name] = item
+            else:
+                raise DecodeError(f"{self._name}.{field.name} is written and empty")
+        return found
+
+    def _known(self, tag: int, last: int, count: int) -> _Field:
+        """Return the field of a tag that comes behind another, for the `count`-th time."""
+        field = self._fields.get(tag)
+        if field is None:
+            raise DecodeError(f"{self._name} has an unknown field, {tag >> 3} of wire type {tag & 7}")
+        if tag < last:
+            raise DecodeError(f"{self._name}.{field.name} is out of order")
+        if count > field.most:
+            raise DecodeError(f"{self._name} has more than {field.most} {field.name}")
+        return field
+
+    def _varint(self, data: bytes, position: int, stop: int) -> tuple[int, int]:
+        """Return a number in its shortest form and where it ends."""
+        value = 0
+        for place in range(_MAX_VARINT_BYTES):
+            if position >= stop:
+                raise DecodeError(f"{self._name} ends inside a number")
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                if place and not byte:
+                    raise DecodeError(f"{self._name} has a padded number")
+                return value, position
+        raise DecodeError(f"{self._name} has a number of more than {_MAX_VARINT_BYTES} bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class WireMessage(Generic[DomainT, MessageT]):
-    """How one message travels: `to_pb` builds it, `read` takes it apart, `largest` caps its bytes, `most` its parts.
-
-    `read` may be lenient about what a rebuild shows: a message is accepted only if `to_pb` of what was read gives it
-    back, so unknown fields, values out of place and second spellings are refused by comparison.
-    """
+    """How one message travels: `to_pb` builds it, `read` reads it in place, `largest` caps its bytes."""
 
     name: str
     pb_type: type[MessageT]
     to_pb: Callable[[DomainT], MessageT]
-    read: Callable[[MessageT], DomainT]
+    read: Callable[[Span], DomainT]
     largest: int
-    most: int = 0
 
     def encode(self, value: DomainT) -> bytes:
-        """Return the message's bytes, as they travel over MQTT.
+        """Return the message's bytes.
 
         Raises:
             UsageError: they are more than the message may have.
@@ -59,37 +196,18 @@ class WireMessage(Generic[DomainT, MessageT]):
         """
         if len(data) > self.largest:
             raise DecodeError(f"{self.name} has {len(data)} bytes, more than {self.largest}")
-        _check_shape(data, self.name, self.most + _SCALARS)
-        message = self.pb_type()
         try:
-            message.ParseFromString(data)
-        except ProtobufError as error:
-            raise DecodeError(f"{self.name} is no protobuf message") from error
-        value, rebuilt = self._rebuild(message)
-        if rebuilt.SerializeToString(deterministic=True) != data:
-            raise DecodeError(f"{self.name} is not in its canonical form")
-        return value
-
-    def from_pb(self, message: MessageT) -> DomainT:
-        """Return what a message says that the RPC library has already parsed.
-
-        Raises:
-            DecodeError: too long, a field out of its range, or an unknown one.
-        """
-        size = message.ByteSize()
-        if size > self.largest:
-            raise DecodeError(f"{self.name} has {size} bytes, more than {self.largest}")
-        value, rebuilt = self._rebuild(message)
-        if rebuilt != message:
-            raise DecodeError(f"{self.name} holds unknown fields")
-        return value
-
-    def _rebuild(self, message: MessageT) -> tuple[DomainT, MessageT]:
-        try:
-            value = self.read(message)
-            return value, self.to_pb(value)
+            return self.read(Span(data, 0, len(data)))
         except (ValueError, UsageError) as error:
             raise DecodeError(f"{self.name} holds a value out of its range") from error
+
+    def from_pb(self, message: MessageT) -> DomainT:
+        """Return what a message says that the protobuf library has parsed; it keeps what it does not know.
+
+        Raises:
+            DecodeError: as in `decode`.
+        """
+        return self.decode(message.SerializeToString(deterministic=True))
 
 
 def check_size(what: str, value: bytes, smallest: int, largest: int) -> bytes:
@@ -137,44 +255,3 @@ def check_label(what: str, text: str, smallest: int, largest: int) -> str:
     except ValueError as error:
         raise DecodeError(f"{what}: {error}") from None
     return text
-
-
-def _check_shape(data: bytes, name: str, most: int) -> None:
-    """Walk the outermost fields without building anything, so that two million empty parts cost no memory.
-
-    Raises:
-        DecodeError: more than `most` fields, a field that is neither a varint nor length-delimited, or a bad length.
-    """
-    position, fields, size = 0, 0, len(data)
-    while position < size:
-        tag = data[position]
-        position += 1
-        if tag >= 0x80:
-            tag, position = _read_varint(data, position - 1, name)
-        fields += 1
-        if fields > most or tag >> 3 == 0:
-            raise DecodeError(f"{name} has more than {most} fields or one with number 0")
-        if position < size and data[position] < 0x80:  # Most numbers have one byte: a call for each would take longer.
-            value = data[position]
-            position += 1
-        else:
-            value, position = _read_varint(data, position, name)
-        if tag & 7 == _LENGTH:
-            position += value
-        elif tag & 7 != _VARINT:
-            raise DecodeError(f"{name} has a field of wire type {tag & 7}")
-    if position != len(data):
-        raise DecodeError(f"{name} ends inside a field")
-
-
-def _read_varint(data: bytes, position: int, name: str) -> tuple[int, int]:
-    value = 0
-    for place in range(_MAX_VARINT_BYTES):
-        if position >= len(data):
-            raise DecodeError(f"{name} ends inside a number")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            return value, position
-    raise DecodeError(f"{name} has a number of more than {_MAX_VARINT_BYTES} bytes")

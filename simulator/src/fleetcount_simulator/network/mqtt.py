@@ -27,7 +27,8 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.task.task import Aggregator, Task
-from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST
+from fleetcount_protocol.wire.device import SESSION_REPLY, SESSION_REQUEST
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     TopicKind,
@@ -132,7 +133,7 @@ class SharedMqtt:
         for one in instalments:
             user = self._users.get(one.session_id, _STRANGER)
             topic = report_topic(self._deployment, aggregator_id, user, task.task_id)
-            messages[_name(one)] = topic, INSTALMENT.encode(one)
+            messages[_name(one)] = topic, UPLOAD.encode(Upload.of(aggregator_id, [one]))
         return await self._exchange(client, messages, self._receipts)
 
     async def release(self, task: Task) -> ReleaseAnswer:
@@ -198,7 +199,7 @@ class SharedMqtt:
         try:
             kind = parse_topic(topic).kind
             if kind is TopicKind.RECEIPT:
-                reply = INSTALMENT_REPLY.decode(payload)
+                reply = UPLOAD_ANSWER.decode(payload).only_one
                 self._receipts.settle(_name(reply), reply)
             elif kind is TopicKind.SESSION_REPLY:
                 answer = SESSION_REPLY.decode(payload)

@@ -25,7 +25,7 @@ from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, TaskId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, VERIFY_KEY_BYTES
-from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
+from fleetcount_protocol.messages import ReleaseAnswer, ReleaseQuery, TaskStatus
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, encode_signed_order, sign_order
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signed_file import encode_signed_series, signed_series
@@ -213,10 +213,12 @@ class Parties:
 
     async def release(self, task: Task, position: int) -> ReleaseAnswer | None:
         """Return what an aggregator says about a task's release; None when it does not answer."""
+        aggregator_id = self.deployment.aggregators[position].aggregator_id
+        query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator_id, task_id=task.task_id))
         channel = self._channel(position)
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"{_SERVICE}GetRelease")
         try:
-            return RELEASE_ANSWER.decode(await method(RELEASE_QUERY.encode(task.task_id), timeout=_CALL_S))
+            return RELEASE_ANSWER.decode(await method(query, timeout=_CALL_S))
         except (grpc.aio.AioRpcError, DecodeError):
             return None
 
