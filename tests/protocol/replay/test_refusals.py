@@ -75,8 +75,9 @@ WITHOUT_BYTES = {
         "DecodeError('round one carries no public share')",
         "DecodeError(f'the number of a task key is",
     },
-    # Of lists of two aggregators: no decoder reads both.
+    # Of lists of two aggregators, or of an order and what it is about: no decoder reads both.
     "protocol/series/key_list.py": {"require(owner == key_list.aggregator_id"},
+    "protocol/series/rules.py": {"require(start % step == 0"},
     "protocol/release/record.py": {"DecodeError('record is not in its canonical form')"},
     "protocol/series/series.py": {"DecodeError('series is not in its canonical form')"},
     "protocol/task/task.py": {"DecodeError('task is not in its canonical form')"},

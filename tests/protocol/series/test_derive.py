@@ -69,7 +69,7 @@ def test_windows_share_what_does_not_change() -> None:
 
     assert first.domain is second.domain
     assert first.design is second.design
-    assert len(first.canonical) == len(series.canonical) + 21
+    assert len(first.canonical) == len(series.canonical) + 20
 
 
 def test_a_verify_key_is_expanded_from_the_seed_for_one_task() -> None:

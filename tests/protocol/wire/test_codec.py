@@ -26,6 +26,7 @@ class Query:
     aggregator_id: AggregatorId
     deployment: str
     after: SeriesId | None = None
+    over: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ def test_fields_correspond_by_name_and_one_of_two_answers_has_some_of_them() -> 
 
     with pytest.raises(TypeError, match="Abort: no field corresponds to reason, set_digest"):
         shape(peer_pb2.CommitRequest, Abort, bounds)
-    with pytest.raises(TypeError, match="Query: no field corresponds to after, deployment"):
+    with pytest.raises(TypeError, match="Query: no field corresponds to after, deployment, over"):
         shape(device_pb2.GetReleaseRequest, Query, bounds, subset=True)
 
 
