@@ -28,7 +28,7 @@ from fleetcount_protocol.series.signing import verify_signed_series
 from fleetcount_protocol.task.domain import H3Cells, SquareGrid
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Task
-from fleetcount_site.publish.entry import Entry, PinnedKey, Window
+from fleetcount_site.publish.entry import Entry, PinnedKey, WindowEntry
 from fleetcount_site.publish.site import write_record
 
 from fleetcount.files import read_text
@@ -111,7 +111,7 @@ def _series(source: Source, folder: Path) -> Entry:
     series, trusted = signed.series, source.trusted
     if trusted is not None:
         verify_signed_series(signed, trusted)
-    chain, windows, first = Chain(series), list[Window](), list[ReleaseRecord]()
+    chain, windows, first = Chain(series), list[WindowEntry](), list[ReleaseRecord]()
 
     def taken(record: ReleaseRecord, signatures: tuple[bytes, ...]) -> None:
         if trusted is not None:
@@ -188,8 +188,8 @@ def _statement(record: ReleaseRecord) -> list[str]:
     return [f"{view.audience[0].upper()}{view.audience[1:]}: {view.sentence}" for view in record.statement]
 
 
-def _window(record: ReleaseRecord) -> Window:
-    return Window(
+def _window(record: ReleaseRecord) -> WindowEntry:
+    return WindowEntry(
         index=record.task.series.index,
         opens=record.task.round_one_opens,
         released_at=record.released_at,

@@ -62,7 +62,7 @@ class MemoryStore:
         self._epochs: dict[str, bytes] = {}
         self._series: dict[SeriesId, SeriesRow] = {}
         self._notes: dict[SeriesId, dict[str, bytes]] = {}
-        self._windows: dict[SeriesId, dict[int, DecidedWindow]] = {}
+        self._decided: dict[SeriesId, dict[int, DecidedWindow]] = {}
 
     async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
         """See `Store.add_session`."""
@@ -138,10 +138,10 @@ class MemoryStore:
 
     async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
         """See `Store.decide_windows`."""
-        if any(row.index in self._windows.get(row.series_id, {}) for row in rows):
+        if any(row.index in self._decided.get(row.series_id, {}) for row in rows):
             raise StoreError("a window is decided already")
         for row in rows:
-            self._windows.setdefault(row.series_id, {})[row.index] = row
+            self._decided.setdefault(row.series_id, {})[row.index] = row
         if task is not None:
             self.data_keys.make(task.task_id)
             self._tasks.setdefault(task.task_id, task)
@@ -150,14 +150,14 @@ class MemoryStore:
         self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
     ) -> Sequence[DecidedWindow]:
         """See `Store.decided`."""
-        rows = self._windows.get(series_id, {})
+        rows = self._decided.get(series_id, {})
         return [rows[index] for index in sorted(rows) if above < index < below]
 
     async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
         """See `Store.costs`."""
 
         def cost(one: Charged) -> Cost:
-            rows = self._windows.get(one.series_id, {}).values()
+            rows = self._decided.get(one.series_id, {}).values()
             named = [row.task_id for row in rows if row.task_id is not None and not row.missing]
             held = ((self._tasks.get(task_id), task_id in self._ledger) for task_id in named)
             states = ((None if task is None else task.state, debited) for task, debited in held)
@@ -167,7 +167,7 @@ class MemoryStore:
 
     async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
         """See `Store.decided_of`."""
-        found = (row for rows in self._windows.values() for row in rows.values() if row.task_id == task_id)
+        found = (row for rows in self._decided.values() for row in rows.values() if row.task_id == task_id)
         return next(found, None)
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
@@ -325,7 +325,7 @@ class MemoryStore:
 
     async def forget(self, task_ids: Sequence[TaskId]) -> Sequence[TaskId]:
         """See `Archive.forget`."""
-        running = [rows for series_id, rows in self._windows.items() if series_id not in self._ends]
+        running = [rows for series_id, rows in self._decided.items() if series_id not in self._ends]
         standing = {row.task_id for rows in running for row in rows.values()}
         gone = [one for one in task_ids if self._rest.get(one, (None,))[0] is Rest.RETIRED and one not in standing]
         for task_id in gone:
@@ -333,12 +333,12 @@ class MemoryStore:
             for rows in (self._tasks, self._rest, self._rejections, self._ledger):
                 rows.pop(task_id, None)
         for series_id in [one for one in self._ends if not self._window_tasks(one) & self._tasks.keys()]:
-            for known in (self._series, self._notes, self._windows, self._ends):
+            for known in (self._series, self._notes, self._decided, self._ends):
                 known.pop(series_id, None)
         return gone
 
     def _window_tasks(self, series_id: SeriesId) -> set[TaskId | None]:
-        return {row.task_id for row in self._windows.get(series_id, {}).values()}
+        return {row.task_id for row in self._decided.get(series_id, {}).values()}
 
     async def rest_series(self, series_id: SeriesId, end: int, dropped: str) -> None:
         """See `Archive.rest_series`."""

@@ -19,7 +19,7 @@ __all__ = [
     "CHUNK_NUMBERS",
     "Entry",
     "PinnedKey",
-    "Window",
+    "WindowEntry",
     "line_scripts",
     "number_scripts",
     "record_script",
@@ -42,7 +42,7 @@ class PinnedKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class WindowEntry:
     """One released window: its index in the series, when it opened and was released (Unix seconds), its digest."""
 
     index: int
@@ -65,7 +65,7 @@ class Entry:
     title: str
     plain: tuple[str, ...]
     statement: tuple[str, ...]
-    windows: tuple[Window, ...] = field(repr=False)
+    windows: tuple[WindowEntry, ...] = field(repr=False)
     table: SeriesTable = field(repr=False)
     places: Places | None = field(repr=False)
     first: int

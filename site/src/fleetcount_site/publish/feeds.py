@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urljoin
 from xml.sax.saxutils import escape, quoteattr
 
-from fleetcount_site.publish.entry import Entry, Window
+from fleetcount_site.publish.entry import Entry, WindowEntry
 from fleetcount_site.publish.texts import utc
 
 __all__ = ["atom_feed", "json_feed"]
@@ -71,24 +71,24 @@ def json_feed(entry: Entry, address: str) -> str:
     return json.dumps(feed, ensure_ascii=False, indent=1) + "\n"
 
 
-def _latest(entry: Entry) -> list[Window]:
+def _latest(entry: Entry) -> list[WindowEntry]:
     return list(reversed(entry.windows[-_ITEMS:]))
 
 
-def _name(window: Window) -> str:
+def _name(window: WindowEntry) -> str:
     # RFC 6920 names a thing by its digest; its base64 form would say the same in fewer characters.
     return f"urn:sha256:{window.digest}"
 
 
-def _title(window: Window) -> str:
+def _title(window: WindowEntry) -> str:
     return f"Window {window.index}, {utc(window.opens)}"
 
 
-def _link(address: str, window: Window) -> str:
+def _link(address: str, window: WindowEntry) -> str:
     return urljoin(address, f"release.html#{window.index}")
 
 
-def _summary(entry: Entry, window: Window) -> str:
+def _summary(entry: Entry, window: WindowEntry) -> str:
     cells = f"{entry.table.design.values:,} cells"
     return f"Counts of {cells} with {entry.level} intervals, signed; record SHA-256 {window.digest}"
 
