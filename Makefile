@@ -42,7 +42,7 @@ nightly: ## what is long: all tests with more draws, every planted bug, fuzzing,
 	@$(BIN)/python -m tests.campaign --trials 1000 --seconds 3600 --lists-result out/lists.json --soak-result out/soak.json
 
 mutants: ## plant every known bug and see its tests fail, under half an hour; ARGS="--package client"
-	@$(PYTHON) scripts/bootstrap.py check
+	@$(PYTHON) scripts/bootstrap.py test
 	@$(SUPERVISED) scripts/mutants $(ARGS)
 
 mutants-quick: ## a dozen of them, as after the tests of `make test`

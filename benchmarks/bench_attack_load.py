@@ -31,9 +31,9 @@ from fleetcount_protocol.channel.session import DeviceIdentity, new_session, sea
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import UserName
 from fleetcount_protocol.messages import Receipt, SessionAccepted
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Aggregator, Release, ReleaseKind, Task
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.window import Aggregator, Release, ReleaseKind, Window
 from fleetcount_protocol.wire.device import SESSION_REQUEST, SESSION_REQUESTS
 from fleetcount_protocol.wire.topics import session_topic
 from fleetcount_simulator.network.children import Child
@@ -113,8 +113,8 @@ class Watched:
         self._task.cancel()
 
 
-def question(parties: Parties) -> Task:
-    """Ask a question whose round one is open for as long as this runs; return the task of its only window."""
+def question(parties: Parties) -> Window:
+    """Ask a question whose round one is open for as long as this runs; return the only window."""
     domain = Categories(names=tuple(f"place {number}" for number in range(1, VALUES + 1)))
     asked = draft(
         parties.deployment.aggregators,
@@ -125,15 +125,15 @@ def question(parties: Parties) -> Task:
         release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20)),
     )
     signed = parties.submit(asked)
-    return window_task(signed.series, 0)
+    return window_at(signed.question, 0)
 
 
 class Device:
     """One honest device: from nothing to a receipt of every aggregator."""
 
-    def __init__(self, parties: Parties, task: Task, kind: str) -> None:
+    def __init__(self, parties: Parties, window: Window, kind: str) -> None:
         deployment = parties.deployment
-        self._task = task
+        self._window = window
         self._aggregators = deployment.aggregators
         self._identity = DeviceIdentity.generate(deployment.authorities.devices)
         self._transport: Transport = own_transport(
@@ -145,7 +145,7 @@ class Device:
             authorities=(deployment.root / "ca" / "aggregators.crt").read_bytes(),
             call_timeout_s=5.0,
         )
-        self._report = new_report_id(task.task_id, key_digest(self._identity.certificate), SystemRandom())
+        self._report = new_report_id(window.window_id, key_digest(self._identity.certificate), SystemRandom())
 
     async def hand_in(self) -> float | None:
         """Return after how many seconds all receipts were there; nothing if they did not come in time."""
@@ -163,13 +163,13 @@ class Device:
 
     async def _at(self, position: int, aggregator: Aggregator) -> None:
         request, opening = new_session(
-            aggregator, aggregator.hpke_keys[0], self._identity, self._task.expiry, SystemRandom()
+            aggregator, aggregator.hpke_keys[0], self._identity, self._window.expiry, SystemRandom()
         )
         accepted = await self._until(SessionAccepted, lambda: self._transport.open_sessions(aggregator, [request]))
         part = bytes(8 * (VALUES + 1) if position == 0 else 32)
-        key = opening.finish(accepted).task_key
-        sealed = seal_instalment(key, self._task.task_id, self._report, 1, position, b"", part)
-        await self._until(Receipt, lambda: self._transport.upload(self._task, position, [sealed]))
+        key = opening.finish(accepted).window_key
+        sealed = seal_instalment(key, self._window.window_id, self._report, 1, position, b"", part)
+        await self._until(Receipt, lambda: self._transport.upload(self._window, position, [sealed]))
 
     async def _until(self, wanted: type[Any], ask: Any) -> Any:
         """Ask again, as a device does, until the answer is the one that is wanted."""
@@ -178,14 +178,14 @@ class Device:
                 [answer] = await ask()
                 if isinstance(answer, wanted):
                     return answer
-                if answer.reason not in (RejectReason.BUSY, RejectReason.TOO_EARLY, RejectReason.UNKNOWN_TASK):
+                if answer.reason not in (RejectReason.BUSY, RejectReason.TOO_EARLY, RejectReason.UNKNOWN_WINDOW):
                     raise AssertionError(f"an honest device is refused: {answer.reason.label}")
             await asyncio.sleep(0.2)
 
 
-async def honest(parties: Parties, task: Task, kind: str) -> Stage:
+async def honest(parties: Parties, window: Window, kind: str) -> Stage:
     """Let devices come at their rate for one stage; return what became of them."""
-    devices = [Device(parties, task, kind) for _ in range(int(RATE * STAGE_S))]
+    devices = [Device(parties, window, kind) for _ in range(int(RATE * STAGE_S))]
     loop = asyncio.get_running_loop()
     began, coming = loop.time(), list[asyncio.Task[float | None]]()
     for number, device in enumerate(devices):
@@ -195,10 +195,10 @@ async def honest(parties: Parties, task: Task, kind: str) -> Stage:
     return Stage(tuple(one for one in taken if one is not None), len(devices))
 
 
-async def settled(parties: Parties, task: Task, kind: str) -> None:
-    """Wait until the task is open and nothing of the load before is left, or for long enough."""
+async def settled(parties: Parties, window: Window, kind: str) -> None:
+    """Wait until the window is open and nothing of the load before is left, or for long enough."""
     for _ in range(20):
-        if (await Device(parties, task, kind).hand_in() or PATIENCE_S) < SETTLED_S:
+        if (await Device(parties, window, kind).hand_in() or PATIENCE_S) < SETTLED_S:
             return
 
 
@@ -296,15 +296,15 @@ async def measured(root: Path) -> None:
     """Report all rows."""
     async with running(root, 2, deployment="load", broker="auto") as parties:
         watched = Watched([await parties.ready(position) for position in range(2)])
-        task = question(parties)
+        window = question(parties)
         for role, kind in ROLES.items():
-            await settled(parties, task, kind)
-            idle = await honest(parties, task, kind)
+            await settled(parties, window, kind)
+            idle = await honest(parties, window, kind)
             for count, own in itertools.product(IDENTITIES, (True, False) if role in SHARED else (True,)):
                 async with hostile(parties, role, count, root, own_addresses=own) as ended:
-                    loaded = await honest(parties, task, kind)
+                    loaded = await honest(parties, window, kind)
                 _rows(role if own else f"{role} at the devices' address", kind, count, idle, loaded, ended)
-                await settled(parties, task, kind)
+                await settled(parties, window, kind)
         watched.stop()
         limits(watched.peak_mib(), watched.descriptors)
 

@@ -25,7 +25,7 @@ from fleetcount_client.answering import (
 from fleetcount_client.charges import Charge
 from fleetcount_client.ledger import Ledger, budget_of
 from fleetcount_client.policy import OwnerPolicy
-from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
+from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report
 from fleetcount_client.stored import encode_instalment
@@ -34,13 +34,13 @@ from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.renyi import pure_divergence
 from fleetcount_protocol.channel.certificates import CertificateAuthority
-from fleetcount_protocol.channel.chain import TaskKey
+from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.ids import AggregatorId, Digest, SeriesId, SessionId, TaskId
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Task
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, SessionId, WindowId
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.window import Aggregator, HpkeKey, Window
 from one_window import draft, once
 from rows import Row, quick, report, smoke
 
@@ -69,16 +69,18 @@ def make_aggregator(number: int) -> Aggregator:
     )
 
 
-def make_window(aggregators: Sequence[Aggregator]) -> Task:
+def make_window(aggregators: Sequence[Aggregator]) -> Window:
     """Return the only window of the benchmark's question: in which of 999 cells?"""
-    return window_task(draft(aggregators, CELLS, once(OPENS, 100, 100, expiry_s=100), min_batch_size=10), 0)
+    return window_at(draft(aggregators, CELLS, once(OPENS, 100, 100, expiry_s=100), min_batch_size=10), 0)
 
 
-def seal(task: Task, keys: tuple[TaskKey, ...], made: ReportParts) -> list[bytes]:
+def seal(window: Window, keys: tuple[WindowKey, ...], made: ReportParts) -> list[bytes]:
     """Return the sealed bytes of one round, as the spool keeps them."""
     return [
         encode_instalment(
-            seal_instalment(keys[position], task.task_id, made.report_id, made.round, position, made.public_share, part)
+            seal_instalment(
+                keys[position], window.window_id, made.report_id, made.round, position, made.public_share, part
+            )
         )
         for position, part in enumerate(made.parts)
     ]
@@ -130,61 +132,63 @@ def two_seals_ms(parties: Sequence[Aggregator]) -> float:
     return least_ms(lambda: [seal_to(key, bytes(32), b"report") for key in keys])
 
 
-def charge_of(task: Task) -> Charge:
+def charge_of(window: Window) -> Charge:
     """Return what is reserved for a window."""
     return Charge(
-        charge_id=task.task_id,
-        name=task.name,
-        signal=task.signal,
-        asked_at=task.round_one_opens,
-        asked_until=task.round_one_closes,
-        epsilon=task.design.ledger_loss.epsilon,
-        exposure=task.design.exposure,
-        answers=task.design.exposure,
+        charge_id=window.window_id,
+        name=window.name,
+        signal=window.signal,
+        asked_at=window.round_one_opens,
+        asked_until=window.round_one_closes,
+        epsilon=window.design.ledger_loss.epsilon,
+        exposure=window.design.exposure,
+        answers=window.design.exposure,
         promise=_POLICY.promise,
-        loss=window_loss(task.design, budget_of(_POLICY).orders),
-        series_id=bytes(32),
+        loss=window_loss(window.design, budget_of(_POLICY).orders),
+        question_id=bytes(32),
         sent=False,
     )
 
 
-def store_one(file: SpoolFile, task: Task, secret: TwoRoundSecret, entries: list[bytes], number: int) -> None:
+def store_one(file: SpoolFile, window: Window, secret: TwoRoundSecret, entries: list[bytes], number: int) -> None:
     """Reserve, store, and take one report through its phases: five durable transactions."""
-    spool, charge = file.device(str(number)), charge_of(task)
-    series_id = SeriesId(bytes(32))
-    row = SeriesRow(series_id=series_id, name="", offer=b"", state=SeriesState.JOINED, changed_at=0.0, reason="")
-    SeriesRows(spool).join(row, [charge], lambda ledger, charges: None)
-    report = Report(task_id=TaskId(task.task_id), phase=Phase.ROUND_ONE, reason="", secret=secret.encode())
+    spool, charge = file.device(str(number)), charge_of(window)
+    question_id = QuestionId(bytes(32))
+    row = QuestionRow(
+        question_id=question_id, name="", offer=b"", state=QuestionState.JOINED, changed_at=0.0, reason=""
+    )
+    QuestionRows(spool).join(row, [charge], lambda ledger, charges: None)
+    report = Report(window_id=WindowId(window.window_id), phase=Phase.ROUND_ONE, reason="", secret=secret.encode())
     rows = [OutboxEntry(round=1, position=position, instalment=data) for position, data in enumerate(entries)]
     begun = Beginning(report=report, entries=rows, sessions=[])
-    spool.begin(charge, report.task_id, b"task", [], lambda _: begun, lambda ledger: None)
+    spool.begin(charge, report.window_id, b"window", [], lambda _: begun, lambda ledger: None)
     between = spool.advance(report, Phase.BETWEEN)
     spool.advance(spool.advance(between, Phase.ROUND_TWO, entries=rows), Phase.DELIVERED)
 
 
-def time_store(task: Task, secret: TwoRoundSecret) -> None:
+def time_store(window: Window, secret: TwoRoundSecret) -> None:
     """Report what the spool and ledger add to one answer, with and without fsync."""
-    entries = seal(task, secret.keys, round_one_parts(task, secret))
+    entries = seal(window, secret.keys, round_one_parts(window, secret))
     numbers = itertools.count()
     for durable in (True, False):
         with tempfile.TemporaryDirectory() as directory:
             file = SpoolFile(Path(directory) / "device.db", durable=durable)
 
             def store(file: SpoolFile = file) -> None:
-                store_one(file, task, secret, entries, next(numbers))
+                store_one(file, window, secret, entries, next(numbers))
 
             what = "five durable transactions" if durable else "without fsync"
             row(f"device: spool and ledger of one answer, {what}", least_ms(store))
             file.close()
 
 
-def time_ledger(task: Task) -> None:
+def time_ledger(window: Window) -> None:
     """Report what judging and adding a charge takes beside 10,000 in one period, in order of time, without its row."""
     held, step_s = 10_000, _POLICY.budget_period_s // 11_000
     orders, small = budget_of(_POLICY).orders, Fraction(1, 1000)
     loss = LossVector.of(orders, [pure_divergence(small, order) for order in orders], small)
     times = (OPENS + step_s * number for number in range(held + RUNS))
-    charge = replace(charge_of(task), loss=loss)
+    charge = replace(charge_of(window), loss=loss)
     charges = [replace(charge, charge_id=at.to_bytes(32), asked_at=at, asked_until=at + 100) for at in times]
     ledger, new = Ledger(charges[:held]), iter(charges[held:])
     ledger.judge(_POLICY, charges[-1:])  # Makes the sums.
@@ -206,15 +210,15 @@ def main() -> None:
     source = SystemRandom()
     for aggregators in (5, 2):
         parties = tuple(map(make_aggregator, range(aggregators)))
-        task = make_window(parties)
-        sessions = [session_with(one.aggregator_id) for one in task.aggregators]
+        window = make_window(parties)
+        sessions = [session_with(one.aggregator_id) for one in window.aggregators]
 
-        def answer(task: Task = task, sessions: list[SessionSecret] = sessions) -> TwoRoundSecret:
-            keys = tuple(session.task_key for session in sessions)
+        def answer(window: Window = window, sessions: list[SessionSecret] = sessions) -> TwoRoundSecret:
+            keys = tuple(session.window_key for session in sessions)
             sessions[:] = [session.moved_on() for session in sessions]
-            secret = draw_two_round(task, truth_of(task, (4321.0, 1234.0)), keys, source, device=DEVICE)
-            seal(task, keys, round_one_parts(task, secret))
-            seal(task, keys, round_two_parts(task, secret))
+            secret = draw_two_round(window, truth_of(window, (4321.0, 1234.0)), keys, source, device=DEVICE)
+            seal(window, keys, round_one_parts(window, secret))
+            seal(window, keys, round_two_parts(window, secret))
             return secret
 
         path, ours = f"device report, both rounds, sealed, L = 1,000, k = {aggregators}", least_ms(answer)
@@ -226,8 +230,8 @@ def main() -> None:
     one = parties[0]
     opening = least_ms(lambda: new_session(one, one.hpke_keys[0], identity, OPENS, source))
     row("device: opening a session (once a day), seal and sign", opening)
-    time_store(task, answer())
-    time_ledger(task)
+    time_store(window, answer())
+    time_ledger(window)
 
 
 if __name__ == "__main__":

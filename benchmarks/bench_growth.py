@@ -14,7 +14,7 @@ from bench_simulator import Even, case, held, seed
 from fleetcount_aggregator.agreement.report_set import OwnSet, Standing
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_analysis.intervals import sampling_intervals
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_two_round
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 from fleetcount_simulator.engines import engine
@@ -22,7 +22,7 @@ from fleetcount_simulator.model import Engine
 from rows import NOT_QUICK, Row, Unit, best_cpu_s, quick, report, smoke
 
 LENGTHS = (65, 257, 1025, 4096)
-"""L, one more than the number of values; 4,096 is the most a task may have."""
+"""L, one more than the number of values; 4,096 is the most a window may have."""
 AGGREGATORS = (2, 3, 5, 8)
 REPORTS = 16 if smoke() else 64 if quick() else 256
 MOST_IDS = 10**4 if smoke() else 10**6
@@ -112,7 +112,9 @@ def agreeing_ms(size: int) -> float:
     """Return the milliseconds of making the leaves of a set of the reports held here."""
     digests = np.frombuffer(os.urandom(32 * size), dtype=np.uint8).reshape(-1, 32)
     joined, wanted = os.urandom(16 * size), np.ones(size, dtype=np.bool_)
-    return 1e3 * best_cpu_s(lambda: OwnSet.of(TaskId(bytes(32)), Standing(ReportIds(joined), wanted, digests), wanted))
+    return 1e3 * best_cpu_s(
+        lambda: OwnSet.of(WindowId(bytes(32)), Standing(ReportIds(joined), wanted, digests), wanted)
+    )
 
 
 def with_devices() -> None:

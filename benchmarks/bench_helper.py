@@ -18,9 +18,9 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import SessionSecret, seal_instalment
 from fleetcount_protocol.ids import Digest, ReportId, SessionId
 from fleetcount_protocol.messages import Instalment
-from fleetcount_protocol.task.circuit import context_of, prio3_for
-from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
+from fleetcount_protocol.window.circuit import context_of, prio3_for
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device_columns import UPLOAD, batches
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
 from rows import Row, best_cpu_s, quick, report, smoke
@@ -37,15 +37,15 @@ class Inbox:
     sessions: dict[bytes, PackedSession]
 
 
-def seal_reports(task: Task, count: int) -> Inbox:
+def seal_reports(window: Window, count: int) -> Inbox:
     """Return as many real reports, sealed to the helper."""
-    prio3, context = prio3_for(task), context_of(task)
+    prio3, context = prio3_for(window), context_of(window)
     sealed: tuple[list[Instalment], list[Instalment]] = ([], [])
     sessions: dict[bytes, PackedSession] = {}
     for number in range(count):
         secret = SessionSecret(
             session_id=SessionId(os.urandom(16)),
-            aggregator_id=task.aggregators[HELPER].aggregator_id,
+            aggregator_id=window.aggregators[HELPER].aggregator_id,
             secret=os.urandom(32),
             receipt_key=os.urandom(32),
             expiry=OPENS + 1_000,
@@ -55,12 +55,12 @@ def seal_reports(task: Task, count: int) -> Inbox:
         report_id, rand, cell = ReportId(os.urandom(16)), os.urandom(prio3.rand_size), 1 + number % 999
         first = first_instalments(prio3, context, report_id, rand, cell)
         public_share, second = second_instalments(prio3, context, report_id, rand, cell, cell)
-        sealed[0].append(seal_instalment(secret.task_key, task.task_id, report_id, 1, HELPER, b"", first[HELPER]))
+        sealed[0].append(seal_instalment(secret.window_key, window.window_id, report_id, 1, HELPER, b"", first[HELPER]))
         sealed[1].append(
-            seal_instalment(secret.task_key, task.task_id, report_id, 2, HELPER, public_share, second[HELPER])
+            seal_instalment(secret.window_key, window.window_id, report_id, 2, HELPER, public_share, second[HELPER])
         )
     encoded = [
-        [UPLOAD.encode(one) for one in batches(task.aggregators[HELPER].aggregator_id, instalments)]
+        [UPLOAD.encode(one) for one in batches(window.aggregators[HELPER].aggregator_id, instalments)]
         for instalments in sealed
     ]
     return Inbox((encoded[0], encoded[1]), sessions)
@@ -73,7 +73,7 @@ def open_round(messages: Sequence[bytes], inbox: Inbox) -> list[tuple[bytes, byt
         held = [inbox.sessions[session_id] for session_id in columns.session_ids]
         rows = zip(held, columns.key_numbers, strict=True)
         keys = SessionKeys(
-            task_keys=[session.task_key(number) or b"" for session, number in rows],
+            window_keys=[session.window_key(number) or b"" for session, number in rows],
             receipt_keys=[session.receipt_key for session in held],
         )
         parts = unseal_columns(keys, HELPER, columns).parts
@@ -107,9 +107,9 @@ def verify(verifier: BatchVerifier, batch: ProofBatch) -> bytes:
 def main() -> None:
     """Print what a report costs, and of what that is made."""
     count = 16 if smoke() else 256 if quick() else 1_024
-    task = make_window([make_aggregator(number) for number in range(2)])
-    inbox = seal_reports(task, count)
-    verifier = new_batch_verifier(setting_of(task, VERIFY_KEY, HELPER))
+    window = make_window([make_aggregator(number) for number in range(2)])
+    inbox = seal_reports(window, count)
+    verifier = new_batch_verifier(setting_of(window, VERIFY_KEY, HELPER))
     batch = open_reports(inbox)
     verify(verifier, batch)  # Compiles, or reads what was compiled.
     pair = HpkeKeyPair.generate(1)

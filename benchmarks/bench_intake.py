@@ -39,9 +39,9 @@ from fleetcount_protocol.channel.session import (
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST
 from fleetcount_protocol.messages import Instalment, Receipt, ReleaseQuery, SessionAccepted
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import (
     RELEASE_QUERY,
     SESSION_REPLIES,
@@ -94,7 +94,7 @@ def family(process: int) -> Iterator[tuple[int, list[str]]]:
     numbers = [process]
     for number in numbers:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for listed in Path(f"/proc/{number}/task").glob("*/children"):
+            for listed in Path(f"/proc/{number}/window").glob("*/children"):
                 numbers += map(int, listed.read_text().split())
             yield number, Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
 
@@ -233,8 +233,8 @@ def aggregators(deployment: Deployment) -> Iterator[list[subprocess.Popen[bytes]
             one.communicate(timeout=30)
 
 
-def ask(deployment: Deployment, number: int) -> Task:
-    """Make, sign and submit one question over 100 values; return the task of its only window."""
+def ask(deployment: Deployment, number: int) -> Window:
+    """Make, sign and submit one question over 100 values; return the only window."""
     places = Categories(names=tuple(f"place {one}" for one in range(100)))
     question = draft(
         deployment.aggregators,
@@ -243,20 +243,22 @@ def ask(deployment: Deployment, number: int) -> Task:
         name=f"question {number}",
         signal=f"Vehicle.Bench{number}",
     )
-    return window_task(submit_question(deployment, question, SEED).series, 0)
+    return window_at(submit_question(deployment, question, SEED).question, 0)
 
 
-async def served(channel: grpc.aio.Channel, aggregator: AggregatorId, tasks: Sequence[Task]) -> None:
-    """Wait until an aggregator knows every task and takes reports for it."""
+async def served(channel: grpc.aio.Channel, aggregator: AggregatorId, windows: Sequence[Window]) -> None:
+    """Wait until an aggregator knows every window and takes reports for it."""
     method: Any = channel.unary_unary(_SERVICE + "GetRelease")
     async with asyncio.timeout(START_S):
-        for task in tasks:
+        for window in windows:
             while True:
                 with contextlib.suppress(grpc.aio.AioRpcError):
-                    await method(RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator, task_id=task.task_id)))
+                    await method(
+                        RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator, window_id=window.window_id))
+                    )
                     break
                 await asyncio.sleep(0.1)
-    await asyncio.sleep(max(0.0, tasks[-1].round_one_opens - time.time() + 0.1))
+    await asyncio.sleep(max(0.0, windows[-1].round_one_opens - time.time() + 0.1))
 
 
 def channel_to_helper(deployment: Deployment, credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
@@ -308,13 +310,13 @@ async def open_sessions(
     return rate, found
 
 
-def sealed_reports(task: Task, sessions: Sequence[SessionSecret], devices: Sequence[Digest]) -> list[Instalment]:
-    """Return one small part of each device for one task."""
+def sealed_reports(window: Window, sessions: Sequence[SessionSecret], devices: Sequence[Digest]) -> list[Instalment]:
+    """Return one small part of each device for one window."""
     return [
         seal_instalment(
-            secret.task_key,
-            task.task_id,
-            new_report_id(task.task_id, device, SystemRandom()),
+            secret.window_key,
+            window.window_id,
+            new_report_id(window.window_id, device, SystemRandom()),
             1,
             HELPER,
             b"",
@@ -372,18 +374,18 @@ async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], s
     device = pem_pair(deployment.authorities.devices.issue_device())
     authority = deployment.authorities.aggregators.certificate.public_bytes(Encoding.PEM)
     credentials = grpc.ssl_channel_credentials(authority, *device)
-    tasks = [ask(deployment, number) for number in range(many.questions)]
+    windows = [ask(deployment, number) for number in range(many.questions)]
     waiting = make_sessions(deployment, many.devices)
     owners = [key_digest(parse_certificate(one.request.certificate)) for one in waiting]
     async with channel_to_helper(deployment, credentials) as channel:
         opened, sessions = await open_sessions(channel, waiting)
-        reports = [one for task in tasks for one in sealed_reports(task, sessions, owners)]
+        reports = [one for window in windows for one in sealed_reports(window, sessions, owners)]
         single = UPLOAD.encode(Upload.of(aggregator, reports[:1]))
         await settled(running, started)
         with echo_server(deployment) as server:
             alone = await call_one_by_one(server, credentials, single, many.calls, 1)
             crowd = await call_one_by_one(server, credentials, single, 4 * many.calls, 32)
-        await served(channel, aggregator, tasks)
+        await served(channel, aggregator, windows)
         ours = await upload_all(channel, aggregator, reports, sessions, helper)
     note = f"{len(reports):,} reports of {len(single)} B on {STREAMS} streams, every receipt verified"
     print_rows(ours, alone, crowd, note)

@@ -1,8 +1,8 @@
 """What an aggregator with years behind it costs: its start and memory with ended windows, a stall, idle open windows.
 
-Ended windows are those of series that still count in the budget of a period, and are made by rows, whole: window, set,
-record of a real one's size, debit, at rest. Every start is a fresh process over one store; the empty store of the same
-run is the peer. Decides nothing.
+Ended windows are those of questions that still count in the budget of a period, and are made by rows, whole: window,
+set, record of a real one's size, debit, at rest. Every start is a fresh process over one store; the empty store of the
+same run is the peer. Decides nothing.
 """
 
 import asyncio
@@ -24,24 +24,24 @@ from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.context import Context, Identity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_series import InstalledSeries
-from fleetcount_aggregator.storage import archive_rows, series_rows
+from fleetcount_aggregator.installed_question import InstalledQuestion
+from fleetcount_aggregator.storage import archive_rows, question_rows
 from fleetcount_aggregator.storage.archive import Rest, RestRow
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.rows import apply_change, install_task
+from fleetcount_aggregator.storage.rows import apply_change, install_window
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StepRow, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store_keys import StoreKeys
-from fleetcount_aggregator.tasks.loading import task_row
-from fleetcount_aggregator.tasks.series_install import adopt_series
-from fleetcount_aggregator.tasks.series_notes import SERIES, note_given
 from fleetcount_aggregator.verification.workers import InlineWorkers
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Schedule
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Aggregator
+from fleetcount_aggregator.windows.loading import window_row
+from fleetcount_aggregator.windows.question_install import adopt_question
+from fleetcount_aggregator.windows.question_notes import QUESTION, note_given
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.window import Aggregator
 from fleetcount_simulator.network.deployments import Deployment
 from fleetcount_transport.logs import configure
 from one_window import SEED, draft, once, signed_by
@@ -52,7 +52,7 @@ ENDED = 300 if smoke() else 10_000 if quick() else 100_000
 OPEN = 50 if smoke() else 500 if quick() else 2_000
 IDLE_S = 1 if smoke() else 5 if quick() else 20
 WINDOWS = 100
-"""Of a series that has ended; so many of them end in 23 days of the full size."""
+"""Of a question that has ended; so many of them end in 23 days of the full size."""
 EVERY_S = 600
 RECORD = os.urandom(2_600)
 """As long as the record of a window over eight values with two signatures."""
@@ -91,44 +91,44 @@ def seat_of(deployment: Deployment) -> Seat:
     return Seat(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
 
 
-async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule) -> InstalledSeries:
+async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule) -> InstalledQuestion:
     """Store a question about a signal of its own as one that every aggregator has; return it."""
     places = Categories(names=tuple(f"place {one}" for one in range(100)))
     asked = draft(seat.aggregators, places, schedule, name=f"question {number}", signal=f"Vehicle.Bench{number}")
-    await adopt_series(context, signed_by(asked, seat.keys), SEED)
-    series = context.series[asked.series_id]
-    for other in series.others:
-        await note_given(context, series, other, SERIES)
-    return series
+    await adopt_question(context, signed_by(asked, seat.keys), SEED)
+    question = context.questions[asked.question_id]
+    for other in question.others:
+        await note_given(context, question, other, QUESTION)
+    return question
 
 
-def fill_ended(db: SealedDatabase, series: InstalledSeries, rows: Sequence[TaskRow]) -> None:
-    """Write windows of a series as if each had been released and delivered in its turn."""
-    windows = [window_task(series.asked, index) for index in range(len(rows))]
+def fill_ended(db: SealedDatabase, question: InstalledQuestion, rows: Sequence[WindowRow]) -> None:
+    """Write windows of a question as if each had been released and delivered in its turn."""
+    windows = [window_at(question.asked, index) for index in range(len(rows))]
     decided = [
-        DecidedWindow(series_id=series.series_id, index=index, task_id=task.task_id)
-        for index, task in enumerate(windows)
+        DecidedWindow(question_id=question.question_id, index=index, window_id=window.window_id)
+        for index, window in enumerate(windows)
     ]
-    series_rows.decide_windows(db, decided, None)
-    for task, row in zip(windows, rows, strict=True):
-        install_task(db, row)
+    question_rows.decide_windows(db, decided, None)
+    for window, row in zip(windows, rows, strict=True):
+        install_window(db, row)
         for name, request, answer in (
             ("set", bytes(32), bytes(32)),
             ("release", bytes(32), RECORD),
             ("delivered", b"", b""),
         ):
             step = StepRow(name=name, request=request, answer=answer)
-            apply_change(db, TaskChange(task_id=task.task_id, required=frozenset(State), step=step), None)
+            apply_change(db, WindowChange(window_id=window.window_id, required=frozenset(State), step=step), None)
         debit = LedgerRow(
-            task_id=task.task_id,
-            signal=task.signal,
-            opens=task.round_one_opens,
-            closes=task.round_two_closes,
+            window_id=window.window_id,
+            signal=window.signal,
+            opens=window.round_one_opens,
+            closes=window.round_two_closes,
             epsilon="1",
-            debited_at=task.round_two_closes,
+            debited_at=window.round_two_closes,
         )
-        apply_change(db, TaskChange(task_id=task.task_id, required=frozenset(State), debit=debit), None)
-    archive_rows.put_to_rest(db, [RestRow(task_id=one.task_id, expiry=one.expiry, led=True) for one in windows])
+        apply_change(db, WindowChange(window_id=window.window_id, required=frozenset(State), debit=debit), None)
+    archive_rows.put_to_rest(db, [RestRow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
 
 
 @asynccontextmanager
@@ -142,7 +142,7 @@ async def store_of(config: AggregatorConfig) -> AsyncIterator[SqlStore]:
 
 
 async def fill(seat: Seat) -> None:
-    """Put series of ended windows into a store, a window every 20 seconds up to now; none has expired."""
+    """Put questions of ended windows into a store, a window every 20 seconds up to now; none has expired."""
     now = int(time.time())
     async with store_of(seat.config) as store:
         context = context_over(store, seat.identity, InlineWorkers())
@@ -156,15 +156,15 @@ async def fill(seat: Seat) -> None:
                 round_two_s=60,
                 expiry_s=30 * 86_400,
             )
-            series = await take_on(context, seat, number, schedule)
+            question = await take_on(context, seat, number, schedule)
             # Keys of ended windows are gone: here they lie in memory and not in a file each.
             passing = context_over(MemoryStore(), seat.identity, InlineWorkers())
-            rows = [await task_row(passing, series.window(index)) for index in range(WINDOWS)]
+            rows = [await window_row(passing, question.window(index)) for index in range(WINDOWS)]
             ended = [
-                replace(row, verify_key=b"", state=State.RELEASED, installed_at=series.asked.schedule.opens(index))
+                replace(row, verify_key=b"", state=State.RELEASED, installed_at=question.asked.schedule.opens(index))
                 for index, row in enumerate(rows)
             ]
-            await store.mend(partial(fill_ended, series=series, rows=ended))
+            await store.mend(partial(fill_ended, question=question, rows=ended))
 
 
 async def open_many(seat: Seat) -> None:
@@ -173,10 +173,10 @@ async def open_many(seat: Seat) -> None:
     async with store_of(seat.config) as store:
         context = context_over(store, seat.identity, InlineWorkers())
         for number in range(OPEN):
-            series = await take_on(context, seat, ENDED + number, once(opens, 86_400, 86_400))
-            window = series.window(0)
-            row = replace(await task_row(context, window), state=State.COLLECTING)
-            decided = DecidedWindow(series_id=series.series_id, index=0, task_id=window.task_id)
+            question = await take_on(context, seat, ENDED + number, once(opens, 86_400, 86_400))
+            window = question.window(0)
+            row = replace(await window_row(context, window), state=State.COLLECTING)
+            decided = DecidedWindow(question_id=question.question_id, index=0, window_id=window.window_id)
             await store.decide_windows([decided], row)
 
 
@@ -227,11 +227,11 @@ async def longest_stall_s(config: AggregatorConfig) -> float:
 
         watching = asyncio.create_task(watch())
         await asyncio.sleep(0.01)
-        await store.tasks_in_work()
+        await store.windows_in_work()
         now = int(time.time())
         rows = await store.resting(Rest.AT_REST, (now, b""), now + 10**7)
         for row in rows:
-            await store.task(row.task_id)
+            await store.window(row.window_id)
         await store.ledger_rows()
         over.set()
         await watching
@@ -287,7 +287,7 @@ def measure(deployment: Deployment) -> None:
 
 def main() -> None:
     """Measure over a deployment of its own."""
-    configure("warning")  # Else this process says of every series that it was taken up.
+    configure("warning")  # Else this process says of every question that it was taken up.
     with tempfile.TemporaryDirectory() as directory:
         measure(deploy(Path(directory)))
 

@@ -35,20 +35,20 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.tasks.loading import load_tasks
-from fleetcount_aggregator.tasks.series_install import load_series
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
 from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
+from fleetcount_aggregator.windows.loading import load_windows
+from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_kernel.batch_sharding import BatchSharder
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import SignedQuestion
+from fleetcount_protocol.question.signed_file import decode_signed_question, encode_signed_question
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import SignedSeries
-from fleetcount_protocol.series.signed_file import decode_signed_series, encode_signed_series
-from fleetcount_protocol.task.circuit import context_of, prio3_for
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Aggregator, Release, ReleaseKind, Task
+from fleetcount_protocol.window.circuit import context_of, prio3_for
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.window import Aggregator, Release, ReleaseKind, Window
 from fleetcount_simulator.network.ports import free_ports
 from meter import Meter
 from one_window import draft, once, signed_by
@@ -110,9 +110,9 @@ def described(signing: Sequence[Ed25519PrivateKey], ports: Sequence[int]) -> tup
     )
 
 
-def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Sequence[int]) -> SignedSeries:
+def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Sequence[int]) -> SignedQuestion:
     """Return a signed question whose only window has just closed; without noise, so that the sum can be checked."""
-    series = draft(
+    question = draft(
         described(signing, ports),
         Categories(names=tuple(f"cell {one}" for one in range(1, values + 1))),
         once(int(time.time()) - 30, 10, 10),
@@ -121,7 +121,7 @@ def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Seque
         signal="Vehicle.Speed",
         release=Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20)),
     )
-    return signed_by(series, signing)
+    return signed_by(question, signing)
 
 
 # The stores.
@@ -140,23 +140,23 @@ def say(seat: Seat, what: str, since: float) -> None:
 class Filler:
     """Makes the shares of simulated devices and puts one aggregator's into its store."""
 
-    def __init__(self, task: Task, position: int, store: SqlStore) -> None:
-        self._task = task
+    def __init__(self, window: Window, position: int, store: SqlStore) -> None:
+        self._window = window
         self._position = position
         self._store = store
-        self._prio3 = prio3_for(task)
-        self._sharder = BatchSharder(self._prio3, context_of(task))
+        self._prio3 = prio3_for(window)
+        self._sharder = BatchSharder(self._prio3, context_of(window))
         self.shares_s = 0.0
         self.shares_cpu_s = 0.0
         self.storing_s = 0.0
-        self.difference = np.zeros(task.values + 1, dtype=np.int64)
+        self.difference = np.zeros(window.values + 1, dtype=np.int64)
 
     async def add(self, count: int, seed: np.random.SeedSequence) -> None:
         """Let devices answer both rounds: a quarter says the same twice, the others in round two only."""
         start, start_cpu = time.perf_counter(), time.process_time()
         source = np.random.default_rng(seed)
         nonces, rands = source.bytes(16 * count), source.bytes(self._prio3.rand_size * count)
-        truths = source.integers(0, self._task.values + 1, count)
+        truths = source.integers(0, self._window.values + 1, count)
         first = np.where(source.random(count) < 0.25, truths, 0)
         self.difference += np.bincount(truths, minlength=len(self.difference))
         self.difference -= np.bincount(first, minlength=len(self.difference))
@@ -186,7 +186,7 @@ class Filler:
         self, nonces: bytes, certificates: bytes, round_number: int, public_shares: bytes, parts: bytes
     ) -> InstalmentRun:
         return InstalmentRun(
-            task_id=self._task.task_id,
+            window_id=self._window.window_id,
             round=round_number,
             expected=2,
             report_ids=nonces,
@@ -205,9 +205,9 @@ def fill_seat(seat: Seat, results: Results, _: Barrier) -> None:
 async def _fill(seat: Seat) -> dict[str, Any]:
     start = time.perf_counter()
     store = open_store(seat)
-    signed = decode_signed_series(seat.signed)
+    signed = decode_signed_question(seat.signed)
     window = await put(context_over(store, seat.identity, InlineWorkers()), signed, State.COLLECTING)
-    filler = Filler(window.task, seat.position, store)
+    filler = Filler(window.window, seat.position, store)
     ready, ready_cpu = time.perf_counter(), time.process_time()
     blocks = np.random.SeedSequence(seat.seed).spawn(-(-seat.devices // BLOCK))
     for number, block in enumerate(blocks):
@@ -244,8 +244,8 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
         limits=Limits(smallest_min_batch_size=2, allow_exact_release=True, give_up_s=86_400),
         peers={other: GrpcPeer(other, endpoint, caller=own, timeout_s=60, credentials=None)},
     )
-    await load_series(context)
-    await load_tasks(context)
+    await load_question(context)
+    await load_windows(context)
     core = Core.of(context)
     server = peer_server(PeerShell(core.helper, context.metrics, claimed_peer(NAMES)))
     server.add_insecure_port(f"127.0.0.1:{seat.ports[seat.position]}")
@@ -270,7 +270,7 @@ def run_seat(seat: Seat, results: Results, ended: Barrier) -> None:
 
 
 async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Meter) -> None:
-    task_id = window_task(decode_signed_series(seat.signed).series, 0).task_id
+    window_id = window_at(decode_signed_question(seat.signed).question, 0).window_id
     found["cpu"] = [("loaded", meter.cpu_s())]
     async with running(seat, found) as core:
         start = time.perf_counter()
@@ -278,15 +278,15 @@ async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Me
         moved: list[tuple[str, float]] = []
 
         def note() -> None:
-            state = core.context.states[task_id].value
+            state = core.context.states[window_id].value
             if not moved or moved[-1][0] != state:
                 if moved:
                     found["cpu"].append((moved[-1][0], meter.cpu_s()))
                 moved.append((state, time.perf_counter() - start))
                 say(seat, state, start)
 
-        while core.context.states[task_id] not in FINAL_STATES:
-            driving = asyncio.ensure_future(core.scheduler.look_after(core.context.tasks[task_id]))
+        while core.context.states[window_id] not in FINAL_STATES:
+            driving = asyncio.ensure_future(core.scheduler.look_after(core.context.windows[window_id]))
             while not driving.done():
                 note()
                 await asyncio.sleep(0.02)
@@ -296,7 +296,7 @@ async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Me
         found["moved"] = moved
         found["total"] = moved[-1][1]
         found["state"] = moved[-1][0]
-        answer = await core.service.release(task_id)
+        answer = await core.service.release(window_id)
         found["record"] = answer.record
         await asyncio.to_thread(ended.wait, ENDING_S)
         found["cpu"].append((moved[-1][0], meter.cpu_s()))
@@ -364,7 +364,7 @@ def seats_in(directory: Path, server: Cluster | None, options: argparse.Namespac
     """Return both aggregators of one question, by name, with places below a directory."""
     signing = [Ed25519PrivateKey.generate() for _ in NAMES]
     one, two = free_ports("127.0.0.1", 2)
-    signed = encode_signed_series(new_question(options.values, signing, (one, two)))
+    signed = encode_signed_question(new_question(options.values, signing, (one, two)))
     return {
         name: Seat(
             position=position,

@@ -24,7 +24,7 @@ from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
 from fleetcount_aggregator.storage.log_format import NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.schema import FRAME_TABLES
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from rows import Row, quick, report, smoke
 
 from tests.support.postgres import Cluster, find_postgres
@@ -39,10 +39,10 @@ BATCH: Final = 512
 """Reports that a worker reads at once."""
 
 
-def instalments(task_id: TaskId, count: int, part_bytes: int) -> InstalmentRun:
+def instalments(window_id: WindowId, count: int, part_bytes: int) -> InstalmentRun:
     """Return instalments of as many devices, each a whole report."""
     return InstalmentRun(
-        task_id=task_id,
+        window_id=window_id,
         round=2,
         expected=1,
         report_ids=os.urandom(16 * count),
@@ -54,7 +54,7 @@ def instalments(task_id: TaskId, count: int, part_bytes: int) -> InstalmentRun:
 
 
 class Bench:
-    """One database: frames of a new task each time, and a table like theirs for COPY."""
+    """One database: frames of a new window each time, and a table like theirs for COPY."""
 
     def __init__(self, url: str) -> None:
         from fleetcount_aggregator.storage.postgres import Link, Server
@@ -65,17 +65,17 @@ class Bench:
         self.home = PostgresHome(server, self.link)
         self.link.read(lambda db: [db.execute(statement) for statement in (COMMIT_TABLE, *FRAME_TABLES)])
 
-    def frames(self, task_id: TaskId) -> Frames:
-        """Return the frames of a new task, to be written."""
-        self.link.write(lambda db: self.home.install(db, task_id))
-        frames = self.home.frames(task_id, KEY, 0, 0)
+    def frames(self, window_id: WindowId) -> Frames:
+        """Return the frames of a new window, to be written."""
+        self.link.write(lambda db: self.home.install(db, window_id))
+        frames = self.home.frames(window_id, KEY, 0, 0)
         list(frames.columns())
         return frames
 
     def append(self, groups: Sequence[InstalmentRun]) -> float:
         """Seal and append a frame a group; return seconds."""
-        task_id = groups[0].task_id
-        frames = self.frames(task_id)
+        window_id = groups[0].window_id
+        frames = self.frames(window_id)
         start = time.perf_counter()
         for number, run in enumerate(groups):
             frames.append([new_frame(run, number)], 1)
@@ -83,9 +83,9 @@ class Bench:
 
     def copy(self, groups: Sequence[InstalmentRun]) -> float:
         """Append the bytes of the same frames by binary COPY, a commit each; return seconds."""
-        task_id = TaskId(os.urandom(32))
-        self.link.write(lambda db: self.home.install(db, task_id))
-        table = f"frames_{task_id[:24].hex()}"
+        window_id = WindowId(os.urandom(32))
+        self.link.write(lambda db: self.home.install(db, window_id))
+        table = f"frames_{window_id[:24].hex()}"
         sealed = [new_frame(run, number) for number, run in enumerate(groups)]
         rows = [(one.head_bytes, one.columns, bytes(one.parts()), one.head.count) for one in sealed]
         connection: Any = self.link.connection()
@@ -95,7 +95,7 @@ class Bench:
                 copy.set_types(["int4", "int8", "int2", "int4", "bytea", "bytea", "bytea"])
                 copy.write_row((0, number, 2, count, head, columns, parts))
         seconds = time.perf_counter() - start
-        self.home.drop(task_id)
+        self.home.drop(window_id)
         return seconds
 
 
@@ -108,11 +108,11 @@ def bench_append(bench: Bench, name: str, group: int, count: int, part_bytes: in
     """Report frames beside COPY: the best of several turns of each."""
     ours, peer = [], []
     for _ in range(TURNS):
-        run = instalments(TaskId(os.urandom(32)), count, part_bytes)
+        run = instalments(WindowId(os.urandom(32)), count, part_bytes)
         groups = [run.only(np.arange(start, min(start + group, count))) for start in range(0, count, group)]
         ours.append(bench.append(groups))
         peer.append(bench.copy(groups))
-        bench.home.drop(run.task_id)
+        bench.home.drop(run.window_id)
     report(
         Row(
             path=f"frames in PostgreSQL, {name}, parts of {part_bytes:,} B, {group:,} a group",
@@ -130,18 +130,18 @@ def bench_append(bench: Bench, name: str, group: int, count: int, part_bytes: in
 
 def bench_take_over(bench: Bench, directory: Path, count: int) -> None:
     """Report how long a start or a take-over reads, from PostgreSQL and from a file."""
-    task_id, group = TaskId(os.urandom(32)), 2_048
-    path = directory / "task.log"
-    for frames in (bench.frames(task_id), FileFrames(path, task_id, KEY)):
+    window_id, group = WindowId(os.urandom(32)), 2_048
+    path = directory / "window.log"
+    for frames in (bench.frames(window_id), FileFrames(path, window_id, KEY)):
         for number, start in enumerate(range(0, count, group)):
-            frames.append([new_frame(instalments(task_id, min(group, count - start), HELPER_PART), number)], 1)
+            frames.append([new_frame(instalments(window_id, min(group, count - start), HELPER_PART), number)], 1)
         frames.close()
     for what, again in (
-        ("PostgreSQL", bench.home.frames(task_id, KEY, 0, 0)),
-        ("a file", FileFrames(path, task_id, KEY)),
+        ("PostgreSQL", bench.home.frames(window_id, KEY, 0, 0)),
+        ("a file", FileFrames(path, window_id, KEY)),
     ):
         wall, cpu = time.perf_counter(), time.process_time()
-        log = ReportLog.open(again, task_id, KEY)
+        log = ReportLog.open(again, window_id, KEY)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         if log is None:
             raise SystemExit("the log is empty")

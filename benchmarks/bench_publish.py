@@ -98,7 +98,7 @@ class Visit:
         self.loaded: list[str] = []
         self.page.on("request", lambda request: self.loaded.append(request.url))
         began = time.perf_counter()
-        self.page.goto(f"{address}series/index.html")
+        self.page.goto(f"{address}question/index.html")
         self.page.wait_for_selector("body[data-ready=map], body[data-ready=all]")
         self.map_s = time.perf_counter() - began
         self.page.wait_for_selector("body[data-ready=all]", timeout=60_000)
@@ -123,7 +123,7 @@ def looked_at(browser: Browser, site: Path) -> None:
         size = compressed_kb(site, address, visits[-1].loaded)
         for one in visits:
             one.close()
-    demand("the page of a series, gz, in kB", size, "", PAGE_KB, "all that it loads by itself: map, line and record")
+    demand("the page of a question, gz, in kB", size, "", PAGE_KB, "all that it loads by itself: map, line and record")
     many = f"median of {VISITS} visits, nothing cached"
     demand("from the address to its map", statistics.median(one.map_s for one in visits), "s", FIRST_MAP_S, many)
     demand("to everything, checked", statistics.median(one.all_s for one in visits), "s", FIRST_MAP_S, many)

@@ -27,8 +27,15 @@ from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict, StoreOutcome, TaskChange, TaskRow, every_batch
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_aggregator.storage.store import (
+    BatchRow,
+    ReportVerdict,
+    StoreOutcome,
+    WindowChange,
+    WindowRow,
+    every_batch,
+)
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import SealSet
 from fleetcount_protocol.release.set_digest import set_digest
 from fleetcount_protocol.wire.seal_sets import split_seal_set
@@ -36,7 +43,7 @@ from rows import Row, quick, report, smoke
 
 Result = TypeVar("Result")
 KEY = os.urandom(32)
-TASK = TaskId(os.urandom(32))
+WINDOW = WindowId(os.urandom(32))
 LEADER_PART, HELPER_PART, PUBLIC_SHARE = 8_248, 32, 64
 """Bytes of round two at L = 1,000, k = 2."""
 TURNS = 3 if quick() else 7
@@ -46,7 +53,7 @@ TURNS = 3 if quick() else 7
 def instalments(count: int, part_bytes: int) -> InstalmentRun:
     """Return instalments of as many devices, of round two."""
     return InstalmentRun(
-        task_id=TASK,
+        window_id=WINDOW,
         round=2,
         expected=2,
         report_ids=os.urandom(16 * count),
@@ -60,7 +67,9 @@ def instalments(count: int, part_bytes: int) -> InstalmentRun:
 async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int) -> tuple[float, float, bytes]:
     """Store batches, `in_flight` of them waiting at a time; return seconds, seconds of CPU, and the log's key."""
     store = SqlStore.open(directory / "bench.db", KEY)
-    row = TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
+    row = WindowRow(
+        window_id=WINDOW, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0
+    )
     await store.decide_windows((), row)
     todo = iter(batches)
 
@@ -73,7 +82,7 @@ async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int
     start, used = time.perf_counter(), time.process_time()
     await asyncio.gather(*(lane() for _ in range(in_flight)))
     seconds, used = time.perf_counter() - start, time.process_time() - used
-    log_key = store.data_keys.of(TASK).log_key
+    log_key = store.data_keys.of(WINDOW).log_key
     await store.close()
     return seconds, used, log_key
 
@@ -165,16 +174,18 @@ class _Timed(RowSeal):
         return held
 
 
-async def keep_task(directory: Path, count: int, part_bytes: int) -> None:
-    """Keep a task's reports, close it, keep its batches and read them back: all that the store does for reports."""
+async def keep_window(directory: Path, count: int, part_bytes: int) -> None:
+    """Keep a window's reports, close it, keep its batches and read them back: all that the store does for reports."""
     store = SqlStore.open(directory / "bench.db", KEY)
-    row = TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
+    row = WindowRow(
+        window_id=WINDOW, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0
+    )
     await store.decide_windows((), row)
     run = instalments(count, part_bytes)
     for start in range(0, count, 2_048):
         await store.add_instalments([run.only(np.arange(start, min(start + 2_048, count)))])
     collecting, agreeing = frozenset({State.COLLECTING}), frozenset({State.AGREEING})
-    await store.apply(TaskChange(task_id=TASK, required=collecting, new_state=State.AGREEING))
+    await store.apply(WindowChange(window_id=WINDOW, required=collecting, new_state=State.AGREEING))
     for number, start in enumerate(range(0, count, 512)):
         size = min(512, count - start)
         batch = BatchRow(
@@ -184,19 +195,19 @@ async def keep_task(directory: Path, count: int, part_bytes: int) -> None:
             share_digests=os.urandom(32 * size),
             kept=os.urandom(8_000 + 32 * size),  # The sum at L = 1,000, and a seed each.
         )
-        await store.apply(TaskChange(task_id=TASK, required=agreeing, batch=batch))
-    async for _ in every_batch(store, TASK):
+        await store.apply(WindowChange(window_id=WINDOW, required=agreeing, batch=batch))
+    async for _ in every_batch(store, WINDOW):
         pass
     await store.close()
 
 
 def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
-    """Report what the tags of rows cost beside all that the store does for a task's reports."""
+    """Report what the tags of rows cost beside all that the store does for a window's reports."""
     ratios: list[float] = []
     for _ in range(TURNS):
         with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(sql_store, "RowSeal", _Timed):
             _Timed.used, begun = 0.0, time.process_time()
-            asyncio.run(keep_task(Path(name), count, part_bytes))
+            asyncio.run(keep_window(Path(name), count, part_bytes))
             whole = time.process_time() - begun
         ratios.append(whole / (whole - _Timed.used))
     ratio = sorted(ratios)[TURNS // 2]
@@ -219,7 +230,7 @@ def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
 def bench_opening(path: Path, log_key: bytes, count: int, part_bytes: int) -> None:
     """Report what reading the index back costs, in time and memory."""
     start = time.process_time()
-    log = ReportLog.open(FileFrames(path, TASK, log_key), TASK, log_key)
+    log = ReportLog.open(FileFrames(path, WINDOW, log_key), WINDOW, log_key)
     seconds = time.process_time() - start
     if log is None:
         raise SystemExit("the log is empty")
@@ -246,14 +257,14 @@ def bench_agreement(count: int) -> None:
     held = [Digest(digests[at : at + 32]) for at in range(0, 32 * count, 32)]
     verdicts = np.full(count, ReportVerdict.ACCEPTED, dtype=np.uint8)
     columns = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32)
-    leader = OwnSet.of(TASK, Standing(ReportIds(joined), verdicts, columns), verdicts > 0)
-    request = SealSet(task_id=TASK, leaf_digests=leader.leaves)
+    leader = OwnSet.of(WINDOW, Standing(ReportIds(joined), verdicts, columns), verdicts > 0)
+    request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves)
 
     def leaves(mine: ReportIds | None = None) -> Digest:
-        return OwnSet.agreed(TASK, Standing(mine or ReportIds(joined), verdicts, columns), request).digest
+        return OwnSet.agreed(WINDOW, Standing(mine or ReportIds(joined), verdicts, columns), request).digest
 
     def lists() -> Digest:
-        return set_digest(TASK, zip(ids, held, strict=True))
+        return set_digest(WINDOW, zip(ids, held, strict=True))
 
     # An aggregator meets its ids in every batch before it meets the set, so that it has them in order by then.
     met = ReportIds(joined)

@@ -21,8 +21,8 @@ import numpy as np
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.log_format import NewFrame
-from fleetcount_aggregator.storage.store import StoreOutcome, TaskRow
-from fleetcount_protocol.ids import TaskId
+from fleetcount_aggregator.storage.store import StoreOutcome, WindowRow
+from fleetcount_protocol.ids import WindowId
 from rows import Row, quick, report, smoke
 
 from tests.support.postgres import find_postgres, own_cluster
@@ -53,12 +53,12 @@ class Taken:
     bytes_a_report: float
 
 
-def instalments(task_id: TaskId, ids: bytes, certificates: bytes, round_number: int) -> InstalmentRun:
+def instalments(window_id: WindowId, ids: bytes, certificates: bytes, round_number: int) -> InstalmentRun:
     """Return an instalment of each report; its digest is a device's own, changed by the round."""
     count = len(ids) // 16
     digests = (np.frombuffer(certificates, dtype=np.uint8) ^ round_number).tobytes()
     return InstalmentRun(
-        task_id=task_id,
+        window_id=window_id,
         round=round_number,
         expected=len(ROUNDS),
         report_ids=ids,
@@ -69,14 +69,14 @@ def instalments(task_id: TaskId, ids: bytes, certificates: bytes, round_number: 
     )
 
 
-async def open_task(owner: ReplicaStore, task_id: TaskId) -> None:
-    """Install a task of one shard, which this process takes."""
+async def open_window(owner: ReplicaStore, window_id: WindowId) -> None:
+    """Install a window of one shard, which this process takes."""
     owner.lead(await owner.member.stand() or 0)
-    await asyncio.to_thread(owner.store.data_keys.make, task_id)
+    await asyncio.to_thread(owner.store.data_keys.make, window_id)
     await owner.store.decide_windows(
         (),
-        TaskRow(
-            task_id=task_id, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0
+        WindowRow(
+            window_id=window_id, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0
         ),
     )
     await owner.keeper.take()
@@ -84,9 +84,9 @@ async def open_task(owner: ReplicaStore, task_id: TaskId) -> None:
 
 def fill(owner: ReplicaStore, runs: Sequence[InstalmentRun], group: int) -> None:
     """Write frames of so many rows, as the owner does, many to a statement."""
-    task_id = runs[0].task_id
-    home, key = owner.store.logs.home, owner.store.data_keys.of(task_id).log_key
-    frames = home.frames(task_id, key, 0, 1)
+    window_id = runs[0].window_id
+    home, key = owner.store.logs.home, owner.store.data_keys.of(window_id).log_key
+    frames = home.frames(window_id, key, 0, 1)
     list(frames.columns())
     at = [np.arange(start, min(start + group, len(runs[0]))) for start in range(0, len(runs[0]), group)]
     pieces = [run.only(places) for run in runs for places in at]
@@ -110,16 +110,16 @@ async def first_receipt(follower: ReplicaStore, run: InstalmentRun, looking: asy
 
 async def take_over(url: str, directory: Path, count: int, group: int) -> Taken:
     """Fill a shard, let its owner run out, and see when the other gives a receipt; SystemExit if anything is lost."""
-    task_id, ids, certificates = TaskId(os.urandom(32)), os.urandom(16 * count), os.urandom(32 * count)
-    runs = [instalments(task_id, ids, certificates, number) for number in ROUNDS]
+    window_id, ids, certificates = WindowId(os.urandom(32)), os.urandom(16 * count), os.urandom(32 * count)
+    runs = [instalments(window_id, ids, certificates, number) for number in ROUNDS]
     async with replica_store(url, directory, shards=1) as owner, AsyncExitStack() as stack:
-        await open_task(owner, task_id)
+        await open_window(owner, window_id)
         await asyncio.to_thread(fill, owner, runs, group)
         # Only now, however long that took: neither renews its lease here.
         follower = await stack.enter_async_context(replica_store(url, directory, shards=1))
         looking = asyncio.create_task(follower.keeper.run())
         await asyncio.sleep(0)
-        new = instalments(task_id, os.urandom(16), os.urandom(32), 1)
+        new = instalments(window_id, os.urandom(16), os.urandom(32), 1)
         try:
             await owner.run_out()
             wall, cpu = time.perf_counter(), time.process_time()
@@ -140,7 +140,7 @@ async def check(follower: ReplicaStore, runs: Sequence[InstalmentRun], count: in
     """See that the new owner knows every report once: no instalment is stored twice, none is missing."""
     places = np.unique(np.linspace(0, count - 1, min(count, KNOWN)).astype(np.int64))
     again = await follower.reports.add_instalments([run.only(places) for run in runs])
-    held = await follower.store.complete_reports(runs[0].task_id)
+    held = await follower.store.complete_reports(runs[0].window_id)
     if set(b"".join(again)) != {StoreOutcome.SAME} or len(held.ids) != count:
         raise SystemExit(f"{len(held.ids):,} of {count:,} reports are complete, sent again {set(b''.join(again))}")
 

@@ -1,6 +1,6 @@
-"""What a window of a series over a question of one such window costs a device, from the offer to the last receipt.
+"""What a window of a question over a question of one such window costs a device, from the offer to the last receipt.
 
-One device on a told clock answers the windows of one series, and as many questions of one window one after the other,
+One device on a told clock answers the windows of one question, and as many questions of one window one after the other,
 each on offer by itself; aggregators are in this process, and their time is taken off. Least of several passes; it
 decides nothing.
 """
@@ -20,10 +20,10 @@ from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SeriesOffer
-from fleetcount_protocol.series.fields import Schedule
-from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import Release, ReleaseKind, Task
+from fleetcount_protocol.messages import Instalment, QuestionOffer, Receipt, Refusal
+from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.window import Release, ReleaseKind, Window
 from rows import Row, quick, report, smoke
 
 from tests.client.deployment import START, Deployment, open_policy
@@ -55,23 +55,23 @@ class TimedAggregators(MemoryTransport):
             self.cpu_s += time.process_time() - begun
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """See `MemoryTransport`."""
         begun = time.process_time()
         try:
-            return await super().upload(task, position, instalments)
+            return await super().upload(window, position, instalments)
         finally:
             self.cpu_s += time.process_time() - begun
 
 
 def of_windows(directory: Path) -> float:
-    """Return the CPU seconds of a device that answers every window of a series."""
+    """Return the CPU seconds of a device that answers every window of a question."""
     world = Deployment()
     schedule = Schedule(
         first=START + 600, every_s=EVERY_S, windows=WINDOWS, round_one_s=100, round_two_s=100, expiry_s=1000
     )
-    return _answered_s(world, directory / "series.db", [[world.offer(world.series(schedule=schedule, **SHAPE))]])
+    return _answered_s(world, directory / "question.db", [[world.offer(world.question(schedule=schedule, **SHAPE))]])
 
 
 def of_questions(directory: Path) -> float:
@@ -84,7 +84,7 @@ def of_questions(directory: Path) -> float:
     return _answered_s(world, directory / "questions.db", [[one] for one in asked])
 
 
-def _answered_s(world: Deployment, state_file: Path, offers: Sequence[list[SeriesOffer]]) -> float:
+def _answered_s(world: Deployment, state_file: Path, offers: Sequence[list[QuestionOffer]]) -> float:
     transport = TimedAggregators(world.intakes, lambda: tuple(world.offers), world.releases)
     position = (4321.0, 1234.0)
     device = world.device(state_file, transport, truth=position, policy=POLICY, join=JoinRule.AUTO)
@@ -115,7 +115,7 @@ def main() -> None:
     ours, peer = (1e3 * min(taken) / WINDOWS for taken in (windows, questions))
     report(
         Row(
-            path="device: a window of a series over a question of one, from offer to receipt, L = 1,000, k = 2",
+            path="device: a window of a question over a question of one, from offer to receipt, L = 1,000, k = 2",
             ours=ours,
             unit="ms",
             peer="a question of one such window",

@@ -34,8 +34,7 @@ from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.opening import open_engine, server_of
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import ReportSource, TaskChange
-from fleetcount_aggregator.tasks.loading import follow_task, read_task
+from fleetcount_aggregator.storage.store import ReportSource, WindowChange
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
 from fleetcount_aggregator.verification.workers import (
     InlineWorkers,
@@ -44,9 +43,10 @@ from fleetcount_aggregator.verification.workers import (
     Workers,
     verify_reports,
 )
-from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import SignedSeries
+from fleetcount_aggregator.windows.loading import follow_window, read_window
+from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import SignedQuestion
 from fleetcount_protocol.vdaf.field import FIELD64
 from rows import Row, quick, report, smoke
 from stored_window import context_over, identity_of, put
@@ -80,13 +80,13 @@ class Took:
 class Asked:
     """A question of one window, and the keys of those who signed it."""
 
-    signed: SignedSeries
+    signed: SignedQuestion
     keys: tuple[Ed25519PrivateKey, ...]
 
     @property
-    def task_id(self) -> TaskId:
+    def window_id(self) -> WindowId:
         """The window's."""
-        return window_task(self.signed.series, 0).task_id
+        return window_at(self.signed.question, 0).window_id
 
 
 class Verified(NamedTuple):
@@ -100,8 +100,8 @@ class Verified(NamedTuple):
 async def fill(store: SqlStore, asked: Asked, count: int) -> None:
     """Put the leader's shares of so many devices into a store, and close the window."""
     window = await put(context_of(store, InlineWorkers(), asked), asked.signed, State.COLLECTING)
-    await Filler(window.task, 0, store).add(count, np.random.SeedSequence(1))
-    closing = TaskChange(task_id=window.task_id, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
+    await Filler(window.window, 0, store).add(count, np.random.SeedSequence(1))
+    closing = WindowChange(window_id=window.window_id, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
     await store.apply(closing)
 
 
@@ -112,17 +112,17 @@ def context_of(store: SqlStore, workers: Workers, asked: Asked) -> Context:
 
 async def verify(store: SqlStore, asked: Asked, workers: Workers, server: int) -> tuple[Took, list[int]]:
     """Verify every report in batches; return what it took, once code is loaded, and the sums. `server`: its process."""
-    row = await store.task(asked.task_id)
+    row = await store.window(asked.window_id)
     if row is None:
         raise SystemExit("the window is not in the store")
-    task = read_task(context_of(store, workers, asked), row)
-    reports = await store.complete_reports(task.task_id)
+    window = read_window(context_of(store, workers, asked), row)
+    reports = await store.complete_reports(window.window_id)
     batches = [np.arange(start, min(start + BATCH, len(reports.ids))) for start in range(0, len(reports.ids), BATCH)]
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(positions: np.ndarray) -> VerifiedReports:
         async with room:
-            return await workers.run(verify_reports, task.setting, reports.source(positions))
+            return await workers.run(verify_reports, window.setting, reports.source(positions))
 
     await asyncio.gather(*(one(batches[0]) for _ in range(2 * AT_ONCE)))
     turns: list[Took] = []
@@ -143,7 +143,7 @@ def load(source: ReportSource) -> None:
 
 async def loading_us(store: SqlStore, asked: Asked, workers: Workers) -> float:
     """Return the CPU (us) of reading and opening a report in a worker process, and of nothing else."""
-    reports = await store.complete_reports(asked.task_id)
+    reports = await store.complete_reports(asked.window_id)
     count, cpu = len(reports.ids), []
     batches = [np.arange(start, min(start + BATCH, count)) for start in range(0, count, BATCH)]
     await workers.run(load, reports.source(batches[0]))
@@ -214,7 +214,7 @@ async def leasing(place: StorePlace, asked: Asked, count: int) -> AsyncIterator[
             await member.join()
             jobs = Jobs(links[2 * number + 3], member)
             context = context_of(store, local, asked)
-            await follow_task(context, asked.task_id)
+            await follow_window(context, asked.window_id)
             roles.append(WorkerRole(context, member, jobs, local, store.logs.home.reader))
 
         def work_is_there(_: str) -> None:

@@ -9,16 +9,16 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
-from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.series.signing import sign_series
-from fleetcount_protocol.task.domain import ValueDomain
-from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.question.fields import Coin, Participants, Schedule
+from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.signing import sign_question
+from fleetcount_protocol.window.domain import ValueDomain
+from fleetcount_protocol.window.window import Aggregator, Mode, Release, ReleaseKind, UploadStyle
 
 SEED: Final = bytes(range(32))
 """What the verify keys of `draft` are derived from."""
 LEAST_EVERY_S: Final = 60
-"""An aggregator makes a window's task so long before it opens, or as soon as the question is there."""
+"""An aggregator makes a window so long before it opens, or as soon as the question is there."""
 
 
 def once(opens: int, round_one_s: int, round_two_s: int, *, expiry_s: int = 86_400) -> Schedule:
@@ -40,7 +40,7 @@ def draft(
     *,
     sampling_rate: Fraction = Fraction(1, 10),
     **changes: Any,
-) -> Series:
+) -> Question:
     """Return a sampling question that nobody has signed, with some fields changed."""
     fields: dict[str, Any] = {
         "name": "bench",
@@ -60,9 +60,9 @@ def draft(
         "upload_style": UploadStyle.TWO_INSTALMENTS,
         "verify_seed_digest": Digest(hashlib.sha256(SEED).digest()),
     }
-    return Series(**(fields | changes))
+    return Question(**(fields | changes))
 
 
-def signed_by(series: Series, keys: Sequence[Ed25519PrivateKey]) -> SignedSeries:
+def signed_by(question: Question, keys: Sequence[Ed25519PrivateKey]) -> SignedQuestion:
     """Return a question with the signature of every aggregator."""
-    return SignedSeries(series=series, signatures=tuple(sign_series(series, key) for key in keys))
+    return SignedQuestion(question=question, signatures=tuple(sign_question(question, key) for key in keys))

@@ -8,19 +8,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context, Identity, Limits
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.storage.store import DecidedWindow, Store
-from fleetcount_aggregator.tasks.loading import task_row
-from fleetcount_aggregator.tasks.series_install import adopt_series
 from fleetcount_aggregator.verification.workers import Workers
+from fleetcount_aggregator.windows.loading import window_row
+from fleetcount_aggregator.windows.question_install import adopt_question
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.series.series import SignedSeries
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Aggregator
+from fleetcount_protocol.question.question import SignedQuestion
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Aggregator
 from one_window import SEED
 
 
@@ -54,11 +54,13 @@ def context_over(store: Store, identity: Identity, workers: Workers, **others: A
     return Context(identity=identity, store=store, workers=workers, **(parts | others))
 
 
-async def put(context: Context, signed: SignedSeries, state: State) -> InstalledTask:
-    """Store a question of one window and the task of that window in a state, also where its time is over."""
-    await adopt_series(context, signed, SEED)
-    series_id = signed.series.series_id
-    window = context.series[series_id].window(0)
-    row = replace(await task_row(context, window), state=state)
-    await context.store.decide_windows([DecidedWindow(series_id=series_id, index=0, task_id=window.task_id)], row)
+async def put(context: Context, signed: SignedQuestion, state: State) -> InstalledWindow:
+    """Store a question of one window and that window in a state, also where its time is over."""
+    await adopt_question(context, signed, SEED)
+    question_id = signed.question.question_id
+    window = context.questions[question_id].window(0)
+    row = replace(await window_row(context, window), state=state)
+    await context.store.decide_windows(
+        [DecidedWindow(question_id=question_id, index=0, window_id=window.window_id)], row
+    )
     return window

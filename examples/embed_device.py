@@ -20,4 +20,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("embed_device.py: give one argument, the device's configuration")
     for outcome in Device.from_config(sys.argv[1]).run({"Vehicle.Speed": read_speed}, once=True):
-        print(f"{outcome.kind.value}: {outcome.task_id.hex()}")
+        print(f"{outcome.kind.value}: {outcome.window_id.hex()}")

@@ -10,11 +10,11 @@ import fleetcount as fc
 if __name__ == "__main__":
     if not 2 <= len(sys.argv) <= 3:
         sys.exit("read_releases.py: give the directory of records, and if you have them the keys you trust")
-    series = fc.read_releases(sys.argv[1], fc.read_keys(sys.argv[2]) if sys.argv[2:] else None)
-    first, last = series.windows[0], series.windows[-1]
-    print(series)
-    print(f"all cells in window {last}: {series.sum(windows=last)}")
+    question = fc.read_releases(sys.argv[1], fc.read_keys(sys.argv[2]) if sys.argv[2:] else None)
+    first, last = question.windows[0], question.windows[-1]
+    print(question)
+    print(f"all cells in window {last}: {question.sum(windows=last)}")
     if first != last:
-        print(f"window {last} less window {first}: {series.difference(first, last)}")
-    print(series.budget())
-    print(series.statement)
+        print(f"window {last} less window {first}: {question.difference(first, last)}")
+    print(question.budget())
+    print(question.statement)

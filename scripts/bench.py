@@ -51,7 +51,7 @@ LEFT_OUT: Final = {
     "million": ("its sums are those of a fleet", r"two aggregators, [\d,]+ devices, L = \d+: "),
     "million_postgres": ("it is that of a fleet again, over PostgreSQL", r"two aggregators, .* PostgreSQL: "),
     "network": ("it starts a fleet of clients", r"network: "),
-    "series": ("it watches aggregators that wait", r"aggregator: .* open series, idle"),
+    "question": ("it watches aggregators that wait", r"aggregator: .* open questions, idle"),
     "takeover": ("it waits until a lease has run out", r"a shard of .* taken over"),
     "workers": ("it starts the processes of an aggregator over PostgreSQL", r".* leased worker|of it: reading"),
 }

@@ -39,7 +39,7 @@ DATA = (
     ".parquet",
     ".digests",
 )
-INPUTS = (".data", ".test", ".sumocfg", ".key", ".question", ".seed", ".task")
+INPUTS = (".data", ".test", ".sumocfg", ".key", ".question", ".seed", ".window")
 """Endings of files that a user has or a command writes; they need not exist here."""
 
 _TOKEN = re.compile(

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402 - path
 from fleetcount_mechanisms.randomness import SeededRandom  # noqa: E402 - path
 from fleetcount_protocol.channel import certificates, session  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError  # noqa: E402 - path
-from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId  # noqa: E402 - path
+from fleetcount_protocol.ids import AggregatorId, ReportId, WindowId  # noqa: E402 - path
 from fleetcount_protocol.messages import SessionRequest  # noqa: E402 - path
 from fleetcount_protocol.replay.decoders import decoders  # noqa: E402 - path
 from fleetcount_protocol.replay.refusals import bytes_of, replay_refusals, words_of  # noqa: E402 - path
@@ -38,7 +38,7 @@ from tests.support.fuzz_decoders import rule_of, search, seeds  # noqa: E402 - p
 from tests.support.fuzz_fields import crossed  # noqa: E402 - path
 
 TARGET = ROOT / "tests" / "vectors" / "refused"
-LAYOUTS = {"task", "series", "series_file", "series_file_stored", "record", "record_json"}
+LAYOUTS = {"window", "question", "question_file", "question_file_stored", "record", "record_json"}
 PADDED = [1 << power for power in range(10, 25)]
 
 
@@ -154,13 +154,13 @@ def session_cases() -> Iterator[dict[str, Any]]:
 
 def report_cases() -> Iterator[dict[str, Any]]:
     """Yield report parts with one thing changed after sealing."""
-    key = samples.session_secret().task_key
-    task_id, report_id = TaskId(samples.seed_bytes("task")), ReportId(samples.seed_bytes("report", 16))
+    key = samples.session_secret().window_key
+    window_id, report_id = WindowId(samples.seed_bytes("window")), ReportId(samples.seed_bytes("report", 16))
     public_share = samples.seed_bytes("public share", 64)
-    good = session.seal_instalment(key, task_id, report_id, 2, 1, public_share, samples.seed_bytes("part", 64))
+    good = session.seal_instalment(key, window_id, report_id, 2, 1, public_share, samples.seed_bytes("part", 64))
     flipped = bytes([good.ciphertext[0] ^ 1]) + good.ciphertext[1:]
     cases = {
-        "another task": (replace(good, task_id=TaskId(bytes(32))), 1),
+        "another window": (replace(good, window_id=WindowId(bytes(32))), 1),
         "another report": (replace(good, report_id=ReportId(bytes(16))), 1),
         "another round": (replace(good, round=0), 1),
         "another number of the key": (replace(good, key_number=2), 1),
@@ -175,7 +175,7 @@ def report_cases() -> Iterator[dict[str, Any]]:
             "upload": UPLOAD.encode(Upload.of(AggregatorId("beta"), [instalment])).hex(),
             "session_id": key.session_id.hex(),
             "key_number": key.number,
-            "task_key": key.key.hex(),
+            "window_key": key.key.hex(),
             "position": position,
         }
         yield {**case, "refusal": _said(case)}

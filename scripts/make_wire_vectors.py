@@ -20,17 +20,17 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  #
 from fleetcount_protocol import release  # noqa: E402 - path
 from fleetcount_protocol.channel import certificates, deny_list, greetings, receipts, session  # noqa: E402 - path
 from fleetcount_protocol.channel.hpke import HpkeKeyPair  # noqa: E402 - path
-from fleetcount_protocol.errors import PeerError, TaskError  # noqa: E402 - path
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId  # noqa: E402 - path
+from fleetcount_protocol.errors import PeerError, QuestionError  # noqa: E402 - path
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId  # noqa: E402 - path
+from fleetcount_protocol.question import derive, key_list, orders, question_json  # noqa: E402 - path
+from fleetcount_protocol.question import signed_file as signed_question_file  # noqa: E402 - path
+from fleetcount_protocol.question.question import decode_question  # noqa: E402 - path
 from fleetcount_protocol.release import set_digest  # noqa: E402 - path
-from fleetcount_protocol.series import derive, key_list, orders, series_json  # noqa: E402 - path
-from fleetcount_protocol.series import signed_file as signed_series_file  # noqa: E402 - path
-from fleetcount_protocol.series.series import decode_series  # noqa: E402 - path
-from fleetcount_protocol.task import succession, task_json  # noqa: E402 - path
-from fleetcount_protocol.task.task import decode_task  # noqa: E402 - path
+from fleetcount_protocol.window import succession, window_json  # noqa: E402 - path
+from fleetcount_protocol.window.window import decode_window  # noqa: E402 - path
 
 from tests.support import protocol_samples as samples  # noqa: E402 - path
-from tests.support import series_samples, wire_messages  # noqa: E402 - path
+from tests.support import question_samples, wire_messages  # noqa: E402 - path
 
 TARGET = ROOT / "tests" / "vectors" / "wire"
 
@@ -58,52 +58,56 @@ def refused_only(decode: Any, candidates: Iterator[dict[str, str]]) -> list[dict
     return bad
 
 
-def tasks() -> list[dict[str, Any]]:
-    """Return tasks of every kind with their ids."""
+def windows() -> list[dict[str, Any]]:
+    """Return windows of every kind with their ids."""
     return [
         {
             "name": name,
-            "canonical": task.canonical.hex(),
-            "task_id": task.task_id.hex(),
-            "task": task_json.task_to_json(task),
-            "bad": refused_only(decode_task, cut_and_flipped(task.canonical)),
+            "canonical": window.canonical.hex(),
+            "window_id": window.window_id.hex(),
+            "window": window_json.window_to_json(window),
+            "bad": refused_only(decode_window, cut_and_flipped(window.canonical)),
         }
-        for name, task in samples.every_task().items()
+        for name, window in samples.every_window().items()
     ]
 
 
-def series() -> list[dict[str, Any]]:
-    """Return series of every kind with the tasks and verify keys of some of their windows."""
+def questions() -> list[dict[str, Any]]:
+    """Return question of every kind with the windows and verify keys of some of their windows."""
     found = []
-    every = series_samples.every_series() | {"from_submission": series_samples.submitted_series()}
+    every = question_samples.every_question() | {"from_submission": question_samples.submitted_question()}
     for name, unstarted in every.items():
-        signed = series_samples.sign_everywhere(unstarted)
-        made = unstarted if unstarted.schedule.submission is None else unstarted.started(series_samples.FIRST + 3_600)
+        signed = question_samples.sign_everywhere(unstarted)
+        made = unstarted if unstarted.schedule.submission is None else unstarted.started(question_samples.FIRST + 3_600)
         last = made.schedule.windows - 1
         survivors = {1: (1, 5), last: (4, 23)} if made.drill_down else {}
-        tasks = [derive.window_task(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})]
+        windows = [derive.window_at(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})]
         found.append(
             {
                 "name": name,
                 "canonical": made.canonical.hex(),
-                "series_id": made.series_id.hex(),
-                "series": series_json.series_to_json(unstarted),
+                "question_id": made.question_id.hex(),
+                "question": question_json.question_to_json(unstarted),
                 **({} if unstarted is made else {"start": made.schedule.first}),
-                "seed": series_samples.SEED.hex(),
+                "seed": question_samples.SEED.hex(),
                 "signatures": [signature.hex() for signature in signed.signatures],
-                "file": signed_series_file.encode_signed_series(signed).hex(),
+                "file": signed_question_file.encode_signed_question(signed).hex(),
                 "windows": [
                     {
-                        "index": task.series.index,
-                        **({"survivors": survivors[task.series.index]} if task.series.index in survivors else {}),
-                        "canonical": task.canonical.hex(),
-                        "task_id": task.task_id.hex(),
-                        "verify_key": derive.window_verify_key(series_samples.SEED, task.task_id).hex(),
-                        "bad": refused_only(decode_task, cut_and_flipped(task.canonical)),
+                        "index": window.question.index,
+                        **(
+                            {"survivors": survivors[window.question.index]}
+                            if window.question.index in survivors
+                            else {}
+                        ),
+                        "canonical": window.canonical.hex(),
+                        "window_id": window.window_id.hex(),
+                        "verify_key": derive.window_verify_key(question_samples.SEED, window.window_id).hex(),
+                        "bad": refused_only(decode_window, cut_and_flipped(window.canonical)),
                     }
-                    for task in tasks
+                    for window in windows
                 ],
-                "bad": refused_only(decode_series, cut_and_flipped(made.canonical)),
+                "bad": refused_only(decode_question, cut_and_flipped(made.canonical)),
             }
         )
     return found
@@ -113,7 +117,7 @@ def key_lists() -> list[dict[str, Any]]:
     """Return key lists with the key they give for some windows, null where there is none."""
     found = []
     for place in range(2):
-        signed = key_list.sign_key_list(series_samples.key_list(place), samples.signing_key(place))
+        signed = key_list.sign_key_list(question_samples.key_list(place), samples.signing_key(place))
         data = key_list.encode_signed_key_list(signed)
         early, late = signed.key_list.keys
         at = (early.not_before, late.not_before - 60, late.not_before, late.not_after - 600, late.not_after)
@@ -134,7 +138,7 @@ def key_lists() -> list[dict[str, Any]]:
 def _key_id(listed: key_list.KeyList, opens: int) -> int | None:
     try:
         return key_list.key_for(listed, opens, opens + 600).key_id
-    except TaskError:
+    except QuestionError:
         return None
 
 
@@ -196,10 +200,12 @@ def greeting_bytes() -> list[dict[str, Any]]:
 
 
 def order_files() -> list[dict[str, Any]]:
-    """Return orders about a series, given one after the other, with the windows skipped after each; then of another."""
+    """Return orders about a question, given one after the other, with the windows skipped after each; then of
+    another.
+    """
     return [
-        *_orders_of(series_samples.sampling_series(), _STEPS),
-        *_orders_of(series_samples.submitted_series(), (("pause_after_start", 2, orders.OrderAction.PAUSE, 3, 0),)),
+        *_orders_of(question_samples.sampling_question(), _STEPS),
+        *_orders_of(question_samples.submitted_question(), (("pause_after_start", 2, orders.OrderAction.PAUSE, 3, 0),)),
     ]
 
 
@@ -215,9 +221,9 @@ _STEPS = (
 
 def _orders_of(made: Any, steps: Any) -> list[dict[str, Any]]:
     given, found = [], []
-    named = [(name, series_samples.order(made, *given), given[-1]) for name, *given in steps]
+    named = [(name, question_samples.order(made, *given), given[-1]) for name, *given in steps]
     if made.schedule.submission is not None:
-        named.insert(0, ("start", series_samples.start_order(made, series_samples.FIRST + 3_600), 0))
+        named.insert(0, ("start", question_samples.start_order(made, question_samples.FIRST + 3_600), 0))
     for name, order, place in named:
         signed = orders.sign_order(order, samples.signing_key(place))
         data = orders.encode_signed_order(signed)
@@ -225,7 +231,7 @@ def _orders_of(made: Any, steps: Any) -> list[dict[str, Any]]:
         found.append(
             {
                 "name": name,
-                "series": made.canonical.hex(),
+                "question": made.canonical.hex(),
                 "canonical": order.canonical.hex(),
                 "signature": signed.signature.hex(),
                 "file": data.hex(),
@@ -283,7 +289,7 @@ def chain_link(secret: session.SessionSecret, number: int) -> dict[str, Any]:
     """Return the keys of one number of a session's chain."""
     for _ in range(number - 1):
         secret = secret.moved_on()
-    return {"number": number, "chain_key": secret.secret.hex(), "task_key": secret.task_key.key.hex()}
+    return {"number": number, "chain_key": secret.secret.hex(), "window_key": secret.window_key.key.hex()}
 
 
 def deny_lists() -> list[dict[str, Any]]:
@@ -320,23 +326,23 @@ def reports() -> list[dict[str, Any]]:
     found = []
     for round_number, share, part in ((1, 0, 32), (2, 64, 64), (0, 64, 96), (0, 160, 1)):
         secret = samples.session_secret().moved_on()
-        task_id, report_id = TaskId(samples.seed_bytes("task")), ReportId(samples.seed_bytes("report", 16))
+        window_id, report_id = WindowId(samples.seed_bytes("window")), ReportId(samples.seed_bytes("report", 16))
         public_share, plaintext = samples.seed_bytes("public share", share), samples.seed_bytes("part", part)
-        key = secret.task_key
-        sealed = session.seal_instalment(key, task_id, report_id, round_number, 1, public_share, plaintext)
+        key = secret.window_key
+        sealed = session.seal_instalment(key, window_id, report_id, round_number, 1, public_share, plaintext)
         receipt = receipts.make_receipt(secret, sealed)
         found.append(
             {
-                "task_key": key.key.hex(),
+                "window_key": key.key.hex(),
                 "key_number": key.number,
                 "session_id": secret.session_id.hex(),
-                "task_id": task_id.hex(),
+                "window_id": window_id.hex(),
                 "report_id": report_id.hex(),
                 "round": round_number,
                 "position": 1,
                 "public_share": public_share.hex(),
                 "plaintext": plaintext.hex(),
-                "report_key": session.report_key(key, task_id, report_id, round_number).hex(),
+                "report_key": session.report_key(key, window_id, report_id, round_number).hex(),
                 "ciphertext": sealed.ciphertext.hex(),
                 "instalment_digest": sealed.digest.hex(),
                 "receipt_key": secret.receipt_key.hex(),
@@ -356,19 +362,19 @@ def digests() -> dict[str, Any]:
         for n in range(5)
     ]
     vector, blind = bytes(range(24)), samples.seed_bytes("blind")
-    digest = set_digest.set_digest(wire_messages.TASK, items)
-    leaves = set_digest.leaf_digests(wire_messages.TASK, items)
+    digest = set_digest.set_digest(wire_messages.WINDOW, items)
+    leaves = set_digest.leaf_digests(wire_messages.WINDOW, items)
     made = release.commitment(
-        vector, blind, task_id=wire_messages.TASK, aggregator_id=AggregatorId("alpha"), set_digest=digest
+        vector, blind, window_id=wire_messages.WINDOW, aggregator_id=AggregatorId("alpha"), set_digest=digest
     )
     return {
         "set": [{"report_id": one.hex(), "public_share_digest": share.hex()} for one, share in items],
-        "task_id": wire_messages.TASK.hex(),
+        "window_id": wire_messages.WINDOW.hex(),
         "leaves_sha256": hashlib.sha256(leaves).hexdigest(),
         "set_digest": digest.hex(),
-        "empty_set_digest": set_digest.set_digest(wire_messages.TASK, []).hex(),
+        "empty_set_digest": set_digest.set_digest(wire_messages.WINDOW, []).hex(),
         "commitment": {
-            "task_id": wire_messages.TASK.hex(),
+            "window_id": wire_messages.WINDOW.hex(),
             "aggregator_id": "alpha",
             "set_digest": digest.hex(),
             "blind": blind.hex(),
@@ -379,7 +385,7 @@ def digests() -> dict[str, Any]:
 
 
 def records() -> list[dict[str, Any]]:
-    """Return records of several kinds of task, windows of series too, with signatures and their JSON form."""
+    """Return records of several kinds of window, windows of questions too, with signatures and their JSON form."""
     found = []
     names = (
         "sampling_grid",
@@ -390,14 +396,14 @@ def records() -> list[dict[str, Any]]:
         "direct_zooms",
         "one_sided_zooms",
     )
-    every = {name: samples.record(samples.every_task()[name]) for name in names}
-    direct = series_samples.every_series()["direct"]
-    every["window"] = series_samples.window_record(series_samples.every_series()["response"], 5)
-    every["window_first"] = series_samples.window_record(direct, 0)
+    every = {name: samples.record(samples.every_window()[name]) for name in names}
+    direct = question_samples.every_question()["direct"]
+    every["window"] = question_samples.window_record(question_samples.every_question()["response"], 5)
+    every["window_first"] = question_samples.window_record(direct, 0)
     before = release.ChainLink(previous=every["window_first"].digest, previous_index=0, missing=())
-    every["window_second"] = series_samples.window_record(direct, 1, chain=before)
+    every["window_second"] = question_samples.window_record(direct, 1, chain=before)
     for name, made in every.items():
-        keys = [samples.signing_key(place) for place in range(len(made.task.aggregators))]
+        keys = [samples.signing_key(place) for place in range(len(made.window.aggregators))]
         signatures = [release.sign_record(made, key) for key in keys]
         found.append(
             {
@@ -433,8 +439,8 @@ def main() -> None:
     """Write every file, one value a line so that a change can be read."""
     TARGET.mkdir(parents=True, exist_ok=True)
     files = {
-        "tasks": tasks(),
-        "series": series(),
+        "windows": windows(),
+        "questions": questions(),
         "key_lists": key_lists(),
         "orders": order_files(),
         "successions": successions(),

@@ -29,7 +29,7 @@ id = "alpha"
 operator = "City"
 deployment = "bologna"
 state_directory = "state"
-task_directory = "tasks"
+question_directory = "windows"
 [keys]
 signing_key_file = "signing.key"
 hpke_key_directory = "hpke"
@@ -97,8 +97,8 @@ def change(old: str, new: str) -> Callable[[], str]:
 
 BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "unknown key": (
-        change("task_directory", "tasks_directory"),
-        "tasks_directory is unknown; did you mean 'task_d",
+        change("question_directory", "windows_directory"),
+        "windows_directory is unknown; did you mean 'window_d",
     ),
     "unknown table": (lambda: GOOD + "[grcp]\n", "grcp is unknown; did you mean 'grpc'"),
     "a deny list from two places": (

@@ -14,17 +14,17 @@ from fleetcount_aggregator.storage.at_rest import at_rest_key_of
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.tasks.series_install import check_series_here
+from fleetcount_aggregator.windows.question_install import check_question_here
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.greetings import Epoch, decode_epoch, decode_greeting, sign_epoch
 from fleetcount_protocol.clock import ManualClock
-from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.ids import AggregatorId, WindowId
 
 from tests.support.aggregators import START, Network, Seat
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
-NOBODY = TaskId(bytes(32))
+NOBODY = WindowId(bytes(32))
 
 
 async def greeting(count: int = 2) -> Network:
@@ -45,7 +45,7 @@ async def twin(network: Network, position: int) -> Core:
 
 
 async def ask(core: Core, peer: AggregatorId) -> PeerProblem:
-    """Let an aggregator call another about a task that nobody has."""
+    """Let an aggregator call another about a window that nobody has."""
     with pytest.raises(PeerRefusalError) as caught:
         await core.context.peers[peer].status(NOBODY)
     return caught.value.problem
@@ -61,10 +61,10 @@ async def begun(context: Context, seat: Seat) -> None:
 
 async def test_the_older_of_two_is_refused_and_told_and_does_not_start_again() -> None:
     network = await greeting()
-    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_WINDOW
     older = await twin(network, 1)
     newer = network.core(1)
-    assert await ask(newer, ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(newer, ALPHA) is PeerProblem.UNKNOWN_WINDOW
 
     seated(network, 1, older)  # Its calls leave from the same seat.
     assert await ask(older, ALPHA) is PeerProblem.STALE_EPOCH
@@ -81,7 +81,7 @@ async def test_the_older_of_two_is_refused_and_told_and_does_not_start_again() -
         older.context.greetings.check()
     newer.context.greetings.check()
     seated(network, 1, newer)
-    assert await ask(newer, ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(newer, ALPHA) is PeerProblem.UNKNOWN_WINDOW
 
 
 async def test_of_two_starts_that_call_at_once_the_newer_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ async def test_the_older_is_not_listened_to_and_learns_it_from_the_next_call() -
     """Peers still reach the older one at its address: what it answers counts for nothing, also its refusals."""
     network = await greeting()
     older = await twin(network, 1)
-    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_WINDOW
 
     seated(network, 1, older)
     with pytest.raises(PeerUnreachableError, match="beta answers with a greeting that is stale_epoch"):
@@ -130,13 +130,13 @@ async def test_a_later_process_on_the_same_store_is_no_twin() -> None:
     network = await greeting()
     earlier = network.core(1)
     await network.start(1)
-    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_WINDOW
     seated(network, 1, earlier)
 
     assert await ask(earlier, ALPHA) is PeerProblem.STALE_EPOCH
     assert not earlier.context.greetings.superseded.is_set()
     earlier.context.greetings.end()
-    assert await ask(earlier, ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(earlier, ALPHA) is PeerProblem.UNKNOWN_WINDOW
 
 
 @pytest.mark.parametrize("position", [0, 1])
@@ -144,7 +144,7 @@ async def test_what_a_peer_has_seen_outlives_its_restarts(position: int) -> None
     network = await greeting()
     older = await twin(network, position)
     other = 1 - position
-    assert await ask(network.core(position), network.seats[other].aggregator_id) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(position), network.seats[other].aggregator_id) is PeerProblem.UNKNOWN_WINDOW
 
     await network.start(other)
     seated(network, position, older)
@@ -166,8 +166,8 @@ async def test_of_two_starts_with_one_number_exactly_one_goes_on() -> None:
 
     assert sorted(one.context.greetings.superseded.is_set() for one in (first, second)) == [False, True]
     assert tried[-2:] in (
-        [PeerProblem.UNKNOWN_TASK, PeerProblem.STALE_EPOCH],
-        [PeerProblem.STALE_EPOCH, PeerProblem.UNKNOWN_TASK],
+        [PeerProblem.UNKNOWN_WINDOW, PeerProblem.STALE_EPOCH],
+        [PeerProblem.STALE_EPOCH, PeerProblem.UNKNOWN_WINDOW],
     )
 
 
@@ -175,15 +175,15 @@ async def test_a_restored_copy_goes_on_above_what_its_peers_know() -> None:
     network = await greeting(3)
     for _ in range(5):
         await network.start(1)
-    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_WINDOW
     network.restored = True
     network.seats[1].memory = MemoryStore()
     await network.start(1)
     restored = network.core(1)
 
     assert await ask(restored, ALPHA) is PeerProblem.STALE_EPOCH
-    assert await ask(restored, ALPHA) is PeerProblem.UNKNOWN_TASK
-    assert await ask(restored, AggregatorId("gamma")) is PeerProblem.UNKNOWN_TASK
+    assert await ask(restored, ALPHA) is PeerProblem.UNKNOWN_WINDOW
+    assert await ask(restored, AggregatorId("gamma")) is PeerProblem.UNKNOWN_WINDOW
     own = decode_greeting(restored.context.greetings.say(ALPHA)).epoch
     assert own.number == 7
     assert decode_epoch((await network.seats[1].memory.epochs())[""]) == own
@@ -203,7 +203,7 @@ async def test_of_two_restored_copies_one_ends(met: bool) -> None:
     network = await greeting(3)
     earlier = await restored_copy(network)
     for peer in (ALPHA, ALPHA, GAMMA) if met else ():
-        assert await ask(earlier, peer) in (PeerProblem.STALE_EPOCH, PeerProblem.UNKNOWN_TASK)
+        assert await ask(earlier, peer) in (PeerProblem.STALE_EPOCH, PeerProblem.UNKNOWN_WINDOW)
     later = await restored_copy(network)
     both = (earlier, later)
     for core, peer in [(core, peer) for peer in (ALPHA, GAMMA) * 3 for core in both]:
@@ -217,7 +217,7 @@ async def test_of_two_restored_copies_one_ends(met: bool) -> None:
         earlier.context.greetings.check()
     seated(network, 1, later)
     for peer in (ALPHA, GAMMA):
-        assert await ask(later, peer) is PeerProblem.UNKNOWN_TASK
+        assert await ask(later, peer) is PeerProblem.UNKNOWN_WINDOW
 
 
 async def test_a_restored_copy_stops_for_no_older_process_that_a_peer_has_not_told_of_yet() -> None:
@@ -225,15 +225,15 @@ async def test_a_restored_copy_stops_for_no_older_process_that_a_peer_has_not_to
     for _ in range(5):
         await network.start(1)
     older = network.core(1)
-    assert await ask(older, GAMMA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(older, GAMMA) is PeerProblem.UNKNOWN_WINDOW
     restored = await restored_copy(network)
-    assert await ask(restored, ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(restored, ALPHA) is PeerProblem.UNKNOWN_WINDOW
     seated(network, 1, older)
-    assert await ask(older, ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(older, ALPHA) is PeerProblem.UNKNOWN_WINDOW
 
     seated(network, 1, restored)
     assert await ask(restored, ALPHA) is PeerProblem.STALE_EPOCH
-    assert [await ask(restored, peer) for peer in (ALPHA, GAMMA)] == [PeerProblem.UNKNOWN_TASK] * 2
+    assert [await ask(restored, peer) for peer in (ALPHA, GAMMA)] == [PeerProblem.UNKNOWN_WINDOW] * 2
 
     restored.context.greetings.check()
     seated(network, 1, older)
@@ -283,7 +283,7 @@ async def test_nobody_can_make_up_a_newer_start_of_another(own_key: bool) -> Non
 async def test_an_epoch_of_another_aggregator_or_what_is_none_is_refused() -> None:
     network = await greeting()
     beta = network.core(1).context.greetings
-    assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_WINDOW
     own = decode_greeting(network.core(0).context.greetings.say(BETA))
     said = [replace(own, epoch=decode_greeting(beta.say(ALPHA)).epoch).encode(), b"x", own.encode() + b"\0"]
 
@@ -297,7 +297,7 @@ async def test_an_epoch_of_another_aggregator_or_what_is_none_is_refused() -> No
 async def test_a_superseded_aggregator_answers_nobody() -> None:
     network = await greeting(3)
     older = await twin(network, 1)
-    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_WINDOW
     seated(network, 1, older)
     assert await ask(older, ALPHA) is PeerProblem.STALE_EPOCH
 
@@ -359,17 +359,17 @@ def set_wrong(network: Network, position: int, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("seconds", [31.0, -31.0, 600.0])
-async def test_no_task_is_installed_with_a_peer_whose_clock_is_too_far_away(seconds: float) -> None:
+async def test_no_window_is_installed_with_a_peer_whose_clock_is_too_far_away(seconds: float) -> None:
     network = await greeting()
     set_wrong(network, 1, seconds)
-    assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_TASK
-    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_WINDOW
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_WINDOW
 
-    with pytest.raises(TaskError, match=rf"clock of beta is \{seconds:+.1f} s .* allowed: 30 s \(\[limits\]"):
+    with pytest.raises(QuestionError, match=rf"clock of beta is \{seconds:+.1f} s .* allowed: 30 s \(\[limits\]"):
         await network.ask()
     signed, seed = network.once(round_one_closes=START + 3600, round_two_closes=START + 7200)
-    with pytest.raises(TaskError, match=rf"clock of alpha is \{-seconds:+.1f} s"):
-        check_series_here(network.core(1).context, signed, seed)
+    with pytest.raises(QuestionError, match=rf"clock of alpha is \{-seconds:+.1f} s"):
+        check_question_here(network.core(1).context, signed, seed)
 
 
 async def test_a_small_difference_is_known_and_changes_nothing() -> None:
@@ -377,7 +377,7 @@ async def test_a_small_difference_is_known_and_changes_nothing() -> None:
     told: list[tuple[str, float]] = []
     network.core(0).context.greetings.on_skew = lambda peer, seconds: told.append((peer, seconds))
     set_wrong(network, 1, 12.5)
-    assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_WINDOW
 
     await network.ask()
 

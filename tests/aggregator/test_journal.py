@@ -20,15 +20,15 @@ from fleetcount_aggregator.journal import RULES, Entry, Step, move, once, step_n
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import LedgerRow, StepRow, Store, TaskRow
+from fleetcount_aggregator.storage.store import LedgerRow, StepRow, Store, WindowRow
 from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 
 from tests.support.aggregators import NoNoise
 
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 LOG_KEY = bytes(32)
 SOURCE = Path(fleetcount_aggregator.__file__).parent
 
@@ -46,7 +46,7 @@ TABLE = {
     "settled": ({"aborted"}, None),
 }
 """The names existing stores hold, the states that allow each step, and the state it leads to."""
-TaskIn = Callable[[State], Awaitable[Context]]
+WindowIn = Callable[[State], Awaitable[Context]]
 BATCH_STEPS = {"propose": "propose/3", "finish": "finish/3", "batch": "batch/3"}
 
 
@@ -64,12 +64,12 @@ def a_context(store: Store, state: State) -> Context:
         limits=Limits(),
         noise=NoNoise(),
     )
-    context.states[TASK] = state
+    context.states[WINDOW] = state
     return context
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def task_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TaskIn]:
+async def window_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[WindowIn]:
     opened: list[Store] = []
     made = itertools.count()
 
@@ -79,7 +79,7 @@ async def task_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         database = tmp_path / f"{next(made)}.db"
         store: Store = MemoryStore() if request.param == "memory" else SqlStore.open(database, LOG_KEY)
         opened.append(store)
-        row = TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=state, abort_reason="", installed_at=0)
+        row = WindowRow(window_id=WINDOW, canonical=b"", verify_key=b"", state=state, abort_reason="", installed_at=0)
         await store.decide_windows((), row)
         return a_context(store, state)
 
@@ -100,7 +100,7 @@ class Work:
         self.begun += 1
         answer = b"answer %d" % self.begun
         await self.gate.wait()
-        debit = LedgerRow(task_id=TASK, signal="S", opens=1, closes=2, epsilon="1", debited_at=3)
+        debit = LedgerRow(window_id=WINDOW, signal="S", opens=1, closes=2, epsilon="1", debited_at=3)
         return Entry(answer=answer, debit=debit, rejections={RejectReason.INVALID_PROOF: 1})
 
 
@@ -109,7 +109,7 @@ def batch_of(step: Step) -> int | None:
 
 
 async def take(context: Context, step: Step, work: Work, request: bytes = b"request") -> bytes:
-    return await once(context, TASK, step, request, work, batch=batch_of(step))
+    return await once(context, WINDOW, step, request, work, batch=batch_of(step))
 
 
 def allowed_state(step: Step) -> State:
@@ -140,9 +140,9 @@ def test_the_page_of_the_journal_names_every_step_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-async def test_a_step_is_taken_iff_the_state_allows_it(task_in: TaskIn, state: State) -> None:
+async def test_a_step_is_taken_iff_the_state_allows_it(window_in: WindowIn, state: State) -> None:
     for step in Step:
-        await check_whether_it_is_taken(await task_in(state), step, state)
+        await check_whether_it_is_taken(await window_in(state), step, state)
 
 
 async def check_whether_it_is_taken(context: Context, step: Step, state: State) -> None:
@@ -153,17 +153,17 @@ async def check_whether_it_is_taken(context: Context, step: Step, state: State) 
         with pytest.raises(StateConflictError) as conflict:
             await take(context, step, work)
         assert (conflict.value.state, work.begun) == (state, 0)
-        assert await context.store.step(TASK, step_name(step, batch_of(step))) is None
+        assert await context.store.step(WINDOW, step_name(step, batch_of(step))) is None
         return
     answer = await take(context, step, work)
 
     after = state if moves_to is None else State(moves_to)
     assert answer == b"answer 1"
-    assert context.states[TASK] is after
-    row = await context.store.task(TASK)
+    assert context.states[WINDOW] is after
+    row = await context.store.window(WINDOW)
     assert row is not None
     assert row.state is after
-    stored = await context.store.step(TASK, step_name(step, batch_of(step)))
+    stored = await context.store.step(WINDOW, step_name(step, batch_of(step)))
     assert stored == StepRow(
         name=BATCH_STEPS.get(step.value, step.value),
         request=b"request",
@@ -173,24 +173,24 @@ async def check_whether_it_is_taken(context: Context, step: Step, state: State) 
     assert len(await context.store.ledger()) == 1
 
 
-async def test_a_step_is_repeated_byte_for_byte_in_every_later_state(task_in: TaskIn) -> None:
+async def test_a_step_is_repeated_byte_for_byte_in_every_later_state(window_in: WindowIn) -> None:
     for step in Step:
-        context, work = await task_in(allowed_state(step)), Work()
+        context, work = await window_in(allowed_state(step)), Work()
         first = await take(context, step, work)
 
         again = [await take(context, step, work)]
-        while following := sorted(TRANSITIONS[context.states[TASK]] - {State.ABORTED}, key=list(State).index):
-            await move(context, TASK, following[0])
+        while following := sorted(TRANSITIONS[context.states[WINDOW]] - {State.ABORTED}, key=list(State).index):
+            await move(context, WINDOW, following[0])
             again.append(await take(context, step, work))
 
         assert set(again) == {first}, step
         assert work.begun == 1, step
-        assert await context.store.rejections(TASK) == {RejectReason.INVALID_PROOF: 1}, step
+        assert await context.store.rejections(WINDOW) == {RejectReason.INVALID_PROOF: 1}, step
 
 
-async def test_another_request_under_a_step_that_was_taken_is_refused(task_in: TaskIn) -> None:
+async def test_another_request_under_a_step_that_was_taken_is_refused(window_in: WindowIn) -> None:
     for step in Step:
-        context, work = await task_in(allowed_state(step)), Work()
+        context, work = await window_in(allowed_state(step)), Work()
         await take(context, step, work)
 
         with pytest.raises(PeerRefusalError) as refusal:
@@ -201,9 +201,9 @@ async def test_another_request_under_a_step_that_was_taken_is_refused(task_in: T
 
 
 async def test_two_that_ask_at_once_share_the_work_and_the_other_request_is_refused(
-    task_in: TaskIn,
+    window_in: WindowIn,
 ) -> None:
-    context, work = await task_in(State.RELEASING), Work()
+    context, work = await window_in(State.RELEASING), Work()
 
     answers = await asyncio.gather(
         *(take(context, Step.SIGN, work, request) for request in (b"one", b"one", b"two")), return_exceptions=True
@@ -215,9 +215,9 @@ async def test_two_that_ask_at_once_share_the_work_and_the_other_request_is_refu
 
 
 async def test_the_work_goes_on_when_its_caller_gives_up(
-    task_in: TaskIn,
+    window_in: WindowIn,
 ) -> None:
-    context, work = await task_in(State.RELEASING), Work()
+    context, work = await window_in(State.RELEASING), Work()
     work.gate.clear()
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -230,9 +230,9 @@ async def test_the_work_goes_on_when_its_caller_gives_up(
 
 
 async def test_work_that_fails_leaves_nothing_and_is_done_anew(
-    task_in: TaskIn,
+    window_in: WindowIn,
 ) -> None:
-    context, ends = await task_in(State.AGREEING), []
+    context, ends = await window_in(State.AGREEING), []
 
     @contextmanager
     def within() -> Iterator[None]:
@@ -248,30 +248,30 @@ async def test_work_that_fails_leaves_nothing_and_is_done_anew(
         raise PeerRefusalError(PeerProblem.DISAGREES)
 
     with pytest.raises(PeerRefusalError, match="disagrees"):
-        await once(context, TASK, Step.SET, b"request", fails, within=within())
-    assert await taken(context, TASK, Step.SET) is None
-    assert context.states[TASK] is State.AGREEING
+        await once(context, WINDOW, Step.SET, b"request", fails, within=within())
+    assert await taken(context, WINDOW, Step.SET) is None
+    assert context.states[WINDOW] is State.AGREEING
 
-    assert await once(context, TASK, Step.SET, b"request", Entry(answer=b"a"), within=within()) == b"a"
-    assert await once(context, TASK, Step.SET, b"request", Entry(answer=b"b"), within=within()) == b"a"
+    assert await once(context, WINDOW, Step.SET, b"request", Entry(answer=b"a"), within=within()) == b"a"
+    assert await once(context, WINDOW, Step.SET, b"request", Entry(answer=b"b"), within=within()) == b"a"
     assert ends == [PeerRefusalError, None], "entered only by who takes the step"
 
 
-async def test_a_task_that_ends_meanwhile_takes_the_step_no_more(
-    task_in: TaskIn,
+async def test_a_window_that_ends_meanwhile_takes_the_step_no_more(
+    window_in: WindowIn,
 ) -> None:
-    context, work = await task_in(State.RELEASING), Work()
+    context, work = await window_in(State.RELEASING), Work()
     work.gate.clear()
     asked = asyncio.create_task(take(context, Step.COMMIT, work))
     while not work.begun:
         await asyncio.sleep(0)
-    await move(context, TASK, State.ABORTED, reason="leader_silent")
+    await move(context, WINDOW, State.ABORTED, reason="leader_silent")
     work.gate.set()
 
     with pytest.raises(StateConflictError):
         await asked
 
-    assert await taken(context, TASK, Step.COMMIT) is None
+    assert await taken(context, WINDOW, Step.COMMIT) is None
     assert not await context.store.ledger()
 
 
@@ -279,8 +279,8 @@ async def test_a_step_survives_its_process(tmp_path: Path) -> None:
     work = Work()
     for _ in range(2):
         store = SqlStore.open(tmp_path / "a.db", LOG_KEY)
-        row = TaskRow(
-            task_id=TASK, canonical=b"", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=0
+        row = WindowRow(
+            window_id=WINDOW, canonical=b"", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=0
         )
         await store.decide_windows((), row)
         context = a_context(store, row.state)
@@ -292,27 +292,30 @@ async def test_a_step_survives_its_process(tmp_path: Path) -> None:
     assert work.begun == 1
 
 
-async def test_a_move_is_made_iff_the_table_of_states_lists_it(task_in: TaskIn) -> None:
+async def test_a_move_is_made_iff_the_table_of_states_lists_it(window_in: WindowIn) -> None:
     for state, to in itertools.product(State, State):
-        context = await task_in(state)
+        context = await window_in(state)
 
-        after = await move(context, TASK, to, reason="why" if to is State.ABORTED else "")
+        after = await move(context, WINDOW, to, reason="why" if to is State.ABORTED else "")
 
-        row = await context.store.task(TASK)
+        row = await context.store.window(WINDOW)
         assert row is not None
-        assert after is row.state is context.states[TASK]
+        assert after is row.state is context.states[WINDOW]
         assert after is (to if to in TRANSITIONS[state] else state), (state, to)
 
 
 async def test_a_move_learns_the_state_of_the_store() -> None:
     store = MemoryStore()
     await store.decide_windows(
-        (), TaskRow(task_id=TASK, canonical=b"", verify_key=b"", state=State.RELEASED, abort_reason="", installed_at=0)
+        (),
+        WindowRow(
+            window_id=WINDOW, canonical=b"", verify_key=b"", state=State.RELEASED, abort_reason="", installed_at=0
+        ),
     )
     context = a_context(store, State.COLLECTING)
 
-    assert await move(context, TASK, State.AGREEING) is State.RELEASED
-    assert context.states[TASK] is State.RELEASED
+    assert await move(context, WINDOW, State.AGREEING) is State.RELEASED
+    assert context.states[WINDOW] is State.RELEASED
 
 
 def test_unfinished_are_the_states_that_something_follows() -> None:
@@ -342,7 +345,7 @@ def test_no_module_above_the_journal_names_a_step_to_the_store() -> None:
     named: dict[str, set[str]] = {}
     for name in sorted(MODULES.keys() - BELOW):
         nodes = list(ast.walk(MODULES[name]))
-        names = {node.id for node in nodes if isinstance(node, ast.Name)} & {"StepRow", "TaskChange"}
+        names = {node.id for node in nodes if isinstance(node, ast.Name)} & {"StepRow", "WindowChange"}
         calls = {node.attr for node in nodes if isinstance(node, ast.Attribute)} & {"step", "apply"}
         if names or calls:
             named[name] = names | calls

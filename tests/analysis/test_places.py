@@ -42,7 +42,7 @@ def test_every_zone_is_placed_as_proj_places_it() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(UTM), st.floats(-500_000, 1_500_000), st.floats(0, 9_990_000))
-def test_the_series_holds_to_a_thousand_kilometres_from_its_meridian(epsg: int, x: float, y: float) -> None:
+def test_the_question_holds_to_a_thousand_kilometres_from_its_meridian(epsg: int, x: float, y: float) -> None:
     assert distance_m(epsg, np.array([x]), np.array([y])) < MILLIMETRE
 
 

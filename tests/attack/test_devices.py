@@ -21,7 +21,7 @@ from fleetcount_protocol.channel.user_names import key_name
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import ReportId, UserName
 from fleetcount_protocol.messages import Refusal, SessionRefused, SessionReply, SessionRequest
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.attack.suite import FIGURE
 from tests.support.cheats import Cheat, unit
@@ -42,8 +42,8 @@ Report = Callable[[str, str], None]
 
 
 @pytest.fixture(scope="module")
-def task(pair: Deployed) -> Task:
-    """A task whose round one stays open for as long as these tests may take."""
+def window(pair: Deployed) -> Window:
+    """A window whose round one stays open for as long as these tests may take."""
     return pair.ask(VALUES, lead_s=1.0, windows_s=(60.0, 1.0))
 
 
@@ -120,13 +120,13 @@ async def test_round_two_of_another_device_for_a_victim_s_round_one_is_refused(p
     assert reasons(honest) == [None, None]
 
 
-async def test_a_part_sealed_for_another_position_is_refused(pair: Deployed, task: Task) -> None:
-    cheat = Cheat(pair, task, "grpc")
+async def test_a_part_sealed_for_another_position_is_refused(pair: Deployed, window: Window) -> None:
+    cheat = Cheat(pair, window, "grpc")
     await cheat.open_sessions()
     first, _ = cheat.split(cheat.shares(*HONEST)[1])
-    await opens(task.round_one_opens)
+    await opens(window.round_one_opens)
     turned = [
-        seal_instalment(secret.task_key, task.task_id, ReportId(cheat.nonce), 1, 1 - position, b"", part)
+        seal_instalment(secret.window_key, window.window_id, ReportId(cheat.nonce), 1, 1 - position, b"", part)
         for position, (secret, part) in enumerate(zip(cheat.secrets, first, strict=True))
     ]
     answers = await cheat.send(turned)
@@ -230,12 +230,12 @@ def short_lived(pair: Deployed, life_s: float) -> DeviceIdentity:
 
 
 async def test_no_session_outlives_its_certificate_and_none_opens_after_its_end(
-    pair: Deployed, task: Task, record_property: Report
+    pair: Deployed, window: Window, record_property: Report
 ) -> None:
     device, carrier = short_lived(pair, 4.0), identity_of(pair)
     end = int(device.certificate.not_valid_after_utc.timestamp())
     left = end - int(time.time())
-    cheat = Cheat(pair, task, "mqtt")
+    cheat = Cheat(pair, window, "mqtt")
     cheat.identity, cheat.transport = device, transport_of(pair, device, "mqtt")
     await cheat.open_sessions(end)
 
@@ -258,7 +258,7 @@ async def test_bombs_of_zeros_are_refused_and_cost_little_memory(target: Deploye
     async with healthy(target) as growth, target.channel(0) as channel:
         found = [
             await status_of(channel, DEVICE + method, bytes(size), stream=stream, compression=grpc.Compression.Gzip)
-            for method, stream in (("Upload", True), ("OpenSessions", False), ("ListSeries", False))
+            for method, stream in (("Upload", True), ("OpenSessions", False), ("ListQuestions", False))
         ]
         grown = growth()
 

@@ -1,4 +1,4 @@
-"""What lies in the files of an aggregator while its tasks run."""
+"""What lies in the files of an aggregator while its windows run."""
 
 import asyncio
 import base64
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
-from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.series.derive import window_task, window_verify_key
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.question.derive import window_at, window_verify_key
 
 from tests.attack.suite import FIGURE
 from tests.support.deployment import Deployed
@@ -29,12 +29,12 @@ async def test_neither_seed_nor_verify_key_is_in_a_file_of_an_aggregator_once_a_
 ) -> None:
     seed = secrets.token_bytes(VERIFY_KEY_BYTES)
     (tmp_path / "question.seed").write_bytes(seed)
-    task = window_task(pair.submit(pair.question(4), seed), 0)
+    window = window_at(pair.submit(pair.question(4), seed), 0)
     homes = [pair.config(position).parent for position in range(pair.count)]
     for position in range(pair.count):
-        await asyncio.to_thread(pair.wait_state, position, task, TaskState.ANNOUNCED)
+        await asyncio.to_thread(pair.wait_state, position, window, WindowState.ANNOUNCED)
 
-    verify_key = window_verify_key(seed, task.task_id)
+    verify_key = window_verify_key(seed, window.window_id)
     found = [holding(secret, home) for home in homes for secret in (seed, verify_key)]
 
     # The search finds it where the operator who made the question keeps it.

@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 from fleetcount_protocol.channel.certificates import Credential, Purpose
-from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.messages import SealSet, SessionAccepted, TaskState
+from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import SealSet, SessionAccepted, WindowState
 from fleetcount_protocol.wire.peer import split_seal_set
 from fleetcount_transport.admission.admission import AdmissionTable
 
@@ -57,12 +57,12 @@ async def test_calls_without_a_message_at_the_peer_port_keep_no_peer_out(
 ) -> None:
     stranger = certified(target, purpose, "stranger")
     async with healthy(target):
-        with floods.calls(target, 1, [stranger], PEER + "InstallSeries", None, 70, peer=True):
+        with floods.calls(target, 1, [stranger], PEER + "InstallQuestion", None, 70, peer=True):
             begun = time.monotonic()
-            task = target.ask(4, lead_s=20.0)
-            await offer_of(target, task)
+            window = target.ask(4, lead_s=20.0)
+            await offer_of(target, window)
             taken = time.monotonic() - begun
-            target.wait_state(1, task, TaskState.ANNOUNCED)
+            target.wait_state(1, window, WindowState.ANNOUNCED)
     record_property(FIGURE, f"{purpose.label}: a question is installed in {taken:.1f} s under 70 held calls")
 
 
@@ -72,7 +72,7 @@ async def test_a_stranger_at_the_peer_port_is_told_before_it_has_sent_anything(t
         authorities = (target.written.root / "ca" / "aggregators.crt").read_bytes()
         credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
         async with target.channel(1, credentials, peer=True) as channel, asyncio.timeout(30):
-            call = channel.stream_stream(PEER + "InstallSeries")()
+            call = channel.stream_stream(PEER + "InstallQuestion")()
             assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
@@ -114,14 +114,14 @@ async def test_who_fails_too_often_is_refused_unread_with_a_hint_and_served_agai
     assert 0 < int(hint) <= 60_000
 
 
-async def test_a_set_of_a_task_that_is_not_there_is_refused_at_its_first_chunk(
+async def test_a_set_of_a_window_that_is_not_there_is_refused_at_its_first_chunk(
     target: Deployed, record_property: Report
 ) -> None:
     leader = certified(target, Purpose.AGGREGATOR, "alpha")
     key, certificate = floods.pem_pair(leader)
     authorities = (target.written.root / "ca" / "aggregators.crt").read_bytes()
     ids = b"".join(number.to_bytes(16) for number in range(3 * 16_384))
-    named = SealSet(task_id=TaskId(bytes(32)), leaf_digests=bytes(256 * 32), accepted=ids)
+    named = SealSet(window_id=WindowId(bytes(32)), leaf_digests=bytes(256 * 32), accepted=ids)
     chunks = list(split_seal_set(named))
     async with (
         healthy(target) as grown,
@@ -133,7 +133,7 @@ async def test_a_set_of_a_task_that_is_not_there_is_refused_at_its_first_chunk(
         async with asyncio.timeout(10 * pace()):
             codes = [(await call.code(), await call.details()) for call in streams]
         memory = grown()
-    assert codes == [(grpc.StatusCode.NOT_FOUND, "unknown_task")] * 4
+    assert codes == [(grpc.StatusCode.NOT_FOUND, "unknown_window")] * 4
     record_property(FIGURE, f"4 streams ended at their first chunk; memory +{memory:.0f} MiB")
 
 
@@ -154,10 +154,10 @@ async def test_idle_connections_of_strangers_use_up_no_descriptor_that_is_needed
         idle = await sessions_s(deployment, 4)
         port = deployment.written.plans[0].device_port
         with floods.sockets(tmp_path, port, STRANGERS):
-            task = deployment.ask(4, lead_s=30.0)
+            window = deployment.ask(4, lead_s=30.0)
             flooded = await sessions_s(deployment, 8)
-            await offer_of(deployment, task)
-            deployment.wait_state(1, task, TaskState.ANNOUNCED)
+            await offer_of(deployment, window)
+            deployment.wait_state(1, window, WindowState.ANNOUNCED)
         assert deployment.troubles() == []
         assert not [one for one in deployment.log_records(0) if one.get("event") == "store_failed"]
     finally:

@@ -162,7 +162,7 @@ def test_help_says_what_every_benchmark_measures(capsys: pytest.CaptureFixture[s
     for one in bench.every_benchmark():
         assert f"  {bench.name_of(one)} " in told
     assert "at most 3 minutes on two quiet cores" in " ".join(told.split())
-    assert "window            What a window of a series over a question of one such window costs a device" in told
+    assert "window            What a window of a question over a question of one such window costs a device" in told
 
 
 def kept_run(path: Path, **changes: Any) -> Path:

@@ -1,8 +1,8 @@
 """Devices in a process of their own, which may be killed and started again.
 
 `python -m tests.campaign.devices DIRECTORY`, which has a fleet.json (`Spec`) and the offers of questions of one window,
-TASK.offer; what the devices keep, keys and spool, is there too.
-A window that has ended for all devices has its TASK.ends: for each device how, and why. Ends after the last.
+WINDOW.offer; what the devices keep, keys and spool, is there too.
+A window that has ended for all devices has its WINDOW.ends: for each device how, and why. Ends after the last.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from fleetcount_protocol.channel.certificates import (
     save_private_key,
 )
 from fleetcount_protocol.channel.session import DeviceIdentity
-from fleetcount_protocol.messages import SeriesOffer
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.task import Task
-from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_protocol.messages import QuestionOffer
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_simulator.network.deployments import Authorities, Deployment
 from fleetcount_transport.durable_files import replace_file
 
@@ -64,13 +64,13 @@ class _Here:
     written: Deployment
 
 
-def write_spec(directory: Path, spec: Spec, offers: Sequence[SeriesOffer]) -> None:
+def write_spec(directory: Path, spec: Spec, offers: Sequence[QuestionOffer]) -> None:
     """Write what the process reads."""
     directory.mkdir()
     (directory / "fleet.json").write_text(json.dumps(asdict(spec)))
     for offer in offers:
-        task = window_task(offer.signed.series, 0)
-        (directory / f"{task.task_id.hex()}.offer").write_bytes(SERIES_OFFER.encode(offer))
+        window = window_at(offer.signed.question, 0)
+        (directory / f"{window.window_id.hex()}.offer").write_bytes(QUESTION_OFFER.encode(offer))
 
 
 def rounds_of(die: SamplingDie, number: int, seed: int) -> tuple[int, int]:
@@ -83,13 +83,13 @@ def certificate_of(directory: Path, number: int) -> Path:
     return directory / f"device-{number}.crt"
 
 
-def ends_of(directory: Path, task: Task) -> Path:
-    """Return where it stands how a task ended for its devices: {number: [kind, reason]}."""
-    return directory / f"{task.task_id.hex()}.ends"
+def ends_of(directory: Path, window: Window) -> Path:
+    """Return where it stands how a window ended for its devices: {number: [kind, reason]}."""
+    return directory / f"{window.window_id.hex()}.ends"
 
 
-def _fleet(directory: Path, spec: Spec, offers: Sequence[SeriesOffer]) -> Fleet:
-    root, task = Path(spec.root), window_task(offers[0].signed.series, 0)
+def _fleet(directory: Path, spec: Spec, offers: Sequence[QuestionOffer]) -> Fleet:
+    root, window = Path(spec.root), window_at(offers[0].signed.question, 0)
     devices = CertificateAuthority(
         certificate=load_certificate(root / "ca" / "devices.crt"),
         private_key=load_private_key(root / "ca" / "devices.key"),
@@ -99,7 +99,7 @@ def _fleet(directory: Path, spec: Spec, offers: Sequence[SeriesOffer]) -> Fleet:
         name=spec.name,
         authorities=Authorities(aggregators=devices, devices=devices),  # Nobody here enrols an aggregator.
         plans=(),
-        aggregators=task.aggregators,
+        aggregators=window.aggregators,
         mqtt_broker=spec.broker,
     )
     written = _Here(deployment)
@@ -110,18 +110,18 @@ def _fleet(directory: Path, spec: Spec, offers: Sequence[SeriesOffer]) -> Fleet:
             return inner
         return transport_through(
             spec.relay,
-            task.aggregators,
+            window.aggregators,
             identities[number],
             deployment=spec.name,
             authorities=authorities_of(written),
             timeout_s=spec.timeout_s,
         )
 
-    assert isinstance(task.mechanism, SamplingDie)
+    assert isinstance(window.mechanism, SamplingDie)
     return Fleet(
         written,
         directory,
-        task.mechanism,
+        window.mechanism,
         KINDS,
         devices=DEVICES,
         seed=spec.seed,
@@ -146,24 +146,24 @@ def _identity(directory: Path, number: int, authority: CertificateAuthority) -> 
     return DeviceIdentity.load(certificate, key)
 
 
-async def _answered(fleet: Fleet, offer: SeriesOffer, directory: Path) -> None:
+async def _answered(fleet: Fleet, offer: QuestionOffer, directory: Path) -> None:
     """Let all devices answer one question, and write how it ended for each."""
     outcomes: dict[int, Outcome] = {}
-    task = window_task(offer.signed.series, 0)
+    window = window_at(offer.signed.question, 0)
 
     async def one(live: LiveDevice) -> None:
-        for outcome in await live.device.answer_series(offer):
+        for outcome in await live.device.answer_question(offer):
             outcomes[live.truth] = outcome
 
-    async with asyncio.timeout(max(0.0, task.round_two_closes - time.time()) + 20 * pace()):
+    async with asyncio.timeout(max(0.0, window.round_two_closes - time.time()) + 20 * pace()):
         await asyncio.gather(*(one(live) for live in fleet.devices))
     ends = {number: [outcome.kind.value, outcome.reason] for number, outcome in sorted(outcomes.items())}
-    replace_file(ends_of(directory, task), json.dumps(ends).encode())
+    replace_file(ends_of(directory, window), json.dumps(ends).encode())
 
 
 async def _run(directory: Path) -> None:
     spec = Spec(**json.loads((directory / "fleet.json").read_text()))
-    offers = [SERIES_OFFER.decode(path.read_bytes()) for path in sorted(directory.glob("*.offer"))]
+    offers = [QUESTION_OFFER.decode(path.read_bytes()) for path in sorted(directory.glob("*.offer"))]
     fleet = _fleet(directory, spec, offers)
     print(json.dumps({"event": "ready"}), flush=True)
     try:

@@ -129,9 +129,9 @@ def _workers_of(pid: int) -> Iterator[int]:
 
 
 async def _proof_worker_killed(lane: Lane, under: Episode) -> None:
-    """Kill a process that checks proofs, of one aggregator's, when some task's windows are closing."""
+    """Kill a process that checks proofs, of one aggregator's, when some window's rounds are closing."""
     names = ["beta"] if lane.replicas is not None else lane.aggregators
-    moment = lane.dice.choice(under.tasks).task.round_two_closes - 0.5
+    moment = lane.dice.choice(under.windows).window.round_two_closes - 0.5
     await under.strikes(moment, moment)
     pid = lane.child(lane.dice.choice(names)).pid
     for _ in range(400):
@@ -287,18 +287,20 @@ def _run(lane: Lane, position: int, *words: str) -> None:
 
 
 async def _bit_flipped(lane: Lane, under: Episode) -> None:
-    """Flip one bit of a helper's log of reports between a task's rounds; start; later stop, repair and start again."""
-    task = lane.dice.choice(under.tasks).task
-    moment = task.round_one_closes + 1.0
+    """Flip one bit of a helper's log of reports between a window's rounds; start; later stop, repair and start
+    again.
+    """
+    window = lane.dice.choice(under.windows).window
+    moment = window.round_one_closes + 1.0
     await under.strikes(moment, moment)
     await lane.kill("beta")
-    log = lane.deployment.state_directory(1) / f"aggregator.{task.task_id.hex()}.log"
+    log = lane.deployment.state_directory(1) / f"aggregator.{window.window_id.hex()}.log"
     data = bytearray(log.read_bytes())
     place = lane.dice.randrange(len(data))
     data[place] ^= 1 << lane.dice.randrange(8)
     log.write_bytes(data)
     await lane.start("beta", under.ready_s)
-    await asyncio.sleep(max(0.0, task.round_two_closes + 2.0 - time.time()))
+    await asyncio.sleep(max(0.0, window.round_two_closes + 2.0 - time.time()))
     lane.child("beta").terminate()
     await asyncio.to_thread(lane.child("beta").ended)
     await asyncio.to_thread(_run, lane, 1, "repair")
@@ -306,7 +308,7 @@ async def _bit_flipped(lane: Lane, under: Episode) -> None:
 
 
 async def _restored(lane: Lane, under: Episode) -> None:
-    """Back up one aggregator while tasks are open, lose its disk at some later moment, and put the backup back."""
+    """Back up one aggregator while windows are open, lose its disk at some later moment, and put the backup back."""
     position = lane.dice.randrange(2)
     name, state = lane.aggregators[position], lane.deployment.state_directory(position)
     await asyncio.sleep(max(0.0, under.opens + 0.5 - time.time()))

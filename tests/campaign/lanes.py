@@ -30,7 +30,7 @@ ROLES: Final = {
 }
 _DISK_MIB: Final = 256
 _GIVE_UP_S: Final = 40.0
-"""A helper waits twice as long for a silent leader, and only then a task would be stuck."""
+"""A helper waits twice as long for a silent leader, and only then a window would be stuck."""
 
 
 def stores_here() -> Sequence[str]:

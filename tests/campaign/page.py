@@ -15,27 +15,27 @@ __all__ = ["Run", "page", "read_lists", "read_soak"]
 
 _HEAD: Final = """# Reliability
 
-Written by `python -m tests.campaign`; do not edit. A trial is one task of nine devices at two aggregators in processes
-of their own, with all of TLS and stores; a third of the devices reports directly, a third through a broker and a third
-through a relay. Eight tasks at a time follow each other closely, and something fails at a random moment, which finds
-them in different states. Every device has a cell for itself and coins that the test fixes, and no noise is added: a
-cell of the record says how often its device counts. That a device is lost shows for the sampled half; that one is
-doubled, for all.
+Written by `python -m tests.campaign`; do not edit. A trial is one window of nine devices at two aggregators in
+processes of their own, with all of TLS and stores; a third of the devices reports directly, a third through a broker
+and a third through a relay. Eight windows at a time follow each other closely, and something fails at a random moment,
+which finds them in different states. Every device has a cell for itself and coins that the test fixes, and no noise is
+added: a cell of the record says how often its device counts. That a device is lost shows for the sampled half; that
+one is doubled, for all.
 
-* lost: a device holds every receipt and the released task does not count it, or the task ended for want of reports
+* lost: a device holds every receipt and the released window does not count it, or the window ended for want of reports
   although enough devices hold every receipt; reports of which a flipped bit hit the only copy are out, and are none if
   the aggregator says how many they are
 * doubled: a device counts more often than once, or after it was denied
-* wrong: trials with any of these, aggregators that end a task differently or give different bytes, a process that ended
-  and should not have, or a lane that broke, whatever broke it
-* second releases: tasks of which an aggregator gave another record at the end of the run than at the task's end
-* stuck: a task without an end two minutes after its windows and its fault
+* wrong: trials with any of these, aggregators that end a window differently or give different bytes, a process that
+  ended and should not have, or a lane that broke, whatever broke it
+* second releases: windows of which an aggregator gave another record at the end of the run than at the window's end
+* stuck: a window without an end two minutes after its windows and its fault
 
-A task may end without a release, for a reason that everybody can read; then nobody is counted and nobody is lost. A
-task that had ended before the fault came stands in the rows "nothing". A clock is off in a process whose `time.time`
+A window may end without a release, for a reason that everybody can read; then nobody is counted and nobody is lost. A
+window that had ended before the fault came stands in the rows "nothing". A clock is off in a process whose `time.time`
 was replaced before it started; strace lets every fsync of a running process return EIO; files that cannot grow,
 descriptors and memory used up are limits of the kernel at or below what a running process has: of its memory some is
-free still. A device that is denied may be left out of a task that goes on, and counts in none that opens later. The
+free still. A device that is denied may be left out of a window that goes on, and counts in none that opens later. The
 p99 of fewer than a hundred values is the longest. What else can go wrong, and which test shows what then holds, has
 [a page of its own](faults.md).
 """
@@ -83,16 +83,16 @@ def read_soak(path: Path) -> str:
     )
     failed = f" It failed: {'; '.join(row['failed'])}." if row["failed"] else ""
     return (
-        f"Of a soak of {row['soak_s'] / 60:,.0f} minutes, a task every {row['every_s']:g} s, {row['released']:,} of"
-        f" {row['tasks']:,} tasks were released. What an aggregator and its workers held once it had settled and in the"
-        f" end: {held}.{failed}"
+        f"Of a soak of {row['soak_s'] / 60:,.0f} minutes, a window every {row['every_s']:g} s, {row['released']:,} of"
+        f" {row['windows']:,} windows were released. What an aggregator and its workers held once it had settled and in"
+        f" the end: {held}.{failed}"
     )
 
 
 def _held(one: dict[str, Any]) -> str:
     return (
         f"{one['own_mib']:.0f} MiB, {one['descriptors']} descriptors and {one['files']} files of"
-        f" {one['state_bytes']:,} bytes after {one['ended']:,} tasks"
+        f" {one['state_bytes']:,} bytes after {one['ended']:,} windows"
     )
 
 

@@ -1,12 +1,12 @@
-"""One task after the other through real processes for as long as asked: what an aggregator holds does not grow.
+"""One window after the other through real processes for as long as asked: what an aggregator holds does not grow.
 
     python -m tests.campaign.soak --seconds 3600 >> soak.jsonl
 
-Four devices with cells of their own and coins that the test fixes answer a task every few seconds, half of them over
+Four devices with cells of their own and coins that the test fixes answer a window every few seconds, half of them over
 MQTT. A tenth of the run is one line on standard error; the last line, on standard output, is the result as JSON. What
 is there after the first tenth, or ten minutes if that is more, is compared with the end: exit code 1 if anything grew
-by more than `allowed`, a task was not released as the coins say, or more than one in a hundred were too slow to judge.
-A signal ends a run with what was seen so far, and with exit code 1.
+by more than `allowed`, a window was not released as the coins say, or more than one in a hundred were too slow to
+judge. A signal ends a run with what was seen so far, and with exit code 1.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from typing import Final
 import grpc.aio
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import Question
 from fleetcount_transport.lost_reasons import call_reason
 
 from tests.support.broker import embedded_broker
@@ -43,7 +43,7 @@ __all__ = ["Held", "Soak", "allowed", "grown", "held", "main", "too_slow"]
 _DEVICES: Final = 4
 _STEPS: Final = 10
 _SETTLING_S: Final = 600.0
-"""Code is compiled, and the first tasks are retired: `tasks.retention` looks once a minute."""
+"""Code is compiled, and the first windows are retired: `windows.retention` looks once a minute."""
 _CLOSING_S: Final = 5.0
 _KEPT_S: Final = 30
 _CACHE_BYTES: Final = 4 << 20
@@ -62,27 +62,27 @@ class Held:
     files: int
     state_bytes: int
     ended: int
-    """Tasks that had ended by then."""
+    """Windows that had ended by then."""
 
 
 def allowed(every_s: float) -> dict[str, float]:
-    """Return by how much each may grow when a task is asked every so many seconds.
+    """Return by how much each may grow when a window is asked every so many seconds.
 
-    Tasks are retired once a minute, and have a file until then; an ended one keeps its record, steps and debit.
+    Windows are retired once a minute, and have a file until then; an ended one keeps its record, steps and debit.
     """
-    return {"own_mib": 8.0, "descriptors": 8.0, "files": 16.0 + 90.0 / every_s, "bytes_a_task": 24_576.0}
+    return {"own_mib": 8.0, "descriptors": 8.0, "files": 16.0 + 90.0 / every_s, "bytes_a_window": 24_576.0}
 
 
 def too_slow(slow: Sequence[str], asked: int) -> list[str]:
-    """Return what there is to say if more than one task in a hundred, and more than one at all, were slow."""
+    """Return what there is to say if more than one window in a hundred, and more than one at all, were slow."""
     if len(slow) <= max(1, asked // 100):
         return []
-    return [f"{len(slow)} of {asked} tasks were too slow to judge, the first {slow[0]}"]
+    return [f"{len(slow)} of {asked} windows were too slow to judge, the first {slow[0]}"]
 
 
 def _family(pid: int) -> list[int]:
     """Return a process and everything below it that lives."""
-    below = [int(word) for word in _text(f"/proc/{pid}/task/{pid}/children").split()]
+    below = [int(word) for word in _text(f"/proc/{pid}/window/{pid}/children").split()]
     return [pid, *(one for child in below for one in _family(child))]
 
 
@@ -126,11 +126,11 @@ def grown(first: Held, last: Held) -> dict[str, float]:
     found = {name: float(getattr(last, name) - getattr(first, name)) for name in ("own_mib", "descriptors", "files")}
     cached = (2 * min(_CACHE_BYTES, one.state_bytes) / 2**20 for one in (last, first))
     found["own_mib"] -= next(cached) - next(cached)
-    return found | {"bytes_a_task": (last.state_bytes - first.state_bytes) / max(1, last.ended - first.ended)}
+    return found | {"bytes_a_window": (last.state_bytes - first.state_bytes) / max(1, last.ended - first.ended)}
 
 
 class Soak:
-    """A deployment, its devices, and what has come of the tasks so far."""
+    """A deployment, its devices, and what has come of the windows so far."""
 
     def __init__(self, deployment: LiveDeployment, fleet: Fleet) -> None:
         self.deployment, self.fleet = deployment, fleet
@@ -138,13 +138,13 @@ class Soak:
         self.wrong: list[str] = []
         self.slow: list[str] = []
 
-    def question(self) -> Series:
+    def question(self) -> Question:
         """Return a question that is retired half a minute or so after its window."""
         one = self.deployment.question(_DEVICES)
         kept_s = math.ceil(time.time() + _KEPT_S * pace()) - one.schedule.end
         return replace(one, schedule=replace(one.schedule, expiry_s=max(1, kept_s)))
 
-    async def one(self, question: Series) -> None:
+    async def one(self, question: Question) -> None:
         """Let the devices answer a question, and judge what comes of it; no single one ends the run.
 
         One that was not offered or told of in time is slow. What that hides is bounded: `too_slow`.
@@ -159,25 +159,25 @@ class Soak:
         except AssertionError as error:
             self.wrong.append(f"{question.name}: {error}")
 
-    async def _judged(self, question: Series) -> None:
-        task = window_task(await asyncio.to_thread(self.deployment.submit, question), 0)
-        offer = await offer_of(self.deployment, task)
+    async def _judged(self, question: Question) -> None:
+        window = window_at(await asyncio.to_thread(self.deployment.submit, question), 0)
+        offer = await offer_of(self.deployment, window)
         devices = self.fleet.devices
-        outcomes = await asyncio.gather(*(live.device.answer_series(offer) for live in devices))
+        outcomes = await asyncio.gather(*(live.device.answer_question(offer) for live in devices))
         kept = [
             live for live, ends in zip(devices, outcomes, strict=True) if ends and ends[0].kind is OutcomeKind.DELIVERED
         ]
         self.late += len(devices) - len(kept)  # On a loaded machine: they missed a window, and say so.
-        statuses = await self.deployment.ended(task)
+        statuses = await self.deployment.ended(window)
         self.ended += 1
-        if {one.state for one in statuses} == {TaskState.RELEASED}:
+        if {one.state for one in statuses} == {WindowState.RELEASED}:
             self.released += 1
-            cells = raw_cells((await self.deployment.release(task)).record)
+            cells = raw_cells((await self.deployment.release(window)).record)
             least, most = (expected_difference(_DEVICES, [live.rounds for live in one]) for one in (kept, devices))
             if not all(low <= cell <= high for low, cell, high in zip(least, cells, most, strict=True)):
-                self.wrong.append(f"{task.name}: cells {list(cells)}; delivered {least}, of all {most}")
-        elif len(kept) >= task.min_batch_size:
-            self.wrong.append(f"{task.name}: {[(one.state.value, one.abort_reason) for one in statuses]}")
+                self.wrong.append(f"{window.name}: cells {list(cells)}; delivered {least}, of all {most}")
+        elif len(kept) >= window.min_batch_size:
+            self.wrong.append(f"{window.name}: {[(one.state.value, one.abort_reason) for one in statuses]}")
 
     def measure(self) -> list[Held]:
         """Return what every aggregator holds."""
@@ -208,7 +208,7 @@ async def _started(root: Path) -> AsyncGenerator[Soak]:
 async def _soak(seconds: float, every_s: float, root: Path) -> tuple[Soak, list[Held], list[Held]]:
     """Ask for so long; return what came of it and what everybody held once settled and in the end.
 
-    At both moments nothing is under way: how many connections ten tasks have at once is the machine's load.
+    At both moments nothing is under way: how many connections ten windows have at once is the machine's load.
     """
     async with _started(root) as soak:
         under: set[asyncio.Task[None]] = set()
@@ -237,7 +237,7 @@ async def _soak(seconds: float, every_s: float, root: Path) -> tuple[Soak, list[
 
 
 async def _quiet(soak: Soak, under: Iterable[asyncio.Task[None]]) -> list[Held]:
-    """Return what everybody holds once all tasks have ended and their connections are closed."""
+    """Return what everybody holds once all windows have ended and their connections are closed."""
     await asyncio.gather(*under)
     await asyncio.sleep(_CLOSING_S)
     return soak.measure()
@@ -246,7 +246,7 @@ async def _quiet(soak: Soak, under: Iterable[asyncio.Task[None]]) -> list[Held]:
 def _say(passed: float, soak: Soak, now: Sequence[Held]) -> None:
     shown = "; ".join(
         f"{child.name} {one.own_mib:.0f} MiB, {one.descriptors} descriptors, {one.files} files,"
-        f" {one.state_bytes // max(1, one.ended)} bytes a task"
+        f" {one.state_bytes // max(1, one.ended)} bytes a window"
         for child, one in zip(soak.deployment.children, now, strict=True)
     )
     print(f"{passed:.0f} s, {soak.released} of {soak.asked} released: {shown}", file=sys.stderr, flush=True)
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m tests.campaign.soak", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--seconds", type=float, default=3600.0, help="ask for so long (3600)")
-    parser.add_argument("--every", type=float, default=2.5, help="seconds from one task to the next (2.5)")
+    parser.add_argument("--every", type=float, default=2.5, help="seconds from one window to the next (2.5)")
     parser.add_argument("--result", type=Path, metavar="FILE", help="write the last line there too, for the page")
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="fc-soak-") as directory:
@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = {
         "soak_s": chosen.seconds,
         "every_s": chosen.every,
-        "tasks": soak.asked,
+        "windows": soak.asked,
         "released": soak.released,
         "late_answers": soak.late,
         "slow": soak.slow[:20],

@@ -1,7 +1,7 @@
-"""Trials of the campaign: small tasks through real processes while something fails, and the oracle over each.
+"""Trials of the campaign: small windows through real processes while something fails, and the oracle over each.
 
-A lane is one deployment. Several tasks at a time go through it with windows that follow each other closely, so that one
-fault finds them in different states; each of them is a trial. Every device has a cell of its own and coins that the
+A lane is one deployment. Several windows at a time go through it with windows that follow each other closely, so that
+one fault finds them in different states; each of them is a trial. Every device has a cell of its own and coins that the
 test fixes, and nothing adds noise: a released cell says exactly how often its device counts.
 """
 
@@ -20,8 +20,8 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import key_digest, load_certificate
 from fleetcount_protocol.channel.deny_list import sign_deny_list
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.messages import ReleaseAnswer, WindowState, WindowStatus
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.durable_files import replace_file
 
 from tests.campaign.devices import DEVICES, Spec, certificate_of, ends_of, rounds_of, write_spec
@@ -36,14 +36,14 @@ from tests.support.replicas import Balancer, Replicas
 
 __all__ = ["NOTHING", "Episode", "Fault", "Lane", "Spared", "Trial"]
 
-_TASKS: Final = 8
+_WINDOWS: Final = 8
 _LEAD_S: Final = 6.0
 _WINDOWS_S: Final = (6.0, 6.0)
 _APART_S: Final = 1.5
 _OFFERED_S: Final = 60.0
-"""An aggregator that was put back takes on no task before its peers have greeted it."""
+"""An aggregator that was put back takes on no window before its peers have greeted it."""
 _STUCK_S: Final = 120.0
-"""After its windows and its fault a task has ended within so long, or it is stuck."""
+"""After its windows and its fault a window has ended within so long, or it is stuck."""
 _POLL_S: Final = 0.5
 _DENIED_AFTER_S: Final = 3.0
 """An aggregator looks at its deny list every second."""
@@ -56,7 +56,7 @@ class Spared(Exception):
 
 @dataclass(kw_only=True)
 class Trial:
-    """What came of one task: `wrong` is empty if everything held."""
+    """What came of one window: `wrong` is empty if everything held."""
 
     fault: str
     store: str
@@ -72,28 +72,28 @@ class Trial:
     unanswered: list[str] = field(default_factory=list[str])
     """What became of the devices that do not hold every receipt."""
     ended_s: float = 0.0
-    """From the end of the windows, or of the fault if that is later, to the end of the task everywhere."""
+    """From the end of the windows, or of the fault if that is later, to the end of the window everywhere."""
     ready_s: list[float] = field(default_factory=list[float])
     """Restarts, until the process serves again; those of an episode are told by its first trial under the fault."""
 
 
 @dataclass
 class Under:
-    """A task that goes through a lane: when it was last seen open, and when first ended everywhere."""
+    """A window that goes through a lane: when it was last seen open, and when first ended everywhere."""
 
-    task: Task
+    window: Window
     trial: Trial
     open_at: float = 0.0
     ended_at: float = 0.0
-    statuses: list[TaskStatus] = field(default_factory=list[TaskStatus])
+    statuses: list[WindowStatus] = field(default_factory=list[WindowStatus])
 
 
 class Episode:
-    """Some tasks that go through a lane together, and the fault that hits them."""
+    """Some windows that go through a lane together, and the fault that hits them."""
 
-    def __init__(self, lane: "Lane", fault: str, directory: Path, tasks: list[Task]) -> None:
+    def __init__(self, lane: "Lane", fault: str, directory: Path, windows: list[Window]) -> None:
         self.lane, self.fault, self.directory = lane, fault, directory
-        self.tasks = [Under(task, Trial(fault=fault, store=lane.store)) for task in tasks]
+        self.windows = [Under(window, Trial(fault=fault, store=lane.store)) for window in windows]
         command = [sys.executable, "-m", "tests.campaign.devices", str(directory)]
         self.devices = ChildProcess.of("devices", command, directory)
         self.begun, self.over = 0.0, 0.0
@@ -105,20 +105,20 @@ class Episode:
     @property
     def opens(self) -> float:
         """When the first window opens."""
-        return float(min(one.task.round_one_opens for one in self.tasks))
+        return float(min(one.window.round_one_opens for one in self.windows))
 
     @property
     def closes(self) -> float:
         """When the last window closes."""
-        return float(max(one.task.round_two_closes for one in self.tasks))
+        return float(max(one.window.round_two_closes for one in self.windows))
 
     @property
     def _half_closed(self) -> float:
-        """When half of the tasks go on to their end: later, a fault would miss too many."""
-        return float(sorted(one.task.round_two_closes for one in self.tasks)[len(self.tasks) // 2])
+        """When half of the windows go on to their end: later, a fault would miss too many."""
+        return float(sorted(one.window.round_two_closes for one in self.windows)[len(self.windows) // 2])
 
     async def strikes(self, earliest: float = 0.0, latest: float = 0.0) -> None:
-        """Wait for a moment, any in which half of the tasks or more go on; from now on the fault is there."""
+        """Wait for a moment, any in which half of the windows or more go on; from now on the fault is there."""
         moment = self.lane.dice.uniform(earliest or self.opens, latest or self._half_closed + 1.0)
         await asyncio.sleep(max(0.0, moment - time.time()))
         self.begun = time.time()
@@ -153,7 +153,7 @@ class Lane:
         self.cluster, self.replicas, self.balancer = cluster, replicas, balancer
         self.deny_list, self.disk, self._fleets = deny_list, disk, fleets
         self.dice = random.Random(seed)
-        self.answers: dict[bytes, tuple[Task, ReleaseAnswer]] = {}
+        self.answers: dict[bytes, tuple[Window, ReleaseAnswer]] = {}
         self._ports: dict[str, int] = {}
         self._episodes = 0
 
@@ -215,17 +215,17 @@ class Lane:
         name: str,
         fault: Fault,
         *,
-        tasks: int = _TASKS,
+        windows: int = _WINDOWS,
         lead_s: float = _LEAD_S,
         windows_s: tuple[float, float] = _WINDOWS_S,
     ) -> list[Trial]:
-        """Ask tasks while something fails, and judge each."""
+        """Ask windows while something fails, and judge each."""
         self._episodes += 1
         asked = [
             await asyncio.to_thread(
                 self.deployment.ask, DEVICES, lead_s=lead_s + number * _APART_S, windows_s=windows_s
             )
-            for number in range(tasks)
+            for number in range(windows)
         ]
         under = Episode(self, name, self._fleets / str(self._episodes), asked)
         spec = Spec(
@@ -241,13 +241,13 @@ class Lane:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._struck(under, fault))
                 group.create_task(self._supervised(under))
-                for one in under.tasks:
+                for one in under.windows:
                     group.create_task(self._watched(under, one))
-            for one in under.tasks:
+            for one in under.windows:
                 await self._judge(under, one)
         finally:
             await asyncio.to_thread(under.devices.reap)
-        trials = [one.trial for one in under.tasks]
+        trials = [one.trial for one in under.windows]
         next((one for one in trials if one.fault == name), trials[0]).ready_s = under.ready_s
         return trials
 
@@ -257,27 +257,27 @@ class Lane:
         except Spared:
             under.begun = 0.0
         under.over = time.time()
-        for one in under.tasks:
-            # A task that had ended before, or that nothing hit, was asked while nothing failed.
-            seen_open = max(one.open_at, one.task.round_two_closes)
+        for one in under.windows:
+            # A window that had ended before, or that nothing hit, was asked while nothing failed.
+            seen_open = max(one.open_at, one.window.round_two_closes)
             if under.begun == 0.0 or (one.ended_at > 0.0 and seen_open < under.begun):
                 one.trial.fault = NOTHING
 
     async def _supervised(self, under: Episode) -> None:
-        """Start a process again that ends by itself, until all tasks have ended, as the units of deploy/ do."""
-        while any(one.ended_at == 0.0 and not one.trial.stuck for one in under.tasks):
+        """Start a process again that ends by itself, until all windows have ended, as the units of deploy/ do."""
+        while any(one.ended_at == 0.0 and not one.trial.stuck for one in under.windows):
             if under.supervised and not self.child(under.supervised).running:
                 await self.start(under.supervised, under.ready_s)
             await asyncio.sleep(_POLL_S)
 
     async def _watched(self, under: Episode, one: Under) -> None:
-        """Follow a task until it has ended everywhere or is stuck."""
-        said: list[TaskStatus | str] = []
-        await asyncio.sleep(max(0.0, one.task.round_two_closes - time.time()))
-        while under.over == 0.0 or time.time() < max(under.over, one.task.round_two_closes) + _STUCK_S * pace():
+        """Follow a window until it has ended everywhere or is stuck."""
+        said: list[WindowStatus | str] = []
+        await asyncio.sleep(max(0.0, one.window.round_two_closes - time.time()))
+        while under.over == 0.0 or time.time() < max(under.over, one.window.round_two_closes) + _STUCK_S * pace():
             asked_at = time.time()
-            said = await self.deployment.statuses(one.task)
-            known = [status for status in said if isinstance(status, TaskStatus)]
+            said = await self.deployment.statuses(one.window)
+            known = [status for status in said if isinstance(status, WindowStatus)]
             if len(known) == self.deployment.count and all(status.state in FINAL for status in known):
                 one.ended_at, one.statuses = time.time(), known
                 return
@@ -287,8 +287,8 @@ class Lane:
         one.trial.wrong.append(f"stuck: {said}")
 
     async def _judge(self, under: Episode, one: Under) -> None:
-        trial, task = one.trial, one.task
-        ends = await self._device_ends(under, task)
+        trial, window = one.trial, one.window
+        ends = await self._device_ends(under, window)
         delivered = [number for number, (kind, _) in ends.items() if kind == "delivered"]
         trial.delivered = len(delivered)
         trial.unanswered = [
@@ -298,35 +298,35 @@ class Lane:
             trial.wrong.append(f"devices without an end: {under.devices.last_lines(1)[:300]}")
         if trial.stuck:
             return
-        trial.ended_s = max(0.0, one.ended_at - max(under.over, task.round_two_closes))
+        trial.ended_s = max(0.0, one.ended_at - max(under.over, window.round_two_closes))
         states = {status.state for status in one.statuses}
-        trial.end = "released" if states == {TaskState.RELEASED} else one.statuses[0].abort_reason or "aborted"
+        trial.end = "released" if states == {WindowState.RELEASED} else one.statuses[0].abort_reason or "aborted"
         if len(states) != 1:
             trial.wrong.append(f"ends differ: {one.statuses}")
-        trial.damaged = self._said_damaged(task)
+        trial.damaged = self._said_damaged(window)
         kept = sum(number not in under.denied for number in delivered) - trial.damaged
-        if trial.end == AbortReason.TOO_FEW_REPORTS.value and kept >= task.min_batch_size:
+        if trial.end == AbortReason.TOO_FEW_REPORTS.value and kept >= window.min_batch_size:
             trial.lost = kept
             trial.wrong.append(f"too few reports, and {kept} devices hold every receipt")
-        if states == {TaskState.RELEASED}:
-            await self._judge_release(under, task, trial, delivered)
+        if states == {WindowState.RELEASED}:
+            await self._judge_release(under, window, trial, delivered)
 
-    async def _device_ends(self, under: Episode, task: Task) -> dict[int, tuple[str, str]]:
-        deadline, path = time.time() + 30 * pace(), ends_of(under.directory, task)
+    async def _device_ends(self, under: Episode, window: Window) -> dict[int, tuple[str, str]]:
+        deadline, path = time.time() + 30 * pace(), ends_of(under.directory, window)
         while not path.exists() and under.devices.running and time.time() < deadline:
             await asyncio.sleep(_POLL_S)
         return (
             {int(number): tuple(end) for number, end in json.loads(path.read_text()).items()} if path.exists() else {}
         )
 
-    async def _judge_release(self, under: Episode, task: Task, trial: Trial, delivered: list[int]) -> None:
-        answers = [await self._release_of(task, position) for position in range(self.deployment.count)]
+    async def _judge_release(self, under: Episode, window: Window, trial: Trial, delivered: list[int]) -> None:
+        answers = [await self._release_of(window, position) for position in range(self.deployment.count)]
         if any(answer != answers[0] for answer in answers):
-            trial.wrong.append("two releases of one task")
-        self.answers[task.task_id] = task, answers[0]
-        cells, die = raw_cells(answers[0].record), task.mechanism
+            trial.wrong.append("two releases of one window")
+        self.answers[window.window_id] = window, answers[0]
+        cells, die = raw_cells(answers[0].record), window.mechanism
         assert isinstance(die, SamplingDie)
-        shut = {one for one, since in under.denied.items() if since + _DENIED_AFTER_S * pace() < task.round_one_opens}
+        shut = {one for one, since in under.denied.items() if since + _DENIED_AFTER_S * pace() < window.round_one_opens}
         rounds = {number: rounds_of(die, number, self._episodes) for number in range(1, DEVICES + 1)}
         told = expected_difference(DEVICES, [rounds[one] for one in delivered if one not in under.denied])
         most = expected_difference(DEVICES, [rounds[one] for one in rounds if one not in shut])
@@ -336,27 +336,29 @@ class Lane:
         if trial.lost or trial.doubled:
             trial.wrong.append(f"cells {cells}; delivered {told}, of all {most}; denied {sorted(under.denied)}")
 
-    async def _release_of(self, task: Task, position: int) -> ReleaseAnswer:
-        """Return what an aggregator gives of a released task; one that was put back from before it adopts it first."""
+    async def _release_of(self, window: Window, position: int) -> ReleaseAnswer:
+        """Return what an aggregator gives of a released window; one that was put back from before it adopts it
+        first.
+        """
         until = time.time() + _STUCK_S * pace()
         while True:
-            answer = await self.deployment.release(task, position)
+            answer = await self.deployment.release(window, position)
             if answer.record or time.time() > until:
                 return answer
             await asyncio.sleep(_POLL_S)
 
-    def _said_damaged(self, task: Task) -> int:
-        """Return how many reports of a task an aggregator says are damaged; one done again says it again."""
+    def _said_damaged(self, window: Window) -> int:
+        """Return how many reports of a window an aggregator says are damaged; one done again says it again."""
         lines = [line for name in self.aggregators for line in self.child(name).log.read_text("utf-8").splitlines()]
-        of_task = [line for line in lines if "reports_damaged" in line and task.task_id.hex() in line]
-        return max((int(json.loads(line)["count"]) for line in of_task), default=0)
+        of_window = [line for line in lines if "reports_damaged" in line and window.window_id.hex() in line]
+        return max((int(json.loads(line)["count"]) for line in of_window), default=0)
 
     async def second_releases(self) -> int:
-        """Return how many of the lane's tasks any aggregator now gives another release of than at their end."""
+        """Return how many of the lane's windows any aggregator now gives another release of than at their end."""
         second = 0
-        for task, first in self.answers.values():
+        for window, first in self.answers.values():
             for position in range(self.deployment.count):
-                second += await self.deployment.release(task, position) != first
+                second += await self.deployment.release(window, position) != first
         return second
 
     def deny(self, under: Episode, number: int) -> None:

@@ -19,23 +19,28 @@ from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage import backup, schema
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import TaskRow
+from fleetcount_aggregator.storage.store import WindowRow
 from fleetcount_aggregator.storage.store_keys import StoreKeys
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 
 from tests.support.next_release import later
 
 Shell = Callable[..., Any]
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 CONFIG = ("--config", "dep/alpha/aggregator.toml")
-ROW = TaskRow(
-    task_id=TASK, canonical=b"canonical", verify_key=b"sealed", state=State.COLLECTING, abort_reason="", installed_at=7
+ROW = WindowRow(
+    window_id=WINDOW,
+    canonical=b"canonical",
+    verify_key=b"sealed",
+    state=State.COLLECTING,
+    abort_reason="",
+    installed_at=7,
 )
 
 
 @pytest.fixture
 def state(fleetcount: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the state directory of an aggregator that was started once, with one task and a mark."""
+    """Return the state directory of an aggregator that was started once, with one window and a mark."""
     monkeypatch.chdir(tmp_path)
     assert fleetcount("keys", "init", "--output", "dep", "--devices", "0", "--base-port", "0").code == 0
     asyncio.run(fill())
@@ -68,13 +73,13 @@ def test_check_names_what_is_damaged_what_it_means_and_what_a_repair_does(fleetc
     change(state, "UPDATE marks SET ledger_rows = 2")
     [key] = state.glob("*.data-key")
     key.write_bytes(key.read_bytes()[:-1] + b"?")
-    (state / f"aggregator.{TASK.hex()}.log").write_bytes(b"no log")
+    (state / f"aggregator.{WINDOW.hex()}.log").write_bytes(b"no log")
     found = fleetcount("aggregator", "check", *CONFIG, "--json")
 
     assert found.code == 1, found
     said = json.loads(found.out)
     assert said["runs"] is False
-    assert {(one["table"], one["task"]) for one in said["damaged"]} == {("marks", None), ("data key", TASK.hex())}
+    assert {(one["table"], one["window"]) for one in said["damaged"]} == {("marks", None), ("data key", WINDOW.hex())}
     assert all(one["what"] and one["means"] and one["repair"] for one in said["damaged"])
     text = fleetcount("aggregator", "check", *CONFIG)
     assert (text.code, "quarantine" in text.out) == (1, True)
@@ -92,7 +97,7 @@ def test_check_reads_no_log_while_the_aggregator_runs(fleetcount: Shell, state: 
 def test_a_backup_is_put_back_where_no_store_is(fleetcount: Shell, state: Path) -> None:
     made = fleetcount("aggregator", "backup", *CONFIG, "--output", "alpha.backup")
     assert made.code == 0, made
-    assert "tasks under way do not go on" in made.out
+    assert "windows under way do not go on" in made.out
     again = fleetcount("aggregator", "backup", *CONFIG, "--output", "alpha.backup")
     assert (again.code, "exists" in again.err) == (2, True)
     refused = fleetcount("aggregator", "restore", *CONFIG, "alpha.backup")
@@ -102,15 +107,15 @@ def test_a_backup_is_put_back_where_no_store_is(fleetcount: Shell, state: Path) 
     done = fleetcount("aggregator", "restore", *CONFIG, "alpha.backup")
 
     assert done.code == 0, done
-    task, marks, damaged = asyncio.run(look())
-    assert task == replace(ROW, verify_key=b"")
+    window, marks, damaged = asyncio.run(look())
+    assert window == replace(ROW, verify_key=b"")
     assert marks == {"beta": 3}
-    assert "data key" in damaged, "an open task has none after a restore"
+    assert "data key" in damaged, "an open window has none after a restore"
 
 
-async def look() -> tuple[TaskRow | None, Mapping[AggregatorId, int], set[str]]:
+async def look() -> tuple[WindowRow | None, Mapping[AggregatorId, int], set[str]]:
     store = opened()
-    found = await store.task(TASK), await store.high_water(), {one.table for one in await store.damaged()}
+    found = await store.window(WINDOW), await store.high_water(), {one.table for one in await store.damaged()}
     await store.close()
     return found
 
@@ -176,11 +181,11 @@ def test_a_damaged_backup_with_keys_leaves_no_key_file(fleetcount: Shell, state:
 
 @pytest.mark.processes
 def test_repair_says_what_is_beyond_it(fleetcount: Shell, state: Path) -> None:
-    """What was signed of the task is no task: nobody can be asked about it."""
-    change(state, "UPDATE tasks SET state = 'agreeing'")
+    """What was signed of the window is no window: nobody can be asked about it."""
+    change(state, "UPDATE windows SET state = 'agreeing'")
     change(state, "UPDATE marks SET ledger_rows = 2")
 
-    wrong = fleetcount("aggregator", "repair", *CONFIG, "--task", "07")
+    wrong = fleetcount("aggregator", "repair", *CONFIG, "--window", "07")
     assert (wrong.code, "64 hexadecimal digits" in wrong.err) == (2, True), wrong
     looked = fleetcount("aggregator", "repair", *CONFIG, "--dry-run")
     assert "without --dry-run: forgot the mark of peer beta" in looked.out, looked
@@ -213,15 +218,15 @@ def test_a_password_file_that_cannot_be_used_is_a_wrong_configuration(
 
 
 def test_who_looks_at_a_store_that_was_moved_away_hears_so_first(fleetcount: Shell, state: Path) -> None:
-    change(state, "DELETE FROM tasks")
+    change(state, "DELETE FROM windows")
     assert json.loads(fleetcount("aggregator", "status", *CONFIG, "--json").out)["not_served"] == ""
     change(state, "UPDATE instance SET standing = 'moved 1'")
     away = f"{state / 'aggregator.db'} was moved elsewhere; serve the store that it was moved to"
 
-    said = [fleetcount("aggregator", command, *CONFIG) for command in ("status", "tasks")]
-    assert [(one.code, one.out.splitlines()) for one in said] == [(0, [away, "no tasks"])] * 2
+    said = [fleetcount("aggregator", command, *CONFIG) for command in ("status", "windows")]
+    assert [(one.code, one.out.splitlines()) for one in said] == [(0, [away, "no windows"])] * 2
     assert json.loads(fleetcount("aggregator", "status", *CONFIG, "--json").out)["not_served"] == away
-    listed = fleetcount("aggregator", "tasks", *CONFIG, "--json")
+    listed = fleetcount("aggregator", "windows", *CONFIG, "--json")
     assert (json.loads(listed.out), away in listed.err) == ([], True)
     assert f"FAILED  store: {away}" in fleetcount("doctor", *CONFIG).out
 

@@ -39,7 +39,7 @@ def options(**changes: object) -> DemoOptions:
 @pytest.mark.parametrize("epsilon", [Fraction(1, 1000), Fraction(1), Fraction(10)])
 @pytest.mark.parametrize("mode", ["sampling", "mangat", "direct"])
 @pytest.mark.parametrize("rate", [None, Fraction(1, 1000), Fraction(499, 1000)])
-def test_every_allowed_epsilon_and_rate_gives_noise_a_task_takes(
+def test_every_allowed_epsilon_and_rate_gives_noise_a_window_takes(
     epsilon: Fraction, mode: str, rate: Fraction | None
 ) -> None:
     question = question_of(options(mode=mode, epsilon=epsilon, sampling_rate=rate if mode == "sampling" else None))
@@ -211,7 +211,7 @@ def test_an_interrupted_demo_ends_its_children_and_leaves_nothing(tmp_path: Path
 @pytest.mark.processes
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
-def test_a_morning_of_windows_is_one_series_that_can_be_asked(tmp_path: Path, fleetcount: Callable) -> None:
+def test_a_morning_of_windows_is_one_question_that_can_be_asked(tmp_path: Path, fleetcount: Callable) -> None:
     output = tmp_path / "out"
     process = start(output, "--windows", "2", "--vehicles", "24", "--transport", "grpc")
     out, err = process.communicate(timeout=300)
@@ -220,7 +220,7 @@ def test_a_morning_of_windows_is_one_series_that_can_be_asked(tmp_path: Path, fl
     assert "of all answers of a device together by at most e^2.00" in " ".join(out.split())
     assert out.count("24 of 24 vehicles hold every receipt") == 2
     names = [f"window-{index:02d}.{ending}" for index in range(2) for ending in ("csv", "png", "svg")]
-    table = [name for name in ("series.parquet", "series.csv") if (output / name).exists()]
+    table = [name for name in ("question.parquet", "question.csv") if (output / name).exists()]
     files = ["00000.json", "00001.json", "question", "time-lapse.gif", *table, *names]
     assert sorted(path.name for path in output.iterdir()) == sorted(files)
     assert (output / "time-lapse.gif").read_bytes()[:3] == b"GIF"

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from fleetcount.demo_outputs import draw
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator.demo_scenarios import BOLOGNA_GRID
 
-from tests.support.protocol_samples import record, sampling_task
+from tests.support.protocol_samples import record, sampling_window
 
 
 @pytest.mark.parametrize("grid", [BOLOGNA_GRID, replace(BOLOGNA_GRID, frame=None)], ids=["bologna", "somewhere"])
 def test_streets_are_drawn_where_the_grid_lies_in_bologna_alone(grid: SquareGrid, tmp_path: Path) -> None:
-    made = record(sampling_task(domain=grid, mechanism=SamplingDie.uniform(Fraction(1, 4), grid.values)))
+    made = record(sampling_window(domain=grid, mechanism=SamplingDie.uniform(Fraction(1, 4), grid.values)))
 
     draw(tmp_path / "map", "Where?", made, [1] * grid.values)
 

@@ -17,21 +17,21 @@ import pytest
 from fleetcount.demo_outputs import drawn
 from fleetcount.demo_question import DemoQuestion, question_of
 from fleetcount.demo_walk import finish_walk
-from fleetcount_mechanisms.accounting.series_statement import series_views
+from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState
+from fleetcount_protocol.messages import ReleaseAnswer, WindowState
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ChainLink, ReleaseRecord, sign_record
 from fleetcount_protocol.release.walk import next_step
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import Prefixes
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.domain import Prefixes
+from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.counted import Account
-from fleetcount_simulator.network.run import Asked, SeriesAsked
+from fleetcount_simulator.network.run import Asked, QuestionAsked
 
 from tests.cli.test_demo import options, processes_of, start
 from tests.support.protocol_samples import record, signing_key
-from tests.support.series_samples import HOURLY, drill_down_series, sign_everywhere
+from tests.support.question_samples import HOURLY, drill_down_question, sign_everywhere
 
 FILES = ["00000.json", "00001.json", "00002.json", "00003.json", "chances.png", "chances.svg", "comparison.csv"]
 FILES += ["map.png", "map.svg", "places.csv", "places.geojson", "question"]
@@ -42,22 +42,22 @@ def question() -> DemoQuestion:
     return question_of(options(drill_down=True, vehicles=2000, epsilon=None, mode="direct"))
 
 
-def counted(question: DemoQuestion, task: Task, before: ReleaseRecord | None) -> ReleaseRecord:
+def counted(question: DemoQuestion, window: Window, before: ReleaseRecord | None) -> ReleaseRecord:
     """Return the record of a step without any noise, which is as likely as any."""
-    assert isinstance(task.domain, Prefixes)
-    truths = Counter(task.domain.value_of(reading) for reading in question.scenario.readings)
-    index = task.series.index
+    assert isinstance(window.domain, Prefixes)
+    truths = Counter(window.domain.value_of(reading) for reading in question.scenario.readings)
+    index = window.question.index
     link = ChainLink(
         previous=before.digest if before else None, previous_index=index - 1 if before else None, missing=()
     )
-    made = record(task, chain=link)
+    made = record(window, chain=link)
     cells = (replace(one, raw=truths[one.value], estimate=Fraction(truths[one.value])) for one in made.cells)
     return replace(made, cells=tuple(cells))
 
 
-def walked(demo: DemoQuestion, steps: int = 4) -> SeriesAsked:
+def walked(demo: DemoQuestion, steps: int = 4) -> QuestionAsked:
     """Return the demo's walk as its runner would, up to so many steps."""
-    series: Series = drill_down_series(
+    question: Question = drill_down_question(
         domain=demo.scenario.domain,
         drill_down=demo.walk,
         mode=demo.mode,
@@ -69,28 +69,30 @@ def walked(demo: DemoQuestion, steps: int = 4) -> SeriesAsked:
     survivors: Any = ()
     before: ReleaseRecord | None = None
     for index in range(steps):
-        task = window_task(series, index, survivors)
-        before = counted(demo, task, before)
+        window = window_at(question, index, survivors)
+        before = counted(demo, window, before)
         signatures = tuple(sign_record(before, signing_key(position)) for position in range(2))
-        answer = ReleaseAnswer(state=TaskState.RELEASED, record=before.canonical, signatures=signatures)
-        values = [task.domain.value_of(reading) for reading in demo.scenario.readings]
+        answer = ReleaseAnswer(state=WindowState.RELEASED, record=before.canonical, signatures=signatures)
+        values = [window.domain.value_of(reading) for reading in demo.scenario.readings]
         account = Account(counted=np.bincount(values), missing=0)
         windows.append(
-            Asked(task=task, record=before, answer=answer, account=account, reasons={}, stages={}, broker="mosquitto")
+            Asked(
+                window=window, record=before, answer=answer, account=account, reasons={}, stages={}, broker="mosquitto"
+            )
         )
-        survivors = next_step(series, before) if index < 3 else ()
-    return SeriesAsked(signed=sign_everywhere(series), windows=tuple(windows))
+        survivors = next_step(question, before) if index < 3 else ()
+    return QuestionAsked(signed=sign_everywhere(question), windows=tuple(windows))
 
 
 @pytest.mark.parametrize("mode", ["sampling", "direct"])
 def test_all_steps_of_a_walk_together_keep_the_promise_that_was_asked_for(mode: str) -> None:
     asked = question_of(options(drill_down=True, vehicles=200, epsilon=Fraction(3), mode=mode))
-    series = walked(asked, 1).signed.series
+    question = walked(asked, 1).signed.question
 
-    views = series_views(series.design, series.shape, Fraction(1, 10**9))
+    views = question_views(question.design, question.shape, Fraction(1, 10**9))
 
     # One answer is a truth told at all four levels, and so is all that a device says.
-    assert series.shape.levels == 4
+    assert question.shape.levels == 4
     public = [one.epsilon for one in views if one.adversary == "public_and_broker"]
     assert len(public) == 3
     assert all(epsilon is not None and Fraction("2.99") < epsilon <= 3 for epsilon in public)

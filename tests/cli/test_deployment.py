@@ -24,7 +24,7 @@ from fleetcount_client.config import load_settings
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.channel.deny_list import sign_deny_list
 from fleetcount_protocol.ids import AggregatorId, Digest
-from fleetcount_protocol.task.task import Mode, ReleaseKind
+from fleetcount_protocol.window.window import Mode, ReleaseKind
 
 from tests.client.shells import pem
 from tests.support.cases import case
@@ -122,8 +122,8 @@ def test_one_window_is_created_signed_and_submitted_step_by_step(fleetcount: Cal
     assert "led by 'alpha'" in fleetcount("question", "submit", *operator("beta")).error_line
     assert fleetcount("question", "submit", *operator("alpha")).code == 0
 
-    tasks = deployed / "dep" / "alpha" / "tasks"
-    assert sorted(path.name for path in tasks.iterdir()) == ["q.question", "q.seed"]
+    windows = deployed / "dep" / "alpha" / "questions"
+    assert sorted(path.name for path in windows.iterdir()) == ["q.question", "q.seed"]
     assert "exists already" in fleetcount("question", "submit", *operator("alpha")).error_line
     assert "exists already" in fleetcount(*CREATE).error_line
 
@@ -144,7 +144,7 @@ def test_a_question_names_no_sealing_key_whatever_the_descriptors_say(fleetcount
     assert read_descriptor(deployed / "dep" / "beta.descriptor.toml").hpke_keys
     assert fleetcount(*CREATE).code == 0
 
-    assert [one.hpke_keys for one in read_question(deployed / "q.question").series.aggregators] == [(), ()]
+    assert [one.hpke_keys for one in read_question(deployed / "q.question").question.aggregators] == [(), ()]
 
 
 def test_a_tampered_question_or_seed_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
@@ -154,12 +154,12 @@ def test_a_tampered_question_or_seed_is_not_submitted(fleetcount: Callable, depl
     (deployed / "q.seed").write_bytes(bytes(32))
     submit = ["question", "submit", "--config", "dep/alpha/aggregator.toml", "q.question"]
 
-    assert "q.seed: the seed of verify keys is not the one the series commits to" in fleetcount(*submit).error_line
+    assert "q.seed: the seed of verify keys is not the one the question commits to" in fleetcount(*submit).error_line
     whole = bytearray((deployed / "q.question").read_bytes())
     whole[-1] ^= 1
     (deployed / "q.question").write_bytes(whole)
     assert fleetcount(*submit).code in (2, 3)
-    assert list((deployed / "dep" / "alpha" / "tasks").iterdir()) == []
+    assert list((deployed / "dep" / "alpha" / "questions").iterdir()) == []
 
 
 WRONG = [
@@ -203,7 +203,7 @@ WRONG = [
     ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "absent.toml"', "absent.toml"),
     ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "dep/alpha.descriptor.toml"', "given twice"),
     ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "spec.toml"', "question is unknown; known are: id"),
-    ("[question]", "[task", "is not TOML"),
+    ("[question]", "[window", "is not TOML"),
     ("[question]", "[question]\n[question]", "is not TOML"),
 ]
 
@@ -244,9 +244,9 @@ def test_every_mechanism_can_be_specified(
     ran = fleetcount(*CREATE)
 
     assert ran.code == 0, ran.err
-    task = read_question(deployed / "q.question").series
-    assert (task.mode, task.first_window.values) == (Mode[mode.upper()], values)
-    assert task.release.kind is ReleaseKind.GEOMETRIC
+    window = read_question(deployed / "q.question").question
+    assert (window.mode, window.first_window.values) == (Mode[mode.upper()], values)
+    assert window.release.kind is ReleaseKind.GEOMETRIC
 
 
 @pytest.mark.parametrize(
@@ -267,9 +267,9 @@ def test_gaussian_noise_is_specified_by_variance_by_its_root_or_by_the_loss(
     ran = fleetcount(*CREATE)
 
     assert ran.code == 0, ran.err
-    task = read_question(deployed / "q.question").series
-    assert (task.release.kind, task.release.noise_variance) == (ReleaseKind.GAUSSIAN, variance)
-    assert (task.design.epsilon, task.design.ledger_loss.delta) == (epsilon, Decimal("1E-9"))
+    window = read_question(deployed / "q.question").question
+    assert (window.release.kind, window.release.noise_variance) == (ReleaseKind.GAUSSIAN, variance)
+    assert (window.design.epsilon, window.design.ledger_loss.delta) == (epsilon, Decimal("1E-9"))
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_a_direct_question_gets_the_noise_its_epsilon_needs_and_no_more(
     ran = fleetcount(*CREATE)
 
     assert ran.code == 0, ran.err
-    design = read_question(deployed / "q.question").series.design
+    design = read_question(deployed / "q.question").question.design
     assert (design.noise.epsilon, design.epsilon) == (noise, 1)
 
 
@@ -318,7 +318,7 @@ def test_the_published_loss_never_exceeds_the_epsilon_asked_for(fleetcount: Call
         ran = fleetcount("question", "create", "--spec", "spec.toml", "--output", name, "--epsilon", epsilon)
 
         assert ran.code == 0, ran.err
-        loss = read_question(deployed / name).series.design.epsilon
+        loss = read_question(deployed / name).question.design.epsilon
         assert loss is not None
         # The statement is rounded up at the fifth digit.
         assert Fraction(epsilon) * Fraction(99, 100) < Fraction(loss) < Fraction(epsilon) + Fraction(1, 10**5)
@@ -510,7 +510,7 @@ def test_a_signing_key_is_succeeded_for_everybody_who_has_the_statement(fleetcou
     )
     for config in (analyst, device, beta, alpha):
         assert read_reader(config).trusted[AggregatorId("alpha")].keys == keys
-    trust_of(load_settings(device)).check_series(read_question(deployed / "q.question"))
+    trust_of(load_settings(device)).check_question(read_question(deployed / "q.question"))
 
 
 def test_a_succession_that_does_not_fit_is_refused_by_its_file(fleetcount: Callable, deployed: Path) -> None:

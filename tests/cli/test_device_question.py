@@ -1,4 +1,4 @@
-"""An owner lists, joins and leaves series from the shell, and reads in words what the device did."""
+"""An owner lists, joins and leaves questions from the shell, and reads in words what the device did."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from fleetcount_client.device import Device
 from fleetcount_protocol.channel.certificates import CertificateAuthority
-from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.question.fields import Coin
+from fleetcount_protocol.question.question import Question
 
 from tests.cli.conftest import Ran
 from tests.client.deployment import SIGNAL, Deployment
@@ -19,23 +19,23 @@ FIRST = 4_000_000_000
 
 
 @pytest.fixture
-def offered(tmp_path: Path) -> tuple[Path, Series]:
-    """A device that was offered one series of the far future."""
+def offered(tmp_path: Path) -> tuple[Path, Question]:
+    """A device that was offered one question of the far future."""
     world = Deployment()
-    private = f'''[private."{SIGNAL}"]\nvalues = ["B"]\n[series]\njoin = "ask"'''
+    private = f'''[private."{SIGNAL}"]\nvalues = ["B"]\n[questions]\njoin = "ask"'''
     config = write_device(world, tmp_path / "d", CertificateAuthority.create("test"), policy=private)
-    series = world.series(schedule=replace(world.series().schedule, first=FIRST), coin=Coin.DAY)
+    question = world.question(schedule=replace(world.question().schedule, first=FIRST), coin=Coin.DAY)
     with_lists = {name: world.key_list(name, not_after=2 * FIRST) for name in world.sealing_keys}
     device = Device.from_config(config)
-    device.series.take([world.offer(series, lists=with_lists)])  # type: ignore[arg-type]
-    device.series.take([world.offer(world.once(FIRST, name="too much", min_batch_size=9), lists=with_lists)])  # type: ignore[arg-type]
+    device.questions.take([world.offer(question, lists=with_lists)])  # type: ignore[arg-type]
+    device.questions.take([world.offer(world.once(FIRST, name="too much", min_batch_size=9), lists=with_lists)])  # type: ignore[arg-type]
     device.spool.rest()
-    return config, series
+    return config, question
 
 
-def test_an_owner_joins_reads_what_is_reserved_and_leaves(fleetcount: Run, offered: tuple[Path, Series]) -> None:
-    config, series = offered
-    name, short = series.name, series.series_id.hex()[:8]
+def test_an_owner_joins_reads_what_is_reserved_and_leaves(fleetcount: Run, offered: tuple[Path, Question]) -> None:
+    config, question = offered
+    name, short = question.name, question.question_id.hex()[:8]
 
     listed = fleetcount("device", "question", "list", "--config", config)
     joined = fleetcount("device", "question", "join", "--config", config, short)
@@ -58,12 +58,12 @@ def test_an_owner_joins_reads_what_is_reserved_and_leaves(fleetcount: Run, offer
 
 
 def test_a_question_beyond_the_budget_is_exit_code_three_and_one_that_is_not_known_is_two(
-    fleetcount: Run, offered: tuple[Path, Series]
+    fleetcount: Run, offered: tuple[Path, Question]
 ) -> None:
-    config, series = offered
+    config, question = offered
     config.write_text(config.read_text().replace("[private.", 'total_epsilon = "0.5"\n[private.'))
 
-    refused = fleetcount("device", "question", "join", "--config", config, series.name)
+    refused = fleetcount("device", "question", "join", "--config", config, question.name)
     unknown = fleetcount("device", "question", "join", "--config", config, "another")
 
     assert (refused.code, unknown.code) == (3, 2)

@@ -12,7 +12,7 @@ from fleetcount.descriptors import read_descriptor
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_protocol.release import record_to_json, sign_record
 
-from tests.support.protocol_samples import record, sampling_task
+from tests.support.protocol_samples import record, sampling_window
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 
@@ -31,13 +31,13 @@ def write_release(path: Path) -> None:
     """Write a release of now by the deployment's own aggregators, under the keys that they had at first."""
     described = (read_descriptor(Path(f"{name}.descriptor.toml")) for name in ("alpha", "beta"))
     aggregators = tuple(replace(one, hpke_keys=()) for one in described)
-    task, now = sampling_task(), int(time.time()) // 60 * 60
-    shift = now - task.round_two_closes
+    window, now = sampling_window(), int(time.time()) // 60 * 60
+    shift = now - window.round_two_closes
     moments = {
-        name: getattr(task, name) + shift
+        name: getattr(window, name) + shift
         for name in ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
     }
-    made = record(replace(task, aggregators=aggregators, **moments), released_at=now)
+    made = record(replace(window, aggregators=aggregators, **moments), released_at=now)
     keys = [load_signing_key(Path(one.aggregator_id) / "keys" / "signing.key") for one in aggregators]
     path.parent.mkdir()
     path.write_text(record_to_json(made, [sign_record(made, key) for key in keys]))

@@ -9,9 +9,9 @@ import pytest
 from fleetcount.plan_walks import parse_levels
 from fleetcount.question_files import read_question
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release import record_from_json
-from fleetcount_protocol.series.fields import DrillDown
-from fleetcount_protocol.task.domain import Prefixes
+from fleetcount_protocol.window.domain import Prefixes
 
 from tests.cli.test_question_files import CREATE, SPEC
 from tests.support.aggregators import NoNoise
@@ -43,9 +43,9 @@ def test_a_specification_gives_levels_threshold_and_survivors(fleetcount: Shell,
     made = fleetcount(*CREATE)
 
     assert made.code == 0, made
-    series = read_question(deployed / "q.question").series
-    assert series.drill_down == DrillDown(levels=(4, 8, 12), threshold=2, most_survivors=4)
-    assert series.domain == Prefixes(bits=4, cells=tuple(range(16)))
+    question = read_question(deployed / "q.question").question
+    assert question.drill_down == DrillDown(levels=(4, 8, 12), threshold=2, most_survivors=4)
+    assert question.domain == Prefixes(bits=4, cells=tuple(range(16)))
     assert "drills down over 4, 8, 12 bits, a window a level" in " ".join(made.out.split())
     assert "one truth asked at 3 levels counts as as many answers" in " ".join(made.out.split())
 
@@ -55,7 +55,7 @@ def test_as_many_survive_as_4095_candidates_allow_unless_it_says_less(fleetcount
     (deployed / "spec.toml").write_text(text)
 
     assert fleetcount(*CREATE).code == 0
-    walk = read_question(deployed / "q.question").series.drill_down
+    walk = read_question(deployed / "q.question").question.drill_down
     assert walk is not None
     assert walk.most_survivors == 31
 
@@ -114,7 +114,7 @@ async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_ste
         for number, place in enumerate(PLACES, start=1):
             (tmp_path / "dep" / "devices" / f"{number:04d}" / "category.json").write_text(json.dumps(place))
             town.drive(number)
-        schedule = read_question(tmp_path / "q.question").series.schedule
+        schedule = read_question(tmp_path / "q.question").question.schedule
         for index in range(4):
             for moment in (schedule.opens(index) - 50, schedule.opens(index), schedule.closes(index)):
                 await town.pass_to(moment)
@@ -141,7 +141,7 @@ async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_ste
     assert [sum(f",{shown}," in row for row in rows) for shown in ("found", "left out")] == [1, 15 + 15 + 15 + 16]
     assert all(",,," in row for row in rows if "left out" in row)
     records = [record_from_json((tmp_path / "got" / f"{index:05d}.json").read_text())[0] for index in range(4)]
-    assert [getattr(one.task.domain, "bits", 0) for one in records] == [4, 8, 12, 4]
+    assert [getattr(one.window.domain, "bits", 0) for one in records] == [4, 8, 12, 4]
     busy = [{cell.label for cell in record.cells if cell.estimate >= 2} for record in records]
     assert busy[2] == {f"{0xABC00000}/12"}
     assert busy[3] == {f"{0xA0000000}/4"}

@@ -1,4 +1,4 @@
-"""One question has one design: scenario, plan, task and record show the same statement, noise, estimates, intervals.
+"""One question has one design: scenario, plan, window and record show the same statement, noise, estimates, intervals.
 
 And a mechanism is added by its law, the row of its family and a number: everything else takes it as it is.
 """
@@ -23,10 +23,10 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.record import decode_record, encode_record, noise_laws
-from fleetcount_protocol.task.circuit import opened_outputs
-from fleetcount_protocol.task.domain import Categories, SquareGrid
-from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, decode_task
+from fleetcount_protocol.window.circuit import opened_outputs
+from fleetcount_protocol.window.domain import Categories, SquareGrid
+from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window, decode_window
 from fleetcount_simulator.engines.exact_law import ExactLaw
 from fleetcount_simulator.model import Case, CaseOutcome, Mechanism
 from fleetcount_simulator.study.readings import read_releases
@@ -35,7 +35,7 @@ from fleetcount_simulator.study.statements import statement_of
 from tests.simulator.scenario_doubles import EvenPopulation
 from tests.support.cases import case
 from tests.support.designs import design_name, every_design
-from tests.support.protocol_samples import aggregator, sampling_task
+from tests.support.protocol_samples import aggregator, sampling_window
 from tests.support.released import ONCE
 
 DEVICE = Digest(bytes(32))
@@ -69,7 +69,7 @@ def case_of(design: Design, devices: int = 400) -> Case:
     return Case(index=0, point={}, population=people, mechanism=mechanism, aggregators=design.aggregators, level=LEVEL)
 
 
-def task_of(design: Design) -> Task:
+def window_of(design: Design) -> Window:
     mode = next(mode for mode, forms in MODE_FORMS.items() if design.form in forms)
     kinds = {
         NoNoise: ReleaseKind.EXACT,
@@ -79,7 +79,7 @@ def task_of(design: Design) -> Task:
     }
     kind = kinds[type(design.noise)]
     thresholds = (5,) * design.values if kind is ReleaseKind.ONE_SIDED else ()
-    return sampling_task(
+    return sampling_window(
         domain=Categories(names=tuple(f"value {value}" for value in range(1, design.values + 1))),
         mode=mode,
         mechanism=None if isinstance(design.answer, Truth) else design.answer,
@@ -125,23 +125,23 @@ def _scenario_shows(design: Design) -> None:
             assert getattr(reading, name)[run].tolist() == getattr(expected, name).tolist()
 
 
-def test_a_task_and_its_record_show_what_the_design_shows() -> None:
+def test_a_window_and_its_record_show_what_the_design_shows() -> None:
     for design in filter(on_the_wire, EVERY):
         with case(design_name(design)):
-            _task_and_record_show(design)
+            _window_and_record_show(design)
 
 
-def _task_and_record_show(design: Design) -> None:
-    task, outputs = task_of(design), opened(design)
+def _window_and_record_show(design: Design) -> None:
+    window, outputs = window_of(design), opened(design)
 
     record = decode_record(
-        encode_record(build_record(decode_task(task.canonical), outputs, task.round_two_closes, ONCE))
+        encode_record(build_record(decode_window(window.canonical), outputs, window.round_two_closes, ONCE))
     )
 
     reading, exact = read(design, outputs, LEVEL), exact_estimates(design, outputs)
-    assert task.design == record.task.design == design
+    assert window.design == record.window.design == design
     assert record.statement == design.views()
-    assert [(law.law, law.parameters) for law in noise_laws(task)] == [
+    assert [(law.law, law.parameters) for law in noise_laws(window)] == [
         (design.noise.name, design.noise.parameters)
     ] * design.aggregators
     assert [cell.estimate for cell in record.cells] == exact
@@ -189,21 +189,21 @@ ZOOMED = [
 
 
 @pytest.mark.parametrize("design", ZOOMED, ids=design_name)
-def test_several_zooms_are_the_same_in_scenario_task_record_and_plan(fleetcount: Callable, design: Design) -> None:
+def test_several_zooms_are_the_same_in_scenario_window_record_and_plan(fleetcount: Callable, design: Design) -> None:
     plain = replace(design, zooms=None)
-    task, asked = task_of(plain), case_of(plain)
-    thresholds = task.release.thresholds and (5,) * design.cell_count
-    task = replace(task, domain=GRID, release=replace(task.release, zooms=2, thresholds=thresholds))
+    window, asked = window_of(plain), case_of(plain)
+    thresholds = window.release.thresholds and (5,) * design.cell_count
+    window = replace(window, domain=GRID, release=replace(window.release, zooms=2, thresholds=thresholds))
     asked.population.question = replace(asked.population.question, domain=GRID)  # type: ignore[misc]  # a test's own double.
     asked = replace(asked, mechanism=replace(asked.mechanism, zooms=2))
     outputs = list(range(design.output_count))
 
     record = decode_record(
-        encode_record(build_record(decode_task(task.canonical), outputs, task.round_two_closes, ONCE))
+        encode_record(build_record(decode_window(window.canonical), outputs, window.round_two_closes, ONCE))
     )
 
     reading = read(design, outputs, LEVEL)
-    assert task.design == record.task.design == asked.design == design
+    assert window.design == record.window.design == asked.design == design
     assert record.statement == design.views()
     assert [(one.epsilon, one.text) for one in statement_of(asked)] == [
         (view.epsilon, view.sentence) for view in design.views()
@@ -270,16 +270,16 @@ def test_a_mechanism_nobody_knew_is_asked_answered_released_simulated_and_planne
     law = Spread(Fraction(1, 2), 3)
     design = Design(answer=law, noise=TwoSidedNoise(Fraction(7, 10)), values=3, aggregators=2)
 
-    task = decode_task(task_of(design).canonical)
-    parts = one_round_parts(task, truth_of(task, "value 2"), SeededRandom(3), device=DEVICE)
-    record = build_record(task, [120, 80, 150, 50], task.round_two_closes, ONCE)
+    window = decode_window(window_of(design).canonical)
+    parts = one_round_parts(window, truth_of(window, "value 2"), SeededRandom(3), device=DEVICE)
+    record = build_record(window, [120, 80, 150, 50], window.round_two_closes, ONCE)
     asked = case_of(design)
     outcome = ExactLaw().run(asked, 0, range(200), np.random.SeedSequence(4, spawn_key=(0, 0)))
     ran = fleetcount("simulate", study(tmp_path), "--output", tmp_path / "out")
 
-    assert task.mechanism == law
+    assert window.mechanism == law
     assert len(parts.parts) == 2
-    assert opened_outputs(task) == slice(None)
+    assert opened_outputs(window) == slice(None)
     assert tuple(cell.estimate for cell in record.cells) == law.estimate_from_counts([120, 80, 150, 50])
     assert record.statement == design.views()
     assert (design.relation, design.exposure) == (Relation.ANY_VALUE, Fraction(1, 2))

@@ -29,9 +29,14 @@ from tests.support.postgres import Cluster
 
 GOOD = Check(name="store", ok=True)
 BAD = Check(name="peers", ok=False, reason="beta: unreachable since 40 s")
-TASKS = [
-    {"task": "ab" * 32, "name": "q", "state": "agreeing", "wait": {"text": "waits for beta since 40 s (unreachable)"}},
-    {"task": "cd" * 32, "name": "r", "state": "agreeing", "wait": None},
+WINDOWS = [
+    {
+        "window": "ab" * 32,
+        "name": "q",
+        "state": "agreeing",
+        "wait": {"text": "waits for beta since 40 s (unreachable)"},
+    },
+    {"window": "cd" * 32, "name": "r", "state": "agreeing", "wait": None},
 ]
 
 
@@ -40,7 +45,9 @@ async def server(directory: Path, checks: Sequence[Check]) -> AsyncIterator[Path
     """Serve the pages of a server; give the configuration that names them."""
     pages = {
         **health_pages(lambda: checks),
-        "/tasks": lambda _: json_page(HTTPStatus.OK, {"tasks": TASKS, "more": False, "quarantined": {"ef" * 32: "x"}}),
+        "/windows": lambda _: json_page(
+            HTTPStatus.OK, {"windows": WINDOWS, "more": False, "quarantined": {"ef" * 32: "x"}}
+        ),
     }
     listening, port = await serve_pages("127.0.0.1:0", pages)
     path = directory / "relay.toml"

@@ -12,7 +12,7 @@ from tests.cli.test_device_question import offered  # noqa: F401 - a fixture
 from tests.cli.test_question_export import RELEASED, export, kept, raw  # noqa: F401 - fixtures
 from tests.cli.test_remap import files  # noqa: F401 - a fixture
 from tests.support.cases import case
-from tests.support.protocol_samples import every_task, record
+from tests.support.protocol_samples import every_window, record
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,7 +43,7 @@ def test_plans(document: Callable) -> None:
     assert all(isinstance(walk["threshold"], int) for walk in walks)
 
 
-def test_answers_of_a_series(document: Callable, kept: object) -> None:  # noqa: F811 - the fixture
+def test_answers_of_a_question(document: Callable, kept: object) -> None:  # noqa: F811 - the fixture
     found = document(
         "question", "export", "--records", "got", "--sum", "1-2", "--windows", "0,3", "--largest", "2", "--readable",
         "--smooth", "2,3",
@@ -60,14 +60,14 @@ def test_answers_of_a_series(document: Callable, kept: object) -> None:  # noqa:
 
 
 def test_what_a_device_says_of_itself(document: Callable, offered: tuple[Path, Any]) -> None:  # noqa: F811
-    config, series = offered
+    config, question = offered
 
     listed = document("device", "question", "list", "--config", config)
     ledger = document("device", "ledger", "--config", config)
     log = document("device", "log", "--config", config)
 
     states = {one["name"]: (one["state"], one["reserved"]) for one in listed}
-    assert states == {series.name: ("offered", 0), "too much": ("refused", 0)}
+    assert states == {question.name: ("offered", 0), "too much": ("refused", 0)}
     assert ledger["refused"][0]["rule"] == "smallest_min_batch_size"
     assert (ledger["answered"], ledger["reserved"], ledger["charges"]) == (0, 0, [])
     assert any("refused: 'too much'" in one["text"] for one in log)
@@ -94,9 +94,9 @@ def test_checks_of_files(document: Callable, fleetcount: Callable, files: tuple[
 
 
 def test_a_release_for_programs_has_the_rows_of_its_table() -> None:
-    for name in sorted(every_task()):
+    for name in sorted(every_window()):
         with case(name):
-            released = record(every_task()[name])
+            released = record(every_window()[name])
 
             found = json.loads(json.dumps(release_json(released)))
 

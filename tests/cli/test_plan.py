@@ -160,7 +160,7 @@ def test_the_readme_shows_what_the_comparison_of_a_month_prints(fleetcount: Call
     ("windows", "way", "coins"),
     [
         (1, "sampling 1/4", {"window"}),
-        pytest.param(3, "sampling 1/2, a coin a window", {"window", "day", "series"}, marks=pytest.mark.nightly),
+        pytest.param(3, "sampling 1/2, a coin a window", {"window", "day", "question"}, marks=pytest.mark.nightly),
     ],
 )
 def test_a_threat_recommends_the_way_that_answers_it(

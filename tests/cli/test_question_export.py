@@ -12,15 +12,15 @@ import pyproj
 import pytest
 from fleetcount.question_records import save_record
 from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.question.fields import Participants
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.signed_file import encode_signed_question
 from fleetcount_protocol.release import ChainLink, MissingWindow, NoisedParticipants, ReleaseRecord, sign_record
-from fleetcount_protocol.series.fields import Participants
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.series.signed_file import encode_signed_series
-from fleetcount_protocol.task.domain import Frame, SquareGrid
-from fleetcount_protocol.task.task import Mode
+from fleetcount_protocol.window.domain import Frame, SquareGrid
+from fleetcount_protocol.window.window import Mode
 
 from tests.support.protocol_samples import signing_key, statement
-from tests.support.series_samples import GAUSSIAN, one_round_series, sign_everywhere, window_record
+from tests.support.question_samples import GAUSSIAN, one_round_question, sign_everywhere, window_record
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=3, rows=2)
 RELEASED = (0, 1, 3, 4)
@@ -34,22 +34,22 @@ def raw(window: int, cell: int) -> int:
 class Records:
     """A directory of records, made one after the other as aggregators make them."""
 
-    def __init__(self, directory: Path, series: Series) -> None:
+    def __init__(self, directory: Path, question: Question) -> None:
         directory.mkdir()
-        self.directory, self.series = directory, series
-        (directory / "question").write_bytes(encode_signed_series(sign_everywhere(series)))
+        self.directory, self.question = directory, question
+        (directory / "question").write_bytes(encode_signed_question(sign_everywhere(question)))
         self.last: ReleaseRecord | None = None
 
     def add(self, indices: Sequence[int]) -> None:
         for index in indices:
-            before = -1 if self.last is None else self.last.task.series.index
+            before = -1 if self.last is None else self.last.window.question.index
             link = ChainLink(
                 previous=None if self.last is None else Digest(self.last.digest),
                 previous_index=None if self.last is None else before,
                 missing=tuple(MissingWindow(index=one, reason="paused") for one in range(before + 1, index)),
             )
             made = window_record(
-                self.series,
+                self.question,
                 index,
                 chain=link,
                 participants=NoisedParticipants(raw=1500, low=1400, high=1600),
@@ -64,7 +64,7 @@ class Records:
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
     monkeypatch.chdir(tmp_path)
     changes = {"domain": GRID, "participants": Participants.NOISED, "release": GAUSSIAN}
-    records = Records(tmp_path / "got", one_round_series(Mode.DIRECT, **changes))
+    records = Records(tmp_path / "got", one_round_question(Mode.DIRECT, **changes))
     records.add(RELEASED)
     return records
 
@@ -175,7 +175,7 @@ def test_a_map_without_a_frame_says_so(export: Callable) -> None:
 
 def framed(directory: Path, frame: Frame) -> None:
     changes = {"domain": replace(GRID, frame=frame), "participants": Participants.NOISED, "release": GAUSSIAN}
-    Records(directory, one_round_series(Mode.DIRECT, **changes)).add((0,))
+    Records(directory, one_round_question(Mode.DIRECT, **changes)).add((0,))
 
 
 def test_a_map_with_a_frame_lies_on_earth_and_areas_are_asked_in_degrees(
@@ -259,7 +259,7 @@ def test_records_are_checked_again(export: Callable) -> None:
 
 
 def test_a_directory_without_records_is_refused(fleetcount: Callable, tmp_path: Path) -> None:
-    Records(tmp_path / "empty", one_round_series(Mode.DIRECT))
+    Records(tmp_path / "empty", one_round_question(Mode.DIRECT))
 
     none = fleetcount("question", "export", "--records", tmp_path / "empty", "--sum", "1")
     nothing = fleetcount("question", "export", "--records", tmp_path / "nowhere", "--sum", "1")

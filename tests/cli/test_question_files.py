@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from fleetcount.question_files import read_question
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_protocol.task.domain import Frame, SquareGrid
+from fleetcount_protocol.window.domain import Frame, SquareGrid
 
 from tests.support.cases import case
 
@@ -70,14 +70,14 @@ def test_a_question_is_created_signed_once_by_each_and_submitted(fleetcount: Cal
     assert "led by 'alpha'" in fleetcount("question", "submit", *operator("beta")).error_line
     assert fleetcount("question", "submit", *operator("alpha")).code == 0
 
-    tasks = deployed / "dep" / "alpha" / "tasks"
-    assert sorted(path.name for path in tasks.iterdir()) == ["q.question", "q.seed"]
+    windows = deployed / "dep" / "alpha" / "questions"
+    assert sorted(path.name for path in windows.iterdir()) == ["q.question", "q.seed"]
     assert "exists already" in fleetcount("question", "submit", *operator("alpha")).error_line
     for suffix in ("question", "seed"):
         (deployed / f"other.{suffix}").write_bytes((deployed / f"q.{suffix}").read_bytes())
     again = fleetcount("question", "submit", *operator("alpha")[:-1], "other.question")
     assert (again.code, "q.question is the same question; it is submitted once" in again.error_line) == (3, True)
-    (tasks / "q.refused").write_text("a helper was out of reach\n")
+    (windows / "q.refused").write_text("a helper was out of reach\n")
     assert fleetcount("question", "submit", *operator("alpha")[:-1], "other.question").code == 0
     assert "exists already" in fleetcount(*CREATE).error_line
 
@@ -87,7 +87,7 @@ def test_records_of_aggregators_that_do_not_answer_leave_nothing(
     fleetcount: Callable, deployed: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     assert fleetcount(*CREATE).code == 0
-    later = read_question(deployed / "q.question").series.schedule.closes(1)
+    later = read_question(deployed / "q.question").question.schedule.closes(1)
     monkeypatch.setattr("fleetcount.question_reading.time", SimpleNamespace(time=lambda: later))
     for name in ("alpha", "beta"):
         fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question")
@@ -116,7 +116,7 @@ def test_records_of_aggregators_that_do_not_answer_leave_nothing(
 def test_the_noise_of_a_month_is_solved_for_its_promise(fleetcount: Callable, deployed: Path) -> None:
     assert fleetcount(*CREATE).code == 0
 
-    noise = read_question(deployed / "q.question").series.design.noise
+    noise = read_question(deployed / "q.question").question.design.noise
 
     assert isinstance(noise, GaussianNoise)
     assert (2 * noise.draw_variance) ** 0.5 <= 36.4
@@ -145,7 +145,7 @@ def test_geometric_noise_is_solved_too(fleetcount: Callable, deployed: Path) -> 
     (deployed / "spec.toml").write_text(SPEC.replace("[release]", '[release]\nkind = "geometric"'))
     assert fleetcount(*CREATE).code == 0
 
-    noise = read_question(deployed / "q.question").series.design.noise
+    noise = read_question(deployed / "q.question").question.design.noise
 
     assert isinstance(noise, TwoSidedNoise)
     assert (2 * noise.draw_variance) ** 0.5 <= 49.22
@@ -159,7 +159,7 @@ def test_a_one_sided_question_has_its_share_of_the_sum_and_says_what_it_protects
     (deployed / "spec.toml").write_text(spec)
     created = fleetcount(*CREATE)
     assert created.code == 0
-    release = read_question(deployed / "q.question").series.release
+    release = read_question(deployed / "q.question").question.release
     assert release.noise == OneSidedNoise(Fraction(13_888, 10**6))
     assert release.thresholds == (5,) * 72
     shown = " ".join(created.out.split())
@@ -185,10 +185,10 @@ def test_plain_words_come_first_and_the_table_on_request(fleetcount: Callable, d
     words = " ".join(made.out.split())
     assert "If both operators collude, they see 1 answer in 2 on average" in words
     assert "one-day" not in made.out
-    assert "whole-series" in shown.out
+    assert "whole-question" in shown.out
     assert max(map(len, shown.out.splitlines())) <= 100
     statement = json.loads((deployed / "q.json").read_text())["statement"]
-    assert {view["neighbours"] for view in statement} == {"one-answer", "one-day", "whole-series"}
+    assert {view["neighbours"] for view in statement} == {"one-answer", "one-day", "whole-question"}
 
 
 def test_nobody_signs_what_was_changed_after_another_had_signed(fleetcount: Callable, deployed: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_question_changed_after_signing_is_not_submitted(fleetcount: Callable,
 
     assert ran.code == 3
     assert re.search(r"question: q\.question: signature of alpha .* does not verify", ran.error_line)
-    assert list((deployed / "dep" / "alpha" / "tasks").iterdir()) == []
+    assert list((deployed / "dep" / "alpha" / "questions").iterdir()) == []
 
 
 def test_another_seed_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
@@ -227,7 +227,7 @@ def test_another_seed_is_not_submitted(fleetcount: Callable, deployed: Path) -> 
     ran = fleetcount("question", "submit", "--config", "dep/alpha/aggregator.toml", "q.question")
 
     assert ran.code == 2
-    assert "question: q.seed: the seed of verify keys is not the one the series commits to" in ran.error_line
+    assert "question: q.seed: the seed of verify keys is not the one the question commits to" in ran.error_line
 
 
 WRONG = [
@@ -322,7 +322,7 @@ def test_a_time_in_quotes_is_the_time(fleetcount: Callable, deployed: Path) -> N
 
     assert fleetcount(*CREATE).code == 0
 
-    assert read_question(deployed / "q.question").series.schedule.first == 1_922_313_600
+    assert read_question(deployed / "q.question").question.schedule.first == 1_922_313_600
 
 
 FRAME = 'frame = {epsg = 25832, offset_x = "-683195.58", offset_y = "-4928877.56"}\n[schedule]'
@@ -335,7 +335,7 @@ def test_a_specification_says_where_on_earth_its_grid_lies(fleetcount: Callable,
 
     frame = {"epsg": 25832, "offset_x": "-683195.58", "offset_y": "-4928877.56"}
     assert json.loads((deployed / "q.json").read_text())["frame"] == frame
-    domain = read_question(deployed / "q.question").series.domain
+    domain = read_question(deployed / "q.question").question.domain
     assert isinstance(domain, SquareGrid)
     assert domain.frame == Frame(**frame)  # type: ignore[arg-type]  # The values are of both types.
 
@@ -386,7 +386,7 @@ def test_a_question_may_be_counted_from_its_submission(fleetcount: Callable, dep
     made = fleetcount(*CREATE)
 
     assert "720 windows, one every 1 h, the first 20 s after it is submitted, by" in made.out
-    schedule = read_question(deployed / "q.question").series.schedule
+    schedule = read_question(deployed / "q.question").question.schedule
     signed = schedule.submission
     assert (schedule.first, signed is not None and signed.delay_s) == (None, 20)
     assert signed is not None
@@ -404,7 +404,11 @@ def test_a_question_may_be_counted_from_its_submission(fleetcount: Callable, dep
         ('"20 s after submission"', '"in 20 s"', "submit_by is given without schedule.opens"),
         ('"20 s after submission"', '"20 after submission"', "submit_by is given without"),
         ("windows = 720", 'until = "in 9 h"', "schedule.until is a time, and opens is counted from submission"),
-        ("windows = 720", 'windows = 720\ncoin = "day"', "coin is 'day'; allowed is 'window' or 'series' where opens"),
+        (
+            "windows = 720",
+            'windows = 720\ncoin = "day"',
+            "coin is 'day'; allowed is 'window' or 'question's where opens",
+        ),
         ('"20 s after submission"', '"401 d after submission"', "allowed is at most 400 d after submission"),
     ],
 )
@@ -425,7 +429,7 @@ def test_a_question_that_had_to_be_submitted_before_is_refused_and_its_seed_stay
     assert fleetcount(*CREATE).code == 0
     for name in ("alpha", "beta"):
         assert fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question").code == 0
-    signed = read_question(deployed / "q.question").series.schedule.submission
+    signed = read_question(deployed / "q.question").question.schedule.submission
     assert signed is not None
     late = SimpleNamespace(time=lambda: float(signed.latest - 19))
     monkeypatch.setattr("fleetcount.question_commands.time", late)
@@ -434,4 +438,4 @@ def test_a_question_that_had_to_be_submitted_before_is_refused_and_its_seed_stay
 
     assert (refused.code, "the question had to be submitted by" in refused.error_line) == (2, True)
     assert (deployed / "q.seed").is_file()
-    assert list((deployed / "dep" / "alpha" / "tasks").iterdir()) == []
+    assert list((deployed / "dep" / "alpha" / "questions").iterdir()) == []

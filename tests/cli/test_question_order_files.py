@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount.question_files import read_question
-from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, encode_signed_order, sign_order
-from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, encode_signed_order, sign_order
+from fleetcount_protocol.question.question import Question
 
 from tests.cli.test_question_files import CREATE, SPEC
 from tests.support.town import Town
@@ -17,11 +17,11 @@ HOUR = 3600
 
 
 class Asked:
-    """A town with one series of 720 hourly windows, installed everywhere."""
+    """A town with one question of 720 hourly windows, installed everywhere."""
 
     def __init__(self, town: Town, fleetcount: Callable) -> None:
         self.town, self._fleetcount = town, fleetcount
-        self.series: Series = read_question(town.root / "q.question").series
+        self.question: Question = read_question(town.root / "q.question").question
 
     def order(self, action: str, *more: str, by: str = "alpha") -> Any:
         sure = ("--yes",) if action == "stop" else ()
@@ -29,10 +29,10 @@ class Asked:
         return self._fleetcount("question", action, *config, *more, *sure, "q.question")
 
     def orders(self, by: str = "alpha") -> list[str]:
-        return sorted(path.name for path in (self.town.root / "dep" / by / "tasks").glob("q.0*"))
+        return sorted(path.name for path in (self.town.root / "dep" / by / "questions").glob("q.0*"))
 
     async def missing(self, position: int) -> dict[int, str]:
-        return await self.town.network.missing(self.series, position)
+        return await self.town.network.missing(self.question, position)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def asked(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 async def test_orders_are_numbered_and_taken_and_skip_their_windows_everywhere(asked: Asked) -> None:
-    schedule, town = asked.series.schedule, asked.town
+    schedule, town = asked.question.schedule, asked.town
     third = asked.order("pause", "--from", "3")
     assert "pause from window 3 on, which opens" in third.out
     await town.pass_to(town.clock.now() + 2)
@@ -71,7 +71,7 @@ async def test_orders_are_numbered_and_taken_and_skip_their_windows_everywhere(a
 
 
 async def test_without_a_window_the_next_that_can_still_be_skipped_is_meant(asked: Asked) -> None:
-    schedule, town = asked.series.schedule, asked.town
+    schedule, town = asked.question.schedule, asked.town
     await town.pass_to(schedule.opens(2) - 62)
 
     assert "pause from window 3 on" in asked.order("pause").out
@@ -97,7 +97,7 @@ async def test_without_a_window_the_next_that_can_still_be_skipped_is_meant(aske
 async def test_a_bad_order_is_one_line_and_no_file(
     asked: Asked, arguments: tuple[str, ...], by: str, code: int, said: str
 ) -> None:
-    await asked.town.pass_to(asked.series.schedule.opens(2))
+    await asked.town.pass_to(asked.question.schedule.opens(2))
 
     ran = asked.order(*arguments, by=by)
 
@@ -118,7 +118,7 @@ async def test_nothing_follows_a_stop_not_even_one_that_is_not_taken_yet(asked: 
 
 async def test_a_refused_order_keeps_its_number_and_does_not_stop_what_follows(asked: Asked) -> None:
     assert asked.order("stop", "--from", "4").code == 0
-    (asked.town.root / "dep" / "alpha" / "tasks" / "q.0001.refused").write_text("no\n")
+    (asked.town.root / "dep" / "alpha" / "questions" / "q.0001.refused").write_text("no\n")
 
     assert asked.order("pause", "--from", "6").code == 0
 
@@ -148,20 +148,20 @@ async def test_a_pause_or_resume_that_changes_nothing_is_refused_and_takes_no_nu
 
 
 async def test_what_a_stranger_signed_takes_no_number(asked: Asked) -> None:
-    order = SeriesOrder(
-        series_id=asked.series.series_id,
+    order = QuestionOrder(
+        question_id=asked.question.question_id,
         number=2**32 - 1,
         action=OrderAction.STOP,
-        aggregator_id=asked.series.aggregators[0].aggregator_id,
+        aggregator_id=asked.question.aggregators[0].aggregator_id,
         from_window=5,
     )
     forged = encode_signed_order(sign_order(order, Ed25519PrivateKey.generate()))
-    (asked.town.root / "dep" / "alpha" / "tasks" / "forged.order").write_bytes(forged)
+    (asked.town.root / "dep" / "alpha" / "questions" / "forged.order").write_bytes(forged)
 
     assert asked.order("pause", "--from", "6").code == 0
 
     await asked.town.pass_to(asked.town.clock.now() + 2)
-    refused = asked.town.root / "dep" / "alpha" / "tasks" / "forged.refused"
+    refused = asked.town.root / "dep" / "alpha" / "questions" / "forged.refused"
     assert refused.read_text() == "signature of alpha under order 4294967295 does not verify\n"
     assert asked.orders() == ["q.0001.order"]
 

@@ -1,4 +1,4 @@
-"""What a reader sees of a series: records fetched and kept one by one, the chain followed, missing windows named."""
+"""What a reader sees of a question: records fetched and kept one by one, the chain followed, missing windows named."""
 
 import asyncio
 import json
@@ -29,11 +29,11 @@ TRUTHS = ("A", "A", "B", "C")
 
 
 class Running:
-    """A town with a series of six hourly windows, devices that answer, and a reader."""
+    """A town with a question of six hourly windows, devices that answer, and a reader."""
 
     def __init__(self, town: Town, fleetcount: Callable) -> None:
         self.town, self._fleetcount = town, fleetcount
-        self.schedule = read_question(town.root / "q.question").series.schedule
+        self.schedule = read_question(town.root / "q.question").question.schedule
 
     async def command(self, *arguments: str) -> Any:
         # The command has an event loop of its own.
@@ -111,7 +111,7 @@ async def test_records_are_kept_one_by_one_and_gaps_are_named_with_their_reason(
     assert [cell["label"] for cell in cells] == ["A", "B", "C"]
 
 
-async def test_a_series_that_was_stopped_has_no_next_window(running: Running) -> None:
+async def test_a_question_that_was_stopped_has_no_next_window(running: Running) -> None:
     await running.answer(0)
     await running.operator("stop", "--from", "3")
     await running.answer(1)
@@ -162,7 +162,7 @@ async def test_a_record_that_names_another_one_before_it_breaks_the_chain(runnin
     first, second = (record_from_json(Path(f"got/0000{index}.json").read_text())[0] for index in range(2))
     assert second.chain is not None
     other = replace(second, chain=replace(second.chain, previous=Digest(bytes(32))))
-    chain = Chain(signed.series)
+    chain = Chain(signed.question)
     chain.follow(first)
 
     with pytest.raises(CheckFailedError, match="that of window 0 came before it with another digest"):

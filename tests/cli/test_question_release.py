@@ -12,39 +12,39 @@ from fleetcount.exits import RefusedByPolicyError, describe
 from fleetcount.release_report import release_json, statement_lines, table_lines
 from fleetcount.results import utc
 from fleetcount_analysis.interval_words import interval_text
-from fleetcount_mechanisms.accounting.series_statement import series_views
+from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
+from fleetcount_protocol.messages import ReleaseAnswer, WindowState, WindowStatus
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ChainLink
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window
 
-from tests.support.protocol_samples import every_task, record
-from tests.support.series_samples import GEOMETRIC, one_round_series
+from tests.support.protocol_samples import every_window, record
+from tests.support.question_samples import GEOMETRIC, one_round_question
 
 
-def one_window() -> Series:
+def one_window() -> Question:
     """Return a direct question of one window."""
-    series = one_round_series(Mode.DIRECT, release=GEOMETRIC)
-    return replace(series, schedule=replace(series.schedule, windows=1))
+    question = one_round_question(Mode.DIRECT, release=GEOMETRIC)
+    return replace(question, schedule=replace(question.schedule, windows=1))
 
 
 def test_who_waits_for_a_release_is_told_once_until_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    series, asked = one_window(), list[int]()
+    question, asked = one_window(), list[int]()
 
     async def answer(*_: object) -> ReleaseAnswer | None:
         asked.append(1)
         if len(asked) == 1:
             return None
         if len(asked) < 4:
-            return ReleaseAnswer(state=TaskState.COLLECTING)
-        return ReleaseAnswer(state=TaskState.ABORTED, abort_reason="too few reports")
+            return ReleaseAnswer(state=WindowState.COLLECTING)
+        return ReleaseAnswer(state=WindowState.ABORTED, abort_reason="too few reports")
 
-    monkeypatch.setattr(question_files, "read_question", lambda _: SimpleNamespace(series=series))
+    monkeypatch.setattr(question_files, "read_question", lambda _: SimpleNamespace(question=question))
     monkeypatch.setattr(readers, "read_reader", lambda _: SimpleNamespace(trusted={}))
     monkeypatch.setattr(question_reading, "_answer", answer)
     monkeypatch.setattr(question_reading.time, "sleep", lambda _: None)
@@ -52,7 +52,7 @@ def test_who_waits_for_a_release_is_told_once_until_when(tmp_path: Path, monkeyp
 
     done = CliRunner().invoke(question_reading.release, words)
 
-    assert done.stderr == f"waiting up to 600 s: the window closes {utc(series.schedule.closes(0))}\n"
+    assert done.stderr == f"waiting up to 600 s: the window closes {utc(question.schedule.closes(0))}\n"
     assert "too few reports" in str(done.exception)
     assert len(asked) == 4
 
@@ -61,7 +61,7 @@ def test_a_question_that_no_aggregator_has_yet_is_not_released(tmp_path: Path, m
     async def nothing(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(question_files, "read_question", lambda _: SimpleNamespace(series=one_window()))
+    monkeypatch.setattr(question_files, "read_question", lambda _: SimpleNamespace(question=one_window()))
     monkeypatch.setattr(readers, "read_reader", lambda _: SimpleNamespace(trusted={}))
     monkeypatch.setattr(question_reading, "_answer", nothing)
     words = ["--question", "a.question", "--config", "c.toml", "--output", str(tmp_path / "out")]
@@ -75,9 +75,9 @@ def test_a_question_that_no_aggregator_has_yet_is_not_released(tmp_path: Path, m
 
 @pytest.mark.parametrize(("names", "said"), [(("yes",), "in 1 value, mode"), (("red", "green"), "in 2 values, mode")])
 def test_a_question_of_one_window_is_described_in_plain_words(names: tuple[str, ...], said: str) -> None:
-    series = replace(one_window(), domain=Categories(names=names))
+    question = replace(one_window(), domain=Categories(names=names))
 
-    lines = question_files.describe_question(question_files.unsigned(series), 200)
+    lines = question_files.describe_question(question_files.unsigned(question), 200)
 
     assert said in lines[1]
     assert lines[2].startswith("one window: round one 20")
@@ -87,20 +87,20 @@ def test_a_question_of_one_window_is_described_in_plain_words(names: tuple[str, 
 
 @pytest.mark.parametrize("kind", [ReleaseKind.EXACT, ReleaseKind.GEOMETRIC])
 def test_every_view_of_one_window_is_told_once(kind: ReleaseKind) -> None:
-    series = one_window()
+    question = one_window()
     if kind is ReleaseKind.EXACT:
-        die = SamplingDie.uniform(Fraction(1, 4), series.domain.values)
-        schedule = replace(series.schedule, round_one_s=60, round_two_s=60)
-        release = Release(kind=kind, noise_epsilon=None, level=series.release.level)
-        series = replace(series, mode=Mode.SAMPLING, mechanism=die, schedule=schedule, release=release)
+        die = SamplingDie.uniform(Fraction(1, 4), question.domain.values)
+        schedule = replace(question.schedule, round_one_s=60, round_two_s=60)
+        release = Release(kind=kind, noise_epsilon=None, level=question.release.level)
+        question = replace(question, mode=Mode.SAMPLING, mechanism=die, schedule=schedule, release=release)
 
-    told = question_files.question_json(series)["statement"]
+    told = question_files.question_json(question)["statement"]
 
     assert len({view["audience"] for view in told}) == len(told)
 
 
 def test_an_interval_far_below_zero_is_not_shown_as_an_exact_count() -> None:
-    released = record(every_task()["direct_gaussian"])
+    released = record(every_window()["direct_gaussian"])
     low = replace(released.cells[0], estimate=-abs(released.cells[0].estimate) - 1000, low=0, high=0)
     lines = table_lines(replace(released, cells=(low, *released.cells[1:])))
 
@@ -112,8 +112,8 @@ def test_an_interval_far_below_zero_is_not_shown_as_an_exact_count() -> None:
 
 
 def test_the_table_of_a_one_sided_release_names_the_side_of_every_cell_and_how_sure_it_is() -> None:
-    one_sided = table_lines(record(every_task()["one_sided"]), [2])
-    other = table_lines(record(every_task()["direct_gaussian"]))
+    one_sided = table_lines(record(every_window()["one_sided"]), [2])
+    other = table_lines(record(every_window()["direct_gaussian"]))
 
     assert one_sided[0].split()[-2:] == ["side", "truth"]
     assert one_sided[1].split()[-2:] == ["safe", "2"]
@@ -121,59 +121,63 @@ def test_the_table_of_a_one_sided_release_names_the_side_of_every_cell_and_how_s
     assert "side" not in " ".join(other)
 
 
-@pytest.mark.parametrize(("windows", "said"), [(1, "whoever reads this release"), (7, "all releases of the series")])
+@pytest.mark.parametrize(("windows", "said"), [(1, "whoever reads this release"), (7, "all releases of the question")])
 def test_the_statement_of_one_window_speaks_of_one_release(windows: int, said: str) -> None:
-    series = one_window()
-    series = replace(series, schedule=replace(series.schedule, windows=windows))
-    statement = series_views(series.design, series.shape, series.delta)
+    question = one_window()
+    question = replace(question, schedule=replace(question.schedule, windows=windows))
+    statement = question_views(question.design, question.shape, question.delta)
     link = ChainLink(previous=None, previous_index=None, missing=())
-    released = record(window_task(series, 0), statement=statement, chain=link)
+    released = record(window_at(question, 0), statement=statement, chain=link)
 
     assert said in statement_lines(released)[1]
     assert len(release_json(released)["statement"]["adversaries"]) == len(statement)
 
 
-def answered(state: TaskState, digest: int, reason: str = "") -> TaskStatus:
+def answered(state: WindowState, digest: int, reason: str = "") -> WindowStatus:
     """Return what an aggregator says of a window; `digest` names the set."""
-    return TaskStatus(state=state, ledger_rows=0, abort_reason=reason, set_digest=Digest(bytes([digest] * 32)))
+    return WindowStatus(state=state, ledger_rows=0, abort_reason=reason, set_digest=Digest(bytes([digest] * 32)))
 
 
-RELEASED = answered(TaskState.RELEASED, 1)
+RELEASED = answered(WindowState.RELEASED, 1)
 
 
 @pytest.mark.parametrize(
     ("answers", "code", "said"),
     [
         ((RELEASED, RELEASED), 0, "set digests: equal"),
-        ((RELEASED, answered(TaskState.RELEASED, 2)), 1, "set digests differ"),
-        ((RELEASED, answered(TaskState.ABORTED, 1, "too_few_reports")), 3, "was aborted: too_few_reports"),
+        ((RELEASED, answered(WindowState.RELEASED, 2)), 1, "set digests differ"),
+        ((RELEASED, answered(WindowState.ABORTED, 1, "too_few_reports")), 3, "was aborted: too_few_reports"),
         ((RELEASED, "cannot reach 127.0.0.1:1"), 4, "no status from beta"),
-        (("refuses: unknown_task", "refuses: unknown_task"), 4, "windows are decided about shortly before they open"),
+        (
+            ("refuses: unknown_window", "refuses: unknown_window"),
+            4,
+            "windows are decided about shortly before they open",
+        ),
     ],
 )
 def test_an_operator_sees_the_states_of_a_window_and_the_exit_code_says_what_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    answers: tuple[TaskStatus | str, ...],
+    answers: tuple[WindowStatus | str, ...],
     code: int,
     said: str,
 ) -> None:
-    series, asked = one_round_series(Mode.DIRECT), list[Task]()
+    question, asked = one_round_question(Mode.DIRECT), list[Window]()
 
-    async def statuses(_: Path, task: Task) -> dict[AggregatorId, TaskStatus | str]:
-        asked.append(task)
+    async def statuses(_: Path, window: Window) -> dict[AggregatorId, WindowStatus | str]:
+        asked.append(window)
         return dict(zip((AggregatorId("alpha"), AggregatorId("beta")), answers, strict=True))
 
     monkeypatch.setattr(question_states, "ask_statuses", statuses)
-    now, error = series.schedule.opens(2) + 1, ""
+    now, error = question.schedule.opens(2) + 1, ""
     try:
-        question_states.show_states(Path("a.toml"), series, None, now, as_json=False)
+        question_states.show_states(Path("a.toml"), question, None, now, as_json=False)
         ended = 0
     except FleetcountError as failed:
         ended, error = describe(failed)
 
     assert ended == code
     assert said in capsys.readouterr().out + error
-    assert [task.series and task.series.index for task in asked] == [2], "the last that has opened"
+    assert [window.question and window.question.index for window in asked] == [2], "the last that has opened"
     with pytest.raises(UsageError, match="--window is 7, allowed: 0 to 6"):
-        question_states.show_states(Path("a.toml"), series, 7, now, as_json=False)
+        question_states.show_states(Path("a.toml"), question, 7, now, as_json=False)

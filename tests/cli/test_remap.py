@@ -11,7 +11,7 @@ import pytest
 from fleetcount_analysis.remap import sampling_remap
 from fleetcount_protocol.release import record_to_json
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
-from fleetcount_protocol.task.task import Mode, Task
+from fleetcount_protocol.window.window import Mode, Window
 
 from tests.support import protocol_samples
 from tests.support.cases import case
@@ -20,17 +20,17 @@ RAWS = (0, -3, 2, 7, 20, 90)
 PRIOR = "count,weight\n0,50\n1,20\n2,10\n30,1\n"
 
 
-def released(task: Task, raws: tuple[int, ...] = RAWS) -> ReleaseRecord:
+def released(window: Window, raws: tuple[int, ...] = RAWS) -> ReleaseRecord:
     cells = tuple(
-        Cell(value=v, label=task.domain.label(v), raw=raw, estimate=Fraction(4 * raw), low=0, high=99)
-        for v, raw in enumerate(raws[: task.values], start=1)
+        Cell(value=v, label=window.domain.label(v), raw=raw, estimate=Fraction(4 * raw), low=0, high=99)
+        for v, raw in enumerate(raws[: window.values], start=1)
     )
-    return protocol_samples.record(task, cells=cells)
+    return protocol_samples.record(window, cells=cells)
 
 
-def write_release(path: Path, task: Task) -> Path:
-    record = released(task)
-    keys = [protocol_samples.signing_key(position) for position in range(len(task.aggregators))]
+def write_release(path: Path, window: Window) -> Path:
+    record = released(window)
+    keys = [protocol_samples.signing_key(position) for position in range(len(window.aggregators))]
     path.write_text(record_to_json(record, [sign_record(record, key) for key in keys]))
     return path
 
@@ -39,7 +39,7 @@ def write_release(path: Path, task: Task) -> Path:
 def files(tmp_path: Path) -> tuple[Path, Path]:
     prior = tmp_path / "prior.csv"
     prior.write_text(PRIOR)
-    return write_release(tmp_path / "release.json", protocol_samples.sampling_task()), prior
+    return write_release(tmp_path / "release.json", protocol_samples.sampling_window()), prior
 
 
 def answers(table: Path) -> list[int]:
@@ -80,8 +80,8 @@ def test_a_loss_file_is_the_matrix_of_losses(fleetcount: Callable, files: tuple[
 
 
 def test_a_direct_release_has_no_sampling(fleetcount: Callable, tmp_path: Path) -> None:
-    task = protocol_samples.every_task()["direct"]
-    release = write_release(tmp_path / "release.json", task)
+    window = protocol_samples.every_window()["direct"]
+    release = write_release(tmp_path / "release.json", window)
     (tmp_path / "prior.csv").write_text("count,probability\n0,1/2\n3,0.5\n")
 
     output = tmp_path / "answers.csv"
@@ -95,16 +95,16 @@ def test_a_direct_release_has_no_sampling(fleetcount: Callable, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["mangat", "k_ary", "mangat_vector", "one_sided"])
 def test_other_channels_are_refused_by_name(fleetcount: Callable, tmp_path: Path, kind: str) -> None:
-    task = protocol_samples.every_task()[kind]
+    window = protocol_samples.every_window()[kind]
     prior = tmp_path / "prior.csv"
     prior.write_text(PRIOR)
 
     ran = fleetcount(
-        "remap", "--release", write_release(tmp_path / "r.json", task), "--prior", prior, "--loss", "absolute"
+        "remap", "--release", write_release(tmp_path / "r.json", window), "--prior", prior, "--loss", "absolute"
     )
 
     assert ran.code == 2
-    named = "response" if task.mode is Mode.RESPONSE else "one-sided"
+    named = "response" if window.mode is Mode.RESPONSE else "one-sided"
     assert f"is a {named} release; remap reads sampling and direct releases" in ran.error_line
 
 
@@ -171,7 +171,7 @@ def test_a_record_that_was_changed_is_refused(fleetcount: Callable, files: tuple
 
     release.write_text(release.read_text().replace('"raw": 20', '"raw": 21'))
     readable = fleetcount(*arguments)
-    record = released(protocol_samples.sampling_task())
+    record = released(protocol_samples.sampling_window())
     other = replace(record, released_at=record.released_at + 60)
     keys = [protocol_samples.signing_key(position) for position in range(2)]
     release.write_text(record_to_json(other, [sign_record(record, key) for key in keys]))

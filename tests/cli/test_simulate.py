@@ -19,7 +19,7 @@ from fleetcount_simulator.model import Epochs, Faults
 from fleetcount_simulator.scenario.file import read_scenario
 from fleetcount_simulator.scenario.grid import LIST_KEYS
 from fleetcount_simulator.scenario.mechanisms import mechanism_keys, mechanism_kinds
-from fleetcount_simulator.scenario.standing import SERIES_KEYS
+from fleetcount_simulator.scenario.standing import QUESTION_KEYS
 from fleetcount_simulator.study.experiment import CaseSummary
 from fleetcount_simulator.study.making import STANDARD
 from fleetcount_simulator.study.results import TABLES
@@ -325,8 +325,8 @@ def test_the_documentation_names_every_key_and_column(fleetcount: Callable, tmp_
         *mechanism_kinds(),
         *(key for kind in mechanism_kinds() for key in mechanism_keys(kind)),
         *(field.name for field in fields(Faults)),
-        *({field.name for field in fields(Epochs)} - {"series"}),
-        *SERIES_KEYS,
+        *({field.name for field in fields(Epochs)} - {"question"}),
+        *QUESTION_KEYS,
         *(key for keys in LIST_KEYS.values() for key in keys if key != "outage"),
         *ATTACKERS,
         *(key for module in attackers for key in module.KEYS),

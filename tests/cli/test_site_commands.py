@@ -36,7 +36,7 @@ def test_a_site_appears_whole_and_takes_the_place_of_an_older_one(fleetcount: Ca
     assert "2 signed releases" in first.out
     assert "no keys are pinned" in first.out
     assert "pin the keys of trusted.toml" in again.out
-    assert '"keys":null' not in Path("site/series/data/series.js").read_text()
+    assert '"keys":null' not in Path("site/question/data/question.js").read_text()
     assert sorted(one.name for one in Path().iterdir()) == ["got", "site", "trusted.toml"]
 
 
@@ -101,7 +101,9 @@ def test_signatures_that_do_not_hold_end_it_before_a_page(fleetcount: Callable, 
     assert not Path("site").exists()
 
 
-def test_a_record_that_is_missing_from_the_chain_and_mixed_series_are_refused(fleetcount: Callable, got: Path) -> None:
+def test_a_record_that_is_missing_from_the_chain_and_mixed_question_are_refused(
+    fleetcount: Callable, got: Path
+) -> None:
     write_town(Path("other"), 4, 2, (0,))
     shutil.copy("other/00000.json", got / "00003.json")
     mixed = fleetcount("publish", got, "--output", "site")

@@ -7,12 +7,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount.readers import reader_toml
 from fleetcount_protocol.release import record_to_json, sign_record
-from fleetcount_protocol.task.succession import Succession, encode_signed_succession, sign_succession
+from fleetcount_protocol.window.succession import Succession, encode_signed_succession, sign_succession
 
-from tests.support.protocol_samples import record, sampling_task, signing_key
+from tests.support.protocol_samples import record, sampling_window, signing_key
 
-TASK = sampling_task()
-RECORD = record(TASK)
+WINDOW = sampling_window()
+RECORD = record(WINDOW)
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     new = Ed25519PrivateKey.generate()
     succession = Succession(
-        aggregator_id=TASK.aggregators[0].aggregator_id,
-        old_key=TASK.aggregators[0].signing_public_key,
+        aggregator_id=WINDOW.aggregators[0].aggregator_id,
+        old_key=WINDOW.aggregators[0].signing_public_key,
         new_key=new.public_key().public_bytes_raw(),
         not_before=RECORD.released_at,
         not_after=RECORD.released_at + 10,
@@ -36,7 +36,7 @@ def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("analyst.crt", "analyst.key", "ca.crt"):
         (tmp_path / name).write_text("")
         (tmp_path / name).chmod(0o600)
-    text = reader_toml("test", TASK.aggregators).replace("../ca/aggregators.crt", "ca.crt")
+    text = reader_toml("test", WINDOW.aggregators).replace("../ca/aggregators.crt", "ca.crt")
     (tmp_path / "analyst.toml").write_text(text)
     return tmp_path
 
@@ -47,7 +47,7 @@ def test_a_release_says_who_signed_it(fleetcount: Callable, signed: Path) -> Non
 
     assert ran.code == trusted.code == 0, ran.err + trusted.err
     assert "signed by alpha" in ran.out
-    assert "all of them agree; who they are, the task says" in ran.out
+    assert "all of them agree; who they are, the window says" in ran.out
     assert "trusted by analyst.toml" in trusted.out
 
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from fleetcount.question_files import read_question
 from fleetcount.release_report import table_lines
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.noise import GaussianNoise
-from fleetcount_protocol.series.fields import Participants
-from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import Mode
+from fleetcount_protocol.question.fields import Participants
+from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.window import Mode
 
 from tests.cli.test_question_export import Records, raw
 from tests.cli.test_question_files import CREATE, SPEC
-from tests.support.protocol_samples import every_task, record
-from tests.support.series_samples import GAUSSIAN, one_round_series
+from tests.support.protocol_samples import every_window, record
+from tests.support.question_samples import GAUSSIAN, one_round_question
 
 PLAN = ("plan", "--devices", "2000", "--values", "256", "--epsilon", "1", "--mechanism", "direct")
 ZOOMED = SPEC.replace("rows = 9", "rows = 8").replace("[release]", "[release]\nzooms = 3")
@@ -59,7 +59,7 @@ def test_a_plan_of_zooms_that_cannot_be_is_refused(fleetcount: Callable, words: 
     assert said in ran.error_line
 
 
-def test_a_plan_of_a_series_counts_every_zoom_of_every_window(fleetcount: Callable) -> None:
+def test_a_plan_of_a_question_counts_every_zoom_of_every_window(fleetcount: Callable) -> None:
     asked = ("plan", "--devices", "2000", "--values", "16", "--epsilon", "4")
 
     ran = fleetcount(*asked, "--windows", "1", "--zooms", "2")
@@ -67,7 +67,7 @@ def test_a_plan_of_a_series_counts_every_zoom_of_every_window(fleetcount: Callab
     assert ran.code == 0, ran.err
     assert "Counts are of any of 2 zooms in one report; epsilon is of all.\n" in ran.out
     # A window of two zooms needs the noise of two windows; a randomized answer has no zooms.
-    two = SeriesShape(units=(1, 1), days=(2,))
+    two = ScheduleShape(units=(1, 1), days=(2,))
     noise = noise_for_promise(Truth(16), two, Fraction(4), Fraction(1, 10**9))
     way = next(line for line in ran.out.splitlines() if line.startswith("| direct, Gaussian"))
     assert way.split("|")[2].strip() == f"{(2 * noise.draw_variance) ** 0.5:.1f}"
@@ -82,11 +82,11 @@ def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
-def test_the_noise_of_a_series_is_solved_for_all_its_zooms(fleetcount: Callable, deployed: Path) -> None:
+def test_the_noise_of_a_question_is_solved_for_all_its_zooms(fleetcount: Callable, deployed: Path) -> None:
     created = fleetcount(*CREATE)
 
     assert created.code == 0, created.err
-    design = read_question(deployed / "q.question").series.design
+    design = read_question(deployed / "q.question").question.design
     assert (design.zoom_count, design.output_count) == (3, 64 + 16 + 4)
     # A month of one zoom needs a standard deviation of 25.7; three zooms have three times the variance.
     assert isinstance(design.noise, GaussianNoise)
@@ -104,8 +104,8 @@ def test_one_window_takes_zooms_and_plans_noise_for_all_of_them(fleetcount: Call
     created = fleetcount(*CREATE)
 
     assert created.code == 0, created.err
-    series = read_question(deployed / "q.question").series
-    assert (series.release.noise_epsilon, series.release.zooms) == (Fraction(1, 2), 3)
+    question = read_question(deployed / "q.question").question
+    assert (question.release.noise_epsilon, question.release.zooms) == (Fraction(1, 2), 3)
     assert ", counted at 3 zooms in one report" in created.out
 
 
@@ -121,7 +121,7 @@ def test_zooms_that_a_grid_does_not_have_are_refused_by_key(fleetcount: Callable
 
 
 def test_the_table_of_a_release_has_a_row_for_every_square_of_every_zoom() -> None:
-    lines = table_lines(record(every_task()["sampling_zooms"]))
+    lines = table_lines(record(every_window()["sampling_zooms"]))
 
     assert [line.split()[0] for line in lines[1:]] == [
         *(f"{column},{row}" for row in (0, 1) for column in range(4)),
@@ -135,7 +135,7 @@ def export(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2)
     changes = {"domain": grid, "participants": Participants.NOISED, "release": replace(GAUSSIAN, zooms=2)}
-    Records(tmp_path / "got", one_round_series(Mode.DIRECT, **changes)).add((0, 1))
+    Records(tmp_path / "got", one_round_question(Mode.DIRECT, **changes)).add((0, 1))
     return lambda *arguments: fleetcount("question", "export", "--records", "got", *arguments)
 
 
@@ -174,7 +174,7 @@ def test_consistent_counts_stand_beside_the_raw_numbers_and_add_up(export: Calla
     assert rows[8].startswith("window 1, zoom 1, square 0,0/2: ")
 
 
-def test_a_zoom_that_a_series_does_not_have_is_refused(export: Callable) -> None:
+def test_a_zoom_that_a_question_does_not_have_is_refused(export: Callable) -> None:
     refused = export("--zoom", "2", "--readable")
 
     assert refused.code == 2

@@ -1,4 +1,4 @@
-"""A small deployment in memory for the client's tests: authority, aggregators, signed series, devices."""
+"""A small deployment in memory for the client's tests: authority, aggregators, signed questions, devices."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from fleetcount_client.config import DeliverySettings
 from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryAggregator, MemoryTransport
 from fleetcount_client.policy import OwnerPolicy
-from fleetcount_client.reservation import charges_of_series
+from fleetcount_client.reservation import charges_of_question
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.timer import ManualTimer
 from fleetcount_client.transport import Transport
@@ -24,19 +24,19 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
-from fleetcount_protocol.messages import ReleaseAnswer, SeriesOffer
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
-from fleetcount_protocol.series.key_list import KeyList, ListedKey, sign_key_list
-from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
-from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.series.signing import sign_series
-from fleetcount_protocol.task.circuit import context_of, prio3_for
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId
+from fleetcount_protocol.messages import QuestionOffer, ReleaseAnswer
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import Coin, Participants, Schedule
+from fleetcount_protocol.question.key_list import KeyList, ListedKey, sign_key_list
+from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
+from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.vdaf.two_round import join_instalments
+from fleetcount_protocol.window.circuit import context_of, prio3_for
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle, Window
 
 START = 1_800_000_000
 EVERY_FIVE_MINUTES = Schedule(
@@ -56,8 +56,8 @@ class Deployment:
 
     def __post_init__(self) -> None:
         names = [AggregatorId(name) for name in NAMES[: self.aggregators]]
-        self.offers: list[SeriesOffer] = []
-        self.releases: dict[TaskId, ReleaseAnswer] = {}
+        self.offers: list[QuestionOffer] = []
+        self.releases: dict[WindowId, ReleaseAnswer] = {}
         self.signing_keys = {name: Ed25519PrivateKey.generate() for name in names}
         self.sealing_keys = {name: HpkeKeyPair.generate(key_id) for key_id, name in enumerate(names, start=1)}
         self.described = tuple(self._describe(number, name) for number, name in enumerate(names))
@@ -83,7 +83,7 @@ class Deployment:
             clock=self.timer,
         )
 
-    def series(self, **changes: object) -> Series:
+    def question(self, **changes: object) -> Question:
         """Return four windows of 200 s, one every 300 s from START + 600 on, with some fields changed."""
         fields: dict[str, object] = {
             "name": "which brand, again and again",
@@ -103,9 +103,9 @@ class Deployment:
             "aggregators": tuple(replace(one, hpke_keys=()) for one in self.described),
             "verify_seed_digest": Digest(hashlib.sha256(bytes(32)).digest()),
         }
-        return Series(**(fields | changes))  # type: ignore[arg-type]
+        return Question(**(fields | changes))  # type: ignore[arg-type]
 
-    def once(self, opens: int = START + 100, **changes: object) -> Series:
+    def once(self, opens: int = START + 100, **changes: object) -> Question:
         """Return one window of 200 s, or of `round_one_s` + `round_two_s`, with some fields changed."""
         round_one_s, round_two_s = int(changes.pop("round_one_s", 100)), int(changes.pop("round_two_s", 100))  # type: ignore[call-overload]
         two_rounds = changes.get("mode", Mode.SAMPLING) is Mode.SAMPLING
@@ -119,32 +119,34 @@ class Deployment:
             expiry_s=700,
         )
         release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(3, 2), level=Fraction(19, 20))
-        return self.series(**{"name": "which brand", "schedule": schedule, "release": release} | changes)
+        return self.question(**{"name": "which brand", "schedule": schedule, "release": release} | changes)
 
-    def task(self, **changes: object) -> Task:
-        """Return the task of one window (`once`)."""
-        return window_task(self.once(**changes), 0)
+    def window(self, **changes: object) -> Window:
+        """Return one window (`once`)."""
+        return window_at(self.once(**changes), 0)
 
-    def ask(self, opens: int = START + 100, **changes: object) -> Task:
-        """Offer one window (`once`) besides what is on offer, and return its task."""
-        series = self.once(opens, **changes)
-        self.offers.append(self.offer(series))
-        return window_task(series, 0)
+    def ask(self, opens: int = START + 100, **changes: object) -> Window:
+        """Offer one window (`once`) besides what is on offer, and return its window."""
+        question = self.once(opens, **changes)
+        self.offers.append(self.offer(question))
+        return window_at(question, 0)
 
-    def tasks(self) -> dict[bytes, Task]:
-        """Return the tasks of all windows of what is on offer, by id."""
-        asked = [one.signed.series for one in self.offers]
-        tasks = [window_task(series, index) for series in asked for index in range(series.schedule.windows)]
-        return {task.task_id: task for task in tasks}
+    def windows(self) -> dict[bytes, Window]:
+        """Return the windows of what is on offer, by id."""
+        asked = [one.signed.question for one in self.offers]
+        windows = [window_at(question, index) for question in asked for index in range(question.schedule.windows)]
+        return {window.window_id: window for window in windows}
 
-    def offer(self, series: Series, *orders: SeriesOrder, lists: Mapping[str, KeyList] | None = None) -> SeriesOffer:
-        """Return the series signed by all, with a key list of each and these orders."""
-        names = [one.aggregator_id for one in series.aggregators]
-        signatures = tuple(sign_series(series, self.signing_keys[name]) for name in names)
+    def offer(
+        self, question: Question, *orders: QuestionOrder, lists: Mapping[str, KeyList] | None = None
+    ) -> QuestionOffer:
+        """Return the question signed by all, with a key list of each and these orders."""
+        names = [one.aggregator_id for one in question.aggregators]
+        signatures = tuple(sign_question(question, self.signing_keys[name]) for name in names)
         listed = [(lists or {}).get(name) or self.key_list(name) for name in names]
         given = sorted(orders, key=lambda one: (one.aggregator_id, one.number))
-        return SeriesOffer(
-            signed=SignedSeries(series=series, signatures=signatures),
+        return QuestionOffer(
+            signed=SignedQuestion(question=question, signatures=signatures),
             key_lists=tuple(sign_key_list(one, self.signing_keys[one.aggregator_id]) for one in listed),
             orders=tuple(sign_order(one, self.signing_keys[one.aggregator_id]) for one in given),
         )
@@ -159,10 +161,10 @@ class Deployment:
             keys=(ListedKey(key=key, not_before=not_before, not_after=not_after),),
         )
 
-    def order(self, series: Series, number: int, action: OrderAction, window: int, by: int = 0) -> SeriesOrder:
+    def order(self, question: Question, number: int, action: OrderAction, window: int, by: int = 0) -> QuestionOrder:
         """Return an order of the aggregator at position `by`, the leader by default."""
-        return SeriesOrder(
-            series_id=series.series_id,
+        return QuestionOrder(
+            question_id=question.question_id,
             number=number,
             action=action,
             aggregator_id=self.described[by].aggregator_id,
@@ -183,8 +185,8 @@ class Deployment:
             ],
         )
 
-    def transport(self, *offers: SeriesOffer) -> MemoryTransport:
-        """Return a transport to all intakes, which offers these series and those of `offers` at the time."""
+    def transport(self, *offers: QuestionOffer) -> MemoryTransport:
+        """Return a transport to all intakes, which offers these questions and those of `offers` at the time."""
         return MemoryTransport(self.intakes, lambda: (*offers, *self.offers), self.releases)
 
     def identity(self) -> DeviceIdentity:
@@ -217,59 +219,59 @@ class Deployment:
             **options,
         )
 
-    def report_ids(self, task: Task, round_number: int) -> set[ReportId]:
+    def report_ids(self, window: Window, round_number: int) -> set[ReportId]:
         """Return the reports complete at every aggregator for a round."""
         held = [
-            {name[1] for name in intake.instalments if name[0] == task.task_id and name[2] == round_number}
+            {name[1] for name in intake.instalments if name[0] == window.window_id and name[2] == round_number}
             for intake in self.intakes.values()
         ]
         return set.intersection(*held)
 
-    def decoded(self, task: Task, report_id: ReportId) -> list[int]:
+    def decoded(self, window: Window, report_id: ReportId) -> list[int]:
         """Return the measurement a report's shares add up to, field element by field element: the oracle."""
-        prio3 = prio3_for(task)
+        prio3 = prio3_for(window)
         length = prio3.circuit.measurement_length
         totals = [0] * length
-        for position in range(len(task.aggregators)):
-            share = self.input_share(task, report_id, position)
+        for position in range(len(window.aggregators)):
+            share = self.input_share(window, report_id, position)
             if position == 0:
                 words = prio3.field.decode_vector(share[: 8 * length], length)
             else:
-                words = prio3.helper_measurement_share(context_of(task), position, share[:32])
+                words = prio3.helper_measurement_share(context_of(window), position, share[:32])
             totals = [(total + word) % prio3.field.modulus for total, word in zip(totals, words, strict=True)]
         return totals
 
-    def input_share(self, task: Task, report_id: ReportId, position: int) -> bytes:
+    def input_share(self, window: Window, report_id: ReportId, position: int) -> bytes:
         """Return the whole input share one aggregator received."""
-        parts = self.intakes[task.aggregators[position].aggregator_id].parts
-        whole = parts.get((task.task_id, report_id, 0))
+        parts = self.intakes[window.aggregators[position].aggregator_id].parts
+        whole = parts.get((window.window_id, report_id, 0))
         if whole is not None:
             return whole
-        first, second = parts[task.task_id, report_id, 1], parts[task.task_id, report_id, 2]
-        return join_instalments(prio3_for(task), position, first, second)
+        first, second = parts[window.window_id, report_id, 1], parts[window.window_id, report_id, 2]
+        return join_instalments(prio3_for(window), position, first, second)
 
-    def verifies(self, task: Task, report_id: ReportId) -> list[int]:
+    def verifies(self, window: Window, report_id: ReportId) -> list[int]:
         """Return the sum of the output shares of a report whose proof holds at every aggregator."""
-        prio3, context, key = prio3_for(task), context_of(task), bytes(32)
-        round_number = 2 if task.mode is Mode.SAMPLING and task.upload_style is UploadStyle.TWO_INSTALMENTS else 0
-        name = (task.task_id, report_id, round_number)
-        public_share = self.intakes[task.leader.aggregator_id].instalments[name].public_share
+        prio3, context, key = prio3_for(window), context_of(window), bytes(32)
+        round_number = 2 if window.mode is Mode.SAMPLING and window.upload_style is UploadStyle.TWO_INSTALMENTS else 0
+        name = (window.window_id, report_id, round_number)
+        public_share = self.intakes[window.leader.aggregator_id].instalments[name].public_share
         inits = [
-            prio3.verify_init(key, context, j, report_id, public_share, self.input_share(task, report_id, j))
-            for j in range(len(task.aggregators))
+            prio3.verify_init(key, context, j, report_id, public_share, self.input_share(window, report_id, j))
+            for j in range(len(window.aggregators))
         ]
         message = prio3.combine_verifier_shares(context, [share for _, share in inits])
         return prio3.aggregate([prio3.verify_next(context, state, message) for state, _ in inits])
 
 
-def charge_of(series: Series, policy: OwnerPolicy) -> Charge:
-    """Return what the one window of a series costs."""
-    [charge] = charges_of_series(series, policy, 0, 0)
+def charge_of(question: Question, policy: OwnerPolicy) -> Charge:
+    """Return what the one window of a question costs."""
+    [charge] = charges_of_question(question, policy, 0, 0)
     return charge
 
 
 def open_policy(**changes: object) -> OwnerPolicy:
-    """Return a policy that allows the test tasks at once."""
+    """Return a policy that allows the test windows at once."""
     fields: dict[str, object] = {
         "signals": frozenset({SIGNAL}),
         "largest_epsilon": Fraction(3),

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_client.grpc_transport import TlsFiles
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
 from fleetcount_protocol.channel.session import DeviceIdentity
-from fleetcount_protocol.messages import SeriesList
+from fleetcount_protocol.messages import QuestionList
 from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,
     RELEASE_QUERY,
@@ -24,14 +24,14 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUESTS,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, UploadAnswer
-from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY, SERIES_OFFER
+from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY, QUESTION_OFFER
 from fleetcount_protocol.wire.topics import (
     TopicKind,
     parse_topic,
+    question_topic,
     receipt_topic,
     release_topic,
     report_filters,
-    series_topic,
     session_filters,
     session_reply_topic,
 )
@@ -64,23 +64,23 @@ class GrpcShell:
         self.name = name
         self.calls = 0
         self.listed = 1
-        """How many series one list has: several lists are asked for."""
+        """How many questions one list has: several lists are asked for."""
 
-    async def list_series(self, request: bytes, context: Any) -> bytes:
-        query = SERIES_LIST_QUERY.decode(request)
+    async def list_questions(self, request: bytes, context: Any) -> bytes:
+        query = QUESTION_LIST_QUERY.decode(request)
         assert (query.aggregator_id, query.deployment) == (self.name, "test")
-        offers = {one.signed.series.series_id: one for one in self.world.offers}
-        above = [series_id for series_id in sorted(offers) if query.after is None or series_id > query.after]
-        listed = tuple(offers[series_id] for series_id in above[: self.listed])
-        return SERIES_LIST.encode(SeriesList(offers=listed, more=len(above) > self.listed))
+        offers = {one.signed.question.question_id: one for one in self.world.offers}
+        above = [question_id for question_id in sorted(offers) if query.after is None or question_id > query.after]
+        listed = tuple(offers[question_id] for question_id in above[: self.listed])
+        return QUESTION_LIST.encode(QuestionList(offers=listed, more=len(above) > self.listed))
 
     async def release(self, request: bytes, context: Any) -> bytes:
         query = RELEASE_QUERY.decode(request)
-        task_id = query.task_id
+        window_id = query.window_id
         assert query.aggregator_id == self.name
-        if task_id not in self.world.releases:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown task")
-        return RELEASE_ANSWER.encode(self.world.releases[task_id])
+        if window_id not in self.world.releases:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown window")
+        return RELEASE_ANSWER.encode(self.world.releases[window_id])
 
     async def open_sessions(self, request: bytes, context: Any) -> bytes:
         intake = self.world.intakes[self.name]  # type: ignore[index]
@@ -92,12 +92,12 @@ class GrpcShell:
             self.calls += 1
             upload = UPLOAD.decode(batch)
             assert upload.aggregator_id == self.name
-            replies = [intake.take(self.world.tasks()[one.task_id], one) for one in upload.instalments()]
+            replies = [intake.take(self.world.windows()[one.window_id], one) for one in upload.instalments()]
             yield UPLOAD_ANSWER.encode(UploadAnswer.of(replies))
 
     def handlers(self) -> grpc.GenericRpcHandler:
         methods: dict[str, Any] = {
-            "ListSeries": grpc.unary_unary_rpc_method_handler(self.list_series),
+            "ListQuestions": grpc.unary_unary_rpc_method_handler(self.list_questions),
             "GetRelease": grpc.unary_unary_rpc_method_handler(self.release),
             "OpenSessions": grpc.unary_unary_rpc_method_handler(self.open_sessions),
             "Upload": grpc.stream_stream_rpc_method_handler(self.upload),
@@ -166,16 +166,16 @@ async def mqtt_aggregators(world: Deployment, port: int) -> AsyncIterator[None]:
 
 async def _serve_mqtt(world: Deployment, port: int, ready: asyncio.Event) -> None:
     async with aiomqtt.Client("127.0.0.1", port, identifier="aggregators") as client:
-        for task in world.tasks().values():
-            for one in task.aggregators:
-                for topic in report_filters("test", one.aggregator_id, task.task_id):
+        for window in world.windows().values():
+            for one in window.aggregators:
+                for topic in report_filters("test", one.aggregator_id, window.window_id):
                     await client.subscribe(topic, qos=1)
         for offer in world.offers:
             for described in world.described:
-                topic = series_topic("test", described.aggregator_id, offer.signed.series.series_id)
-                await client.publish(topic, SERIES_OFFER.encode(offer), qos=1, retain=True)
-        for task_id, answer in world.releases.items():
-            topic = release_topic("test", world.described[0].aggregator_id, task_id)
+                topic = question_topic("test", described.aggregator_id, offer.signed.question.question_id)
+                await client.publish(topic, QUESTION_OFFER.encode(offer), qos=1, retain=True)
+        for window_id, answer in world.releases.items():
+            topic = release_topic("test", world.described[0].aggregator_id, window_id)
             await client.publish(topic, RELEASE_ANSWER.encode(answer), qos=1, retain=True)
         for name in world.intakes:
             for topic in session_filters("test", name):
@@ -194,7 +194,7 @@ def _answer(world: Deployment, topic: str, payload: bytes) -> tuple[str, bytes]:
         request = SESSION_REQUEST.decode(payload)
         return session_reply_topic(*address, request.session_id), SESSION_REPLY.encode(intake.open_session(request))
     instalment = UPLOAD.decode(payload).only_one
-    reply = intake.take(world.tasks()[asked.subject], instalment)
+    reply = intake.take(world.windows()[asked.subject], instalment)
     return receipt_topic(*address, instalment.session_id), UPLOAD_ANSWER.encode(UploadAnswer.of([reply]))
 
 

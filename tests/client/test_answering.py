@@ -18,11 +18,11 @@ from fleetcount_client.answering import (
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, ReportId
-from fleetcount_protocol.task.circuit import context_of, prio3_for
-from fleetcount_protocol.task.domain import Bins, Categories
-from fleetcount_protocol.task.task import Mode, Task
+from fleetcount_protocol.window.circuit import context_of, prio3_for
+from fleetcount_protocol.window.domain import Bins, Categories
+from fleetcount_protocol.window.window import Mode, Window
 
 from tests.client.deployment import Deployment
 from tests.support.protocol_samples import session_secret
@@ -32,17 +32,17 @@ DEVICE = Digest(bytes(32))
 WORLD = Deployment()
 
 
-def one_round(**changes: object) -> Task:
-    return WORLD.task(**changes)
+def one_round(**changes: object) -> Window:
+    return WORLD.window(**changes)
 
 
-def sums(task: Task, parts: tuple[bytes, ...]) -> list[int]:
+def sums(window: Window, parts: tuple[bytes, ...]) -> list[int]:
     """Return what the measurement shares of a whole report add up to."""
-    prio3 = prio3_for(task)
+    prio3 = prio3_for(window)
     length = prio3.circuit.measurement_length
     total = prio3.field.decode_vector(parts[0][: 8 * length], length)
     for position, part in enumerate(parts[1:], start=1):
-        words = prio3.helper_measurement_share(context_of(task), position, part[:32])
+        words = prio3.helper_measurement_share(context_of(window), position, part[:32])
         total = [(a + b) % prio3.field.modulus for a, b in zip(total, words, strict=True)]
     return total
 
@@ -50,10 +50,10 @@ def sums(task: Task, parts: tuple[bytes, ...]) -> list[int]:
 @pytest.mark.parametrize("aggregators", [2, 5])
 def test_the_state_between_the_rounds_is_small_and_comes_back_exactly(aggregators: int) -> None:
     world = Deployment(aggregators)
-    task = world.task()
-    keys = tuple(session_secret(f"{n}").task_key for n in range(aggregators))
+    window = world.window()
+    keys = tuple(session_secret(f"{n}").window_key for n in range(aggregators))
 
-    secret = draw_two_round(task, 2, keys, SeededRandom(1), device=DEVICE)
+    secret = draw_two_round(window, 2, keys, SeededRandom(1), device=DEVICE)
 
     assert len(secret.encode()) == 54 + 50 * aggregators <= MAX_SECRET_BYTES
     assert TwoRoundSecret.decode(secret.encode()) == secret
@@ -66,7 +66,7 @@ def test_the_largest_positions_fit_the_state() -> None:
 
 
 def test_a_damaged_state_is_refused_at_every_length() -> None:
-    secret = draw_two_round(WORLD.task(), 2, (session_secret().task_key,), SeededRandom(1), device=DEVICE).encode()
+    secret = draw_two_round(WORLD.window(), 2, (session_secret().window_key,), SeededRandom(1), device=DEVICE).encode()
 
     for stored in [secret[:n] for n in range(len(secret))] + [secret + b"\0", b"\1" + secret[1:]]:
         with pytest.raises(DecodeError):
@@ -74,12 +74,12 @@ def test_a_damaged_state_is_refused_at_every_length() -> None:
 
 
 def test_the_same_state_gives_the_same_bytes_and_both_rounds_join_to_the_envelope() -> None:
-    task = WORLD.task()
-    secret = draw_two_round(task, 2, (), SeededRandom(2), device=DEVICE)
+    window = WORLD.window()
+    secret = draw_two_round(window, 2, (), SeededRandom(2), device=DEVICE)
 
-    first, again = round_one_parts(task, secret), round_one_parts(task, TwoRoundSecret.decode(secret.encode()))
-    second = round_two_parts(task, secret)
-    whole = envelope_parts(task, secret)
+    first, again = round_one_parts(window, secret), round_one_parts(window, TwoRoundSecret.decode(secret.encode()))
+    second = round_two_parts(window, secret)
+    whole = envelope_parts(window, secret)
 
     assert first == again
     assert tuple(a + b for a, b in zip(first.parts, second.parts, strict=True)) == whole.parts
@@ -87,23 +87,23 @@ def test_the_same_state_gives_the_same_bytes_and_both_rounds_join_to_the_envelop
 
 
 def test_messages_have_one_size_whatever_the_truth_and_the_coins() -> None:
-    task = WORLD.task()
+    window = WORLD.window()
     sizes = set()
 
     for seed in range(60):
-        secret = draw_two_round(task, seed % 4, (), SeededRandom(seed), device=DEVICE)
-        first, second = round_one_parts(task, secret), round_two_parts(task, secret)
+        secret = draw_two_round(window, seed % 4, (), SeededRandom(seed), device=DEVICE)
+        first, second = round_one_parts(window, secret), round_two_parts(window, secret)
         sizes.add((*map(len, first.parts), *map(len, second.parts), len(second.public_share), len(secret.encode())))
 
     assert len(sizes) == 1
 
 
 def faces(die: SamplingDie, truth: int, draws: int) -> Counter[tuple[int, int]]:
-    task = WORLD.task(mechanism=die)
+    window = WORLD.window(mechanism=die)
     source = SeededRandom(7)
     counted: Counter[tuple[int, int]] = Counter()
     for _ in range(draws):
-        secret = draw_two_round(task, truth, (), source, device=DEVICE)
+        secret = draw_two_round(window, truth, (), source, device=DEVICE)
         counted[secret.round_one, secret.round_two] += 1
     return counted
 
@@ -137,12 +137,12 @@ def test_the_pairs_follow_the_die_and_another_die_is_told_apart() -> None:
 
 
 def test_a_response_is_one_hot_at_the_randomized_value() -> None:
-    task = one_round(mode=Mode.RESPONSE, mechanism=KaryResponse(keep=Fraction(9, 10), values=3))
+    window = one_round(mode=Mode.RESPONSE, mechanism=KaryResponse(keep=Fraction(9, 10), values=3))
     seen = Counter()
 
     for seed in range(300):
-        parts = one_round_parts(task, 2, SeededRandom(seed), device=DEVICE)
-        words = sums(task, parts.parts)
+        parts = one_round_parts(window, 2, SeededRandom(seed), device=DEVICE)
+        words = sums(window, parts.parts)
         assert sorted(words) == [0, 0, 0, 1]
         seen[words.index(1)] += 1
 
@@ -151,22 +151,22 @@ def test_a_response_is_one_hot_at_the_randomized_value() -> None:
 
 
 def test_a_yes_always_answers_yes_under_mangat() -> None:
-    task = one_round(mode=Mode.RESPONSE, domain=Categories(names=("yes",)), mechanism=Mangat(flip=Fraction(1, 3)))
+    window = one_round(mode=Mode.RESPONSE, domain=Categories(names=("yes",)), mechanism=Mangat(flip=Fraction(1, 3)))
 
     answers = {
-        tuple(sums(task, one_round_parts(task, 1, SeededRandom(seed), device=DEVICE).parts)) for seed in range(40)
+        tuple(sums(window, one_round_parts(window, 1, SeededRandom(seed), device=DEVICE).parts)) for seed in range(40)
     }
 
     assert answers == {(0, 1)}
 
 
 def test_vector_mangat_never_clears_a_true_bit_and_always_says_that_it_takes_part() -> None:
-    task = one_round(mode=Mode.RESPONSE, mechanism=MangatVector(flip=Fraction(1, 3), values=3))
-    truth = truth_of(task, frozenset({"A", "C"}))
+    window = one_round(mode=Mode.RESPONSE, mechanism=MangatVector(flip=Fraction(1, 3), values=3))
+    truth = truth_of(window, frozenset({"A", "C"}))
     flips = 0
 
     for seed in range(60):
-        words = sums(task, one_round_parts(task, truth, SeededRandom(seed), device=DEVICE).parts)
+        words = sums(window, one_round_parts(window, truth, SeededRandom(seed), device=DEVICE).parts)
         assert (words[0], words[1], words[3]) == (1, 1, 1)
         flips += words[2]
 
@@ -175,15 +175,15 @@ def test_vector_mangat_never_clears_a_true_bit_and_always_says_that_it_takes_par
 
 
 def test_direct_mode_shares_the_truth_itself() -> None:
-    task = one_round(mode=Mode.DIRECT, mechanism=None)
+    window = one_round(mode=Mode.DIRECT, mechanism=None)
 
-    assert sums(task, one_round_parts(task, 3, SeededRandom(1), device=DEVICE).parts) == [0, 0, 0, 1]
+    assert sums(window, one_round_parts(window, 3, SeededRandom(1), device=DEVICE).parts) == [0, 0, 0, 1]
 
 
-def test_a_two_round_task_is_not_answered_in_one_and_the_reverse() -> None:
-    with pytest.raises(TaskError):
-        one_round_parts(WORLD.task(), 1, SeededRandom(1), device=DEVICE)
-    with pytest.raises(TaskError):
+def test_a_two_round_window_is_not_answered_in_one_and_the_reverse() -> None:
+    with pytest.raises(QuestionError):
+        one_round_parts(WORLD.window(), 1, SeededRandom(1), device=DEVICE)
+    with pytest.raises(QuestionError):
         draw_two_round(one_round(mode=Mode.DIRECT, mechanism=None), 1, (), SeededRandom(1), device=DEVICE)
 
 
@@ -201,11 +201,11 @@ def test_a_two_round_task_is_not_answered_in_one_and_the_reverse() -> None:
     ],
 )
 def test_a_reading_becomes_a_position_or_none_of_them(reading: object, expected: int) -> None:
-    assert truth_of(WORLD.task(), reading) == expected  # type: ignore[arg-type]
+    assert truth_of(WORLD.window(), reading) == expected  # type: ignore[arg-type]
 
 
 def test_a_number_becomes_its_bin() -> None:
     bins = Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h")
-    task = WORLD.task(domain=bins, mechanism=SamplingDie.uniform(Fraction(1, 4), 2))
+    window = WORLD.window(domain=bins, mechanism=SamplingDie.uniform(Fraction(1, 4), 2))
 
-    assert [truth_of(task, speed) for speed in (-1.0, 0.0, 49.9, 50, math.inf, math.nan)] == [0, 1, 1, 2, 0, 0]
+    assert [truth_of(window, speed) for speed in (-1.0, 0.0, 49.9, 50, math.inf, math.nan)] == [0, 1, 1, 2, 0, 0]

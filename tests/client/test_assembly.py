@@ -82,7 +82,7 @@ async def test_a_key_that_comes_after_its_certificate_is_refused_at_the_start_on
     save_certificates(tmp_path / "device.crt", [next_one.certificate])
 
     with pytest.raises(Unreachable, match=r"device\.key"):
-        await transport.list_series()
+        await transport.list_questions()
     with pytest.raises(ConfigError, match=r"device\.key"):
         transport_of(load_settings(tmp_path / "device.toml"))
 

@@ -9,7 +9,7 @@ from fleetcount_client.contact import LISTS, SILENT_AFTER_S, Contacts
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.timer import ManualTimer
 from fleetcount_client.transport import Unreachable
-from fleetcount_protocol.messages import SeriesOffer
+from fleetcount_protocol.messages import QuestionOffer
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 
@@ -17,13 +17,13 @@ from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 class Cut(MemoryTransport):
     """Nobody answers."""
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
         raise Unreachable("broker b:1883: refused: nothing listens there")
 
 
 async def test_a_device_says_whom_it_reached_and_what_it_does_next(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.ask(name="speeds")
+    window = world.ask(name="speeds")
     device = world.device(tmp_path / "device.db", world.transport())
     before = device.status()
     seen = []
@@ -35,11 +35,11 @@ async def test_a_device_says_whom_it_reached_and_what_it_does_next(tmp_path: Pat
     await device.answer({SIGNAL: read})
     after = device.status()
 
-    assert (before.why_silent, before.contacts, before.next_task) == ("nobody has been asked yet", (), "")
-    assert [(one.next_task, one.next_at, one.why_silent) for one in seen] == [("speeds", seen[0].now, "")]
-    assert {one.party for one in after.contacts} == {LISTS, *(one.aggregator_id for one in task.aggregators)}
+    assert (before.why_silent, before.contacts, before.next_window) == ("nobody has been asked yet", (), "")
+    assert [(one.next_window, one.next_at, one.why_silent) for one in seen] == [("speeds", seen[0].now, "")]
+    assert {one.party for one in after.contacts} == {LISTS, *(one.aggregator_id for one in window.aggregators)}
     assert all(one.last_heard is not None and not one.trouble for one in after.contacts)
-    assert (after.next_task, after.silent_since, after.why_silent) == ("", None, "nothing is on offer")
+    assert (after.next_window, after.silent_since, after.why_silent) == ("", None, "nothing is on offer")
     assert "'B'" not in repr(seen)
 
 
@@ -62,22 +62,22 @@ async def test_silence_has_its_reason(tmp_path: Path) -> None:
     assert cut.status().silent_since is not None
     assert cut.spool.age(START + 10**6, None).created_at == START + 10**6, "to look began the ledger"
     assert "ledger" in waiting.status().why_silent
-    assert "speeds was refused: the task asks for" in refusing.status().why_silent
+    assert "speeds was refused: the window asks for" in refusing.status().why_silent
     assert restarted.status().why_silent == refusing.status().why_silent
 
 
 async def test_a_waiting_window_is_named_with_its_time(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.ask(name="speeds")
+    window = world.ask(name="speeds")
     device = world.device(tmp_path / "device.db", world.transport())
     answering = asyncio.create_task(device.answer())
-    while not device.status().next_task:
+    while not device.status().next_window:
         await asyncio.sleep(0)
     status = device.status()
     answering.cancel()
     await asyncio.wait([answering])
 
-    assert (status.next_task, status.next_at) == ("speeds", task.round_one_opens)
+    assert (status.next_window, status.next_at) == ("speeds", window.round_one_opens)
 
 
 def test_nobody_answering_is_logged_once_and_so_is_the_return(caplog: pytest.LogCaptureFixture) -> None:

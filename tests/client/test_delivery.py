@@ -18,9 +18,9 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.limits import MAX_KEY_NUMBER
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Aggregator, Task, UploadStyle
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.window import Aggregator, UploadStyle, Window
 from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
@@ -47,22 +47,22 @@ class Meddler(MemoryTransport):
             await asyncio.sleep(0)
         return await super().open_sessions(aggregator, requests)
 
-    async def upload(self, task: Task, position: int, instalments: Sequence[Instalment]) -> Answers:
+    async def upload(self, window: Window, position: int, instalments: Sequence[Instalment]) -> Answers:
         for instalment in instalments:
             self.sent.append((position, instalment.round, bytes(instalment.digest)))
             self.before(position, instalment)
-        return self.after(position, await super().upload(task, position, instalments))
+        return self.after(position, await super().upload(window, position, instalments))
 
     def distinct(self) -> int:
         """Return how many different byte strings were ever sent."""
         return len(set(self.sent))
 
 
-def make(tmp_path: Path, **changes: object) -> tuple[Deployment, Task, Meddler, Device]:
+def make(tmp_path: Path, **changes: object) -> tuple[Deployment, Window, Meddler, Device]:
     world = Deployment()
-    task = world.ask(**changes)
+    window = world.ask(**changes)
     transport = Meddler(world)
-    return world, task, transport, world.device(tmp_path / "device.db", transport)
+    return world, window, transport, world.device(tmp_path / "device.db", transport)
 
 
 async def only(device: Device) -> Outcome:
@@ -71,7 +71,7 @@ async def only(device: Device) -> Outcome:
 
 
 async def test_lost_answers_are_asked_for_again_with_the_same_bytes(tmp_path: Path) -> None:
-    world, task, transport, device = make(tmp_path)
+    world, window, transport, device = make(tmp_path)
     lost = iter([True, True, False, True, False, True] + [False] * 100)
 
     def lose(position: int, answers: Answers) -> Answers:
@@ -85,10 +85,10 @@ async def test_lost_answers_are_asked_for_again_with_the_same_bytes(tmp_path: Pa
 
     assert outcome.kind is OutcomeKind.DELIVERED
     assert len(transport.sent) > transport.distinct() == 4
-    assert len(world.report_ids(task, 2)) == 1
+    assert len(world.report_ids(window, 2)) == 1
 
 
-@pytest.mark.parametrize("reason", [RejectReason.BUSY, RejectReason.TOO_EARLY, RejectReason.UNKNOWN_TASK])
+@pytest.mark.parametrize("reason", [RejectReason.BUSY, RejectReason.TOO_EARLY, RejectReason.UNKNOWN_WINDOW])
 async def test_a_passing_refusal_is_outwaited(tmp_path: Path, reason: RejectReason) -> None:
     _, _, transport, device = make(tmp_path)
     left = iter([True] * 3 + [False] * 100)
@@ -97,7 +97,7 @@ async def test_a_passing_refusal_is_outwaited(tmp_path: Path, reason: RejectReas
         (answer,) = answers
         if not next(left):
             return answers
-        named = {"task_id": answer.task_id, "report_id": answer.report_id, "round": answer.round}
+        named = {"window_id": answer.window_id, "report_id": answer.report_id, "round": answer.round}
         return (Refusal(session_id=answer.session_id, reason=reason, **named),)  # type: ignore[arg-type]
 
     transport.after = refuse
@@ -129,7 +129,7 @@ async def test_an_answer_whose_session_an_aggregator_has_lost_ends_and_the_sessi
 
 
 async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_the_session(tmp_path: Path) -> None:
-    """It keeps 64 keys below those of ended tasks, and a task may end while an answer to it is on its way."""
+    """It keeps 64 keys below those of ended windows, and a window may end while an answer to it is on its way."""
     world = Deployment()
     lacks, _ = world.ask(name="lacks"), world.ask(name="other", round_one_s=300, round_two_s=200)
     later = world.once(START + 700, name="later", round_one_s=300, round_two_s=200)
@@ -138,15 +138,15 @@ async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_
 
     def refuse(position: int, answers: Answers) -> Answers:
         (answer,) = answers
-        if (answer.task_id, answer.round, position) != (lacks.task_id, 2, 1):
+        if (answer.window_id, answer.round, position) != (lacks.window_id, 2, 1):
             return answers
-        named = {"task_id": answer.task_id, "report_id": answer.report_id, "round": answer.round}
+        named = {"window_id": answer.window_id, "report_id": answer.report_id, "round": answer.round}
         return (Refusal(session_id=answer.session_id, reason=RejectReason.UNKNOWN_SESSION, **named),)  # type: ignore[arg-type]
 
     transport.after = refuse
 
     outcomes = await device.answer()
-    outcomes += await device.answer_series(world.offer(later))
+    outcomes += await device.answer_question(world.offer(later))
 
     assert {one.name: one.kind for one in outcomes} == {
         "lacks": OutcomeKind.REJECTED,
@@ -160,22 +160,22 @@ async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_
 async def test_an_answer_that_begins_after_its_session_was_found_lost_opens_another(tmp_path: Path) -> None:
     world = Deployment()
     loses, waits = (world.once(name=name) for name in ("loses", "waits"))
-    losing, waiting = (window_task(series, 0) for series in (loses, waits))
+    losing, waiting = (window_at(question, 0) for question in (loses, waits))
     transport = Meddler(world)
     device = world.device(tmp_path / "device.db", transport, settings=DeliverySettings(spread=Fraction(1, 10**9)))
 
     def forget(position: int, instalment: Instalment) -> None:
-        if instalment.task_id == losing.task_id:
+        if instalment.window_id == losing.window_id:
             world.intakes[world.described[position].aggregator_id].forget_sessions()
 
     async def read() -> str:
-        while (report := device.spool.report(losing.task_id)) is None or not report.phase.final:
+        while (report := device.spool.report(losing.window_id)) is None or not report.phase.final:
             await asyncio.sleep(0)
         return "B"
 
     transport.before = forget
-    lost = asyncio.create_task(device.answer_series(world.offer(loses)))
-    [outcome] = await device.answer_series(world.offer(waits), {SIGNAL: read})
+    lost = asyncio.create_task(device.answer_question(world.offer(loses)))
+    [outcome] = await device.answer_question(world.offer(waits), {SIGNAL: read})
 
     assert (await lost)[0].reason == "unknown_session"
     assert outcome.kind is OutcomeKind.DELIVERED, outcome
@@ -183,24 +183,24 @@ async def test_an_answer_that_begins_after_its_session_was_found_lost_opens_anot
 
 
 async def test_a_final_refusal_ends_the_report_and_erases_it(tmp_path: Path) -> None:
-    _, task, transport, device = make(tmp_path)
+    _, window, transport, device = make(tmp_path)
 
     def refuse(position: int, answers: Answers) -> Answers:
         (answer,) = answers
         if position == 0:
             return answers
-        named = {"task_id": answer.task_id, "report_id": answer.report_id, "round": answer.round}
+        named = {"window_id": answer.window_id, "report_id": answer.report_id, "round": answer.round}
         return (Refusal(session_id=answer.session_id, reason=RejectReason.BAD_SEAL, **named),)  # type: ignore[arg-type]
 
     transport.after = refuse
 
     outcome = await only(device)
-    report = device.spool.report(task.task_id)
+    report = device.spool.report(window.window_id)
 
     assert (outcome.kind, outcome.reason) == (OutcomeKind.REJECTED, "bad_seal")
     assert len(transport.sent) == 2
     assert report is not None
-    assert (report.phase, report.secret, device.spool.outbox(task.task_id, 1)) == (Phase.REJECTED, b"", ())
+    assert (report.phase, report.secret, device.spool.outbox(window.window_id, 1)) == (Phase.REJECTED, b"", ())
     assert len(device.spool.charges()) == 1
 
 
@@ -214,7 +214,7 @@ async def test_a_forged_receipt_counts_for_nothing(tmp_path: Path) -> None:
             return answers
         return (
             Receipt(
-                task_id=answer.task_id,
+                window_id=answer.window_id,
                 report_id=answer.report_id,
                 round=answer.round,
                 session_id=answer.session_id,
@@ -284,7 +284,7 @@ async def test_a_device_that_first_hears_of_a_question_too_late_sends_nothing(tm
     world, _, transport, device = make(tmp_path)
     world.timer.advance(200)
 
-    [outcome] = await device.answer_series(world.offers[0])
+    [outcome] = await device.answer_question(world.offers[0])
 
     assert (outcome.kind, transport.sent, device.spool.charges()) == (OutcomeKind.MISSED, [], ())
     assert await device.answer() == ()
@@ -294,7 +294,7 @@ async def test_a_device_that_first_hears_of_a_question_too_late_sends_nothing(tm
 async def test_a_report_without_a_receipt_for_round_one_still_sends_round_two_and_is_not_told_as_delivered(
     tmp_path: Path, restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, task, transport, device = make(tmp_path)
+    world, window, transport, device = make(tmp_path)
 
     def lose(position: int, instalment: Instalment) -> None:
         if (position, instalment.round) == (1, 1):
@@ -306,12 +306,12 @@ async def test_a_report_without_a_receipt_for_round_one_still_sends_round_two_an
         device = world.device(tmp_path / "device.db", transport)
 
     outcome = await only(device)
-    [again] = await device.answer_series(world.offers[0])
+    [again] = await device.answer_question(world.offers[0])
 
     assert outcome.kind is again.kind is OutcomeKind.GIVEN_UP
     assert "round one" in outcome.reason
     assert {(position, number) for position, number, _ in transport.sent} == {(0, 1), (1, 1), (0, 2), (1, 2)}
-    assert world.report_ids(task, 1) == set()
+    assert world.report_ids(window, 1) == set()
 
 
 class Killed(BaseException):
@@ -335,7 +335,7 @@ async def test_a_crash_at_any_point_resumes_with_the_same_coins_and_bytes(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = Deployment()
-    task = world.ask()
+    window = world.ask()
     transport = Meddler(world)
     identity = world.identity()
 
@@ -349,28 +349,28 @@ async def test_a_crash_at_any_point_resumes_with_the_same_coins_and_bytes(
     outcome = await only(second)
 
     assert outcome.kind is OutcomeKind.DELIVERED
-    assert len(world.report_ids(task, 2)) == 1
+    assert len(world.report_ids(window, 2)) == 1
     assert len({report for _, report, _ in world.intakes[world.described[0].aggregator_id].instalments}) == 1
     assert transport.distinct() == 4
     assert set(before) <= set(transport.sent)
     assert len(second.spool.charges()) == 1
-    (report_id,) = world.report_ids(task, 2)
-    words = world.decoded(task, report_id)
+    (report_id,) = world.report_ids(window, 2)
+    words = world.decoded(window, report_id)
     assert words[4:].index(1) in (words[:4].index(1), 2)
-    world.verifies(task, report_id)
+    world.verifies(window, report_id)
 
 
 async def test_the_truth_is_read_once_and_round_two_reports_the_truth_of_round_one(tmp_path: Path) -> None:
     for number in range(12):
         world = Deployment()
-        task = world.ask()
+        window = world.ask()
         readings = iter(["B", "C", "A"])
         device = world.device(tmp_path / f"{number}.db", world.transport())
 
         await device.answer({SIGNAL: lambda readings=readings: next(readings)})  # type: ignore[misc]
 
-        (report_id,) = world.report_ids(task, 2)
-        words = world.decoded(task, report_id)
+        (report_id,) = world.report_ids(window, 2)
+        words = world.decoded(window, report_id)
         assert words[4:].index(1) in (words[:4].index(1), 2)
         assert next(readings) == "C"
 
@@ -397,7 +397,7 @@ async def test_the_budget_holds_over_questions_and_restarts(tmp_path: Path) -> N
 
     for offer in asked:
         device = world.device(tmp_path / "device.db", world.transport(), policy=policy)
-        [outcome] = await device.answer_series(offer)
+        [outcome] = await device.answer_question(offer)
         kinds.append(outcome.kind)
         world.timer = type(world.timer)(START)
         for intake in world.intakes.values():

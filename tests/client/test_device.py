@@ -11,22 +11,22 @@ from fleetcount_client.config import DeliverySettings
 from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
-from fleetcount_client.series_rows import SeriesRows
+from fleetcount_client.question_rows import QuestionRows
 from fleetcount_client.spool import Spool
 from fleetcount_client.spool_rows import Phase, Report
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
     Receipt,
     Refusal,
-    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.task import Aggregator, Mode, Task, UploadStyle
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.window.window import Aggregator, Mode, UploadStyle, Window
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 
@@ -34,35 +34,35 @@ from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 @pytest.mark.parametrize("aggregators", [2, 3, 5])
 async def test_a_report_of_two_instalments_is_valid_and_follows_the_coins(tmp_path: Path, aggregators: int) -> None:
     world = Deployment(aggregators)
-    task = world.ask()
+    window = world.ask()
     device = world.device(tmp_path / "device.db", world.transport(), truth="B")
 
     (outcome,) = await device.answer()
 
     assert outcome.kind is OutcomeKind.DELIVERED, outcome
-    (report_id,) = world.report_ids(task, 2)
-    assert world.report_ids(task, 1) == {report_id}
-    words = world.decoded(task, report_id)
+    (report_id,) = world.report_ids(window, 2)
+    assert world.report_ids(window, 1) == {report_id}
+    words = world.decoded(window, report_id)
     round_one, round_two = words[:4].index(1), words[4:].index(1)
     assert sorted(words) == [0] * 6 + [1, 1]
     assert round_one in (0, round_two)
     assert round_two in (round_one, 2)
-    difference = world.verifies(task, report_id)
+    difference = world.verifies(window, report_id)
     expected = [int(v == round_two) - int(v == round_one) for v in (1, 2, 3)]
     assert [d if d <= 1 else d - (2**64 - 2**32 + 1) for d in difference] == expected
 
 
 async def test_one_envelope_carries_both_rounds_in_one_message(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.ask(upload_style=UploadStyle.ONE_ENVELOPE)
+    window = world.ask(upload_style=UploadStyle.ONE_ENVELOPE)
     device = world.device(tmp_path / "device.db", world.transport())
 
     (outcome,) = await device.answer()
 
     assert outcome.kind is OutcomeKind.DELIVERED, outcome
-    (report_id,) = world.report_ids(task, 0)
-    assert sum(world.decoded(task, report_id)) == 2
-    world.verifies(task, report_id)
+    (report_id,) = world.report_ids(window, 0)
+    assert sum(world.decoded(window, report_id)) == 2
+    world.verifies(window, report_id)
 
 
 @pytest.mark.parametrize(
@@ -77,16 +77,16 @@ async def test_a_one_round_question_is_answered_in_one_valid_message(
     tmp_path: Path, changes: dict[str, object], truth: object, ones: set[int]
 ) -> None:
     world = Deployment(3)
-    task = world.ask(**changes)
+    window = world.ask(**changes)
     policy = open_policy(allow_direct=True, allow_exact_release=True)
     device = world.device(tmp_path / "device.db", world.transport(), truth=truth, policy=policy)
 
     (outcome,) = await device.answer()
 
     assert outcome.kind is OutcomeKind.DELIVERED, outcome
-    (report_id,) = world.report_ids(task, 0)
-    assert sum(world.verifies(task, report_id)) in ones
-    report = device.spool.report(task.task_id)
+    (report_id,) = world.report_ids(window, 0)
+    assert sum(world.verifies(window, report_id)) in ones
+    report = device.spool.report(window.window_id)
     assert report is not None
     assert report.secret == b""
 
@@ -108,14 +108,14 @@ def test_a_program_without_an_event_loop_answers_in_one_call(tmp_path: Path) -> 
 
 
 class Counted(MemoryTransport):
-    """Counts its uses and closings; offers a second series from the second question on."""
+    """Counts its uses and closings; offers a second question from the second question on."""
 
     lists = closed = 0
-    later: tuple[SeriesOffer, ...] = ()
+    later: tuple[QuestionOffer, ...] = ()
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
         self.lists += 1
-        return await super().list_series() + (self.later if self.lists > 1 else ())
+        return await super().list_questions() + (self.later if self.lists > 1 else ())
 
     async def close(self) -> None:
         self.closed += 1
@@ -139,7 +139,7 @@ async def test_a_serving_device_takes_up_what_is_new_and_stops_when_cancelled(tm
     device = world.device(tmp_path / "device.db", transport)
 
     serving = asyncio.create_task(device.serve())
-    while not all(world.report_ids(window_task(series, 0), 2) for series in (first, second)):
+    while not all(world.report_ids(window_at(question, 0), 2) for question in (first, second)):
         await asyncio.sleep(0)
     serving.cancel()
     await asyncio.wait([serving])
@@ -153,7 +153,7 @@ async def test_a_serving_device_takes_up_again_what_its_disk_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = Deployment()
-    task = world.ask()
+    window = world.ask()
     device = world.device(tmp_path / "device.db", world.transport(), settings=DeliverySettings(poll_interval_s=5))
     advance, failures = Spool.advance, [MachineError("disk full")] * 2
 
@@ -165,10 +165,10 @@ async def test_a_serving_device_takes_up_again_what_its_disk_stopped(
     monkeypatch.setattr(Spool, "advance", fail_first)
     await serve_for(world, device, 400)
 
-    report = device.spool.report(task.task_id)
+    report = device.spool.report(window.window_id)
     assert report is not None
     assert report.phase is Phase.DELIVERED
-    assert len(world.report_ids(task, 2)) == 1
+    assert len(world.report_ids(window, 2)) == 1
 
 
 @pytest.mark.parametrize("fails", ["tidy", "begin", "put", "join"])
@@ -176,12 +176,12 @@ async def test_a_serving_device_outlives_a_state_file_that_takes_nothing_for_a_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     world = Deployment()
-    task, refused = world.ask(), world.ask(name="refused", min_batch_size=9)
-    world.offers.append(world.offer(world.series()))
+    window, refused = world.ask(), world.ask(name="refused", min_batch_size=9)
+    world.offers.append(world.offer(world.question()))
     policy = open_policy(smallest_min_batch_size=10)
     settings = DeliverySettings(poll_interval_s=5)
     device = world.device(tmp_path / "device.db", world.transport(), settings=settings, policy=policy)
-    owner = SeriesRows if fails in ("put", "join") else Spool
+    owner = QuestionRows if fails in ("put", "join") else Spool
     real, failures = getattr(owner, fails), [MachineError("database is locked")] * 2
 
     def fail_first(*arguments: Any) -> Any:
@@ -193,13 +193,13 @@ async def test_a_serving_device_outlives_a_state_file_that_takes_nothing_for_a_w
     await serve_for(world, device, 400)
 
     assert failures == []
-    assert len(world.report_ids(task, 2)) == 1
+    assert len(world.report_ids(window, 2)) == 1
     assert [refusal.name for refusal in device.spool.refusals()] == [refused.name]
-    assert len(device.series.rows()) == 3
+    assert len(device.questions.rows()) == 3
 
 
 @pytest.mark.parametrize(
-    "damaged", ["report SET secret", "parcel SET instalment", "task SET canonical", "series SET offer"]
+    "damaged", ["report SET secret", "parcel SET instalment", "window SET canonical", "question SET offer"]
 )
 async def test_what_is_damaged_in_the_state_file_stops_no_other_answer(tmp_path: Path, damaged: str) -> None:
     world = Deployment()
@@ -207,7 +207,7 @@ async def test_what_is_damaged_in_the_state_file_stops_no_other_answer(tmp_path:
     identity = world.identity()
     device = world.device(tmp_path / "device.db", world.transport(), identity=identity)
     answering = asyncio.create_task(device.answer())
-    while device.spool.report(first.task_id) is None:
+    while device.spool.report(first.window_id) is None:
         await asyncio.sleep(0)
     answering.cancel()
     await asyncio.wait([answering])
@@ -249,19 +249,19 @@ async def test_a_window_that_waits_does_not_close_the_connection_of_one_that_sen
         sending = False
 
         async def upload(
-            self, task: Task, position: int, instalments: Sequence[Instalment]
+            self, window: Window, position: int, instalments: Sequence[Instalment]
         ) -> tuple[Receipt | Refusal, ...]:
-            while task.name == "waits" and not self.sending:
+            while window.name == "waits" and not self.sending:
                 await asyncio.sleep(0)
-            if task.name == "sends" and instalments[0].round == 1:
+            if window.name == "sends" and instalments[0].round == 1:
                 self.sending = True
                 closed = self.closed
-                while (other := device.spool.report(waits.task_id)) is None or other.phase is Phase.ROUND_ONE:
+                while (other := device.spool.report(waits.window_id)) is None or other.phase is Phase.ROUND_ONE:
                     await asyncio.sleep(0)
                 for _ in range(10):
                     await asyncio.sleep(0)
                 kept_open.append(closed == self.closed)
-            return await super().upload(task, position, instalments)
+            return await super().upload(window, position, instalments)
 
     transport = Slow(world.intakes, lambda: world.offers)
     at_once = DeliverySettings(spread=Fraction(1, 10**9))

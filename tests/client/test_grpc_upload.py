@@ -9,15 +9,15 @@ from typing import Any
 import grpc
 import pytest
 from fleetcount_client import grpc_transport
-from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
+from fleetcount_client.grpc_transport import GrpcTransport, TlsFiles, WindowServer
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import ReportId, SessionId, TaskId
-from fleetcount_protocol.messages import Instalment, Refusal, SeriesList, SeriesOffer
-from fleetcount_protocol.v1.device_pb2 import ListSeriesResponse
+from fleetcount_protocol.ids import ReportId, SessionId, WindowId
+from fleetcount_protocol.messages import Instalment, QuestionList, QuestionOffer, Refusal
+from fleetcount_protocol.v1.device_pb2 import ListQuestionsResponse
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, UploadAnswer
-from fleetcount_protocol.wire.series import SERIES_LIST
+from fleetcount_protocol.wire.question import QUESTION_LIST
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import Deployment
@@ -36,7 +36,7 @@ async def serving(handler: Handler, lists: Lists | None = None) -> AsyncIterator
     server = grpc.aio.server()
     methods: dict[str, Any] = {"Upload": grpc.stream_stream_rpc_method_handler(handler)}
     if lists is not None:
-        methods["ListSeries"] = grpc.unary_unary_rpc_method_handler(lists)
+        methods["ListQuestions"] = grpc.unary_unary_rpc_method_handler(lists)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("fleetcount_protocol.v1.DeviceService", methods),)
     )
@@ -45,10 +45,10 @@ async def serving(handler: Handler, lists: Lists | None = None) -> AsyncIterator
     world = Deployment()
     first, second = world.described
     world.described = (dataclasses.replace(first, grpc_endpoint=f"127.0.0.1:{port}"), second)
-    server_of = TaskServer(aggregator_id=world.described[0].aggregator_id, endpoint=f"127.0.0.1:{port}")
+    server_of = WindowServer(aggregator_id=world.described[0].aggregator_id, endpoint=f"127.0.0.1:{port}")
     transport = GrpcTransport(deployment="test", servers=[server_of], tls=None, insecure=True, call_timeout_s=10)
     try:
-        yield transport, world.task()
+        yield transport, world.window()
     finally:
         await transport.close()
         await server.stop(0)
@@ -57,7 +57,7 @@ async def serving(handler: Handler, lists: Lists | None = None) -> AsyncIterator
 def instalments(count: int) -> list[Instalment]:
     return [
         Instalment(
-            task_id=TaskId(bytes(32)),
+            window_id=WindowId(bytes(32)),
             report_id=ReportId(number.to_bytes(16)),
             session_id=SessionId(bytes(16)),
             key_number=1,
@@ -96,8 +96,8 @@ async def test_the_next_batch_leaves_before_the_first_is_answered_and_a_fifth_do
             answered += 1
 
     sent = instalments(60)
-    async with serving(handler) as (transport, task):
-        answers = await transport.upload(task, 0, sent)
+    async with serving(handler) as (transport, window):
+        answers = await transport.upload(window, 0, sent)
 
     assert seen == [4]
     assert [answer.report_id for answer in answers] == [one.report_id for one in sent]
@@ -110,9 +110,9 @@ async def test_a_stream_that_ends_early_is_unreachable() -> None:
         yield refusals(first)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
 
-    async with serving(handler) as (transport, task):
+    async with serving(handler) as (transport, window):
         with pytest.raises(Unreachable):
-            await transport.upload(task, 0, instalments(60))
+            await transport.upload(window, 0, instalments(60))
 
 
 async def test_a_call_whose_connection_is_given_up_is_unreachable_and_its_caller_not_cancelled() -> None:
@@ -129,9 +129,9 @@ async def test_a_call_whose_connection_is_given_up_is_unreachable_and_its_caller
         await asyncio.Event().wait()
         return b""
 
-    async with serving(handler, lists) as (transport, task):
-        upload = asyncio.create_task(transport.upload(task, 0, instalments(1)))
-        listing = asyncio.create_task(transport.list_series())
+    async with serving(handler, lists) as (transport, window):
+        upload = asyncio.create_task(transport.upload(window, 0, instalments(1)))
+        listing = asyncio.create_task(transport.list_questions())
         for begun in waits:
             await begun.wait()
         await transport.close()  # As under a new certificate: who waits asks again over the next connection.
@@ -149,8 +149,8 @@ async def test_who_is_cancelled_in_a_call_is_cancelled() -> None:
             await asyncio.Event().wait()
             yield batch
 
-    async with serving(handler) as (transport, task):
-        call = asyncio.create_task(transport.upload(task, 0, instalments(1)))
+    async with serving(handler) as (transport, window):
+        call = asyncio.create_task(transport.upload(window, 0, instalments(1)))
         await begun.wait()
         call.cancel()
         await asyncio.wait([call])
@@ -162,11 +162,11 @@ async def test_without_its_files_there_is_no_connection_until_they_are_there_aga
     def missing() -> TlsFiles:
         raise ConfigError("device.crt cannot be read")
 
-    server = TaskServer(aggregator_id=Deployment().described[0].aggregator_id, endpoint="127.0.0.1:1")
+    server = WindowServer(aggregator_id=Deployment().described[0].aggregator_id, endpoint="127.0.0.1:1")
     transport = GrpcTransport(deployment="test", servers=[server], tls=missing)
 
     with pytest.raises(Unreachable, match=r"device\.crt"):
-        await transport.list_series()
+        await transport.list_questions()
 
 
 async def test_an_end_without_all_answers_is_no_answer() -> None:
@@ -174,10 +174,10 @@ async def test_an_end_without_all_answers_is_no_answer() -> None:
         first, *_ = [await anext(stream) for _ in range(4)]
         yield refusals(first)
 
-    async with serving(handler) as (transport, task):
+    async with serving(handler) as (transport, window):
         # The end may meet the fifth batch on its way, which is a broken stream.
         with pytest.raises((DecodeError, Unreachable)):
-            await transport.upload(task, 0, instalments(60))
+            await transport.upload(window, 0, instalments(60))
 
 
 async def test_a_server_that_is_busy_may_say_when_to_come_back() -> None:
@@ -188,20 +188,20 @@ async def test_a_server_that_is_busy_may_say_when_to_come_back() -> None:
         yield b""
 
     hints: list[float] = []
-    async with serving(handler) as (transport, task):
+    async with serving(handler) as (transport, window):
         for _ in range(4):
             with pytest.raises(Unreachable, match=r"(?i)resource_exhausted") as busy:
-                await transport.upload(task, 0, instalments(1))
+                await transport.upload(window, 0, instalments(1))
             hints.append(busy.value.retry_after_s)
 
     assert hints == [7.0, 0.0, 0.0, 0.0]
 
 
-def in_order(count: int) -> list[SeriesOffer]:
+def in_order(count: int) -> list[QuestionOffer]:
     """Return offers as a list has them."""
     world = Deployment()
     offers = [world.offer(world.once(name=str(number))) for number in range(count)]
-    return sorted(offers, key=lambda offer: offer.signed.series.series_id)
+    return sorted(offers, key=lambda offer: offer.signed.question.question_id)
 
 
 def listed_by(lists: Iterator[bytes]) -> Lists:
@@ -211,32 +211,32 @@ def listed_by(lists: Iterator[bytes]) -> Lists:
     return answered
 
 
-async def test_a_list_of_series_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_of_question_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = in_order(2)
     listed = [(one,), (one,), (one, other), (one, other), ()]
     read = list[bytes]()
-    read_series = grpc_transport._read_series
+    read_questions = grpc_transport._read_questions
 
     def counted(answer: bytes, digest: bytes) -> Any:
         read.append(answer)
-        return read_series(answer, digest)
+        return read_questions(answer, digest)
 
-    monkeypatch.setattr(grpc_transport, "_read_series", counted)
-    answers = listed_by(SERIES_LIST.encode(SeriesList(offers=offers)) for offers in listed)
+    monkeypatch.setattr(grpc_transport, "_read_questions", counted)
+    answers = listed_by(QUESTION_LIST.encode(QuestionList(offers=offers)) for offers in listed)
     async with serving(None, answers) as (transport, _):  # type: ignore[arg-type]  # Nothing is uploaded.
-        found = [await transport.list_series() for _ in listed]
+        found = [await transport.list_questions() for _ in listed]
 
     assert found == listed
     assert len(read) == 3
 
 
-async def test_a_series_that_cannot_be_read_hides_no_other_in_its_list_or_the_next() -> None:
+async def test_a_question_that_cannot_be_read_hides_no_other_in_its_list_or_the_next() -> None:
     offers = in_order(3)
-    first = ListSeriesResponse.FromString(SERIES_LIST.encode(SeriesList(offers=tuple(offers[:2]), more=True)))
-    first.offers[1].signed.series = b"a series of a later version"
-    lists = [first.SerializeToString(), SERIES_LIST.encode(SeriesList(offers=(offers[2],)))]
+    first = ListQuestionsResponse.FromString(QUESTION_LIST.encode(QuestionList(offers=tuple(offers[:2]), more=True)))
+    first.offers[1].signed.question = b"a question of a later version"
+    lists = [first.SerializeToString(), QUESTION_LIST.encode(QuestionList(offers=(offers[2],)))]
 
     async with serving(None, listed_by(iter(lists))) as (transport, _):  # type: ignore[arg-type]  # As above.
-        found = await transport.list_series()
+        found = await transport.list_questions()
 
     assert found == (offers[0], offers[2])

@@ -1,4 +1,6 @@
-"""A vehicle's own signals, from a databroker that speaks the published protocol: fresh, in a task's units, or none."""
+"""A vehicle's own signals, from a databroker that speaks the published protocol: fresh, in a window's units, or
+none.
+"""
 
 import asyncio
 import logging
@@ -20,7 +22,7 @@ from fleetcount_client.signals import Reading, SignalUnavailable, read_signal
 from fleetcount_client.utm import UtmZone
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.clock import ManualClock
-from fleetcount_protocol.task.domain import Frame, SquareGrid
+from fleetcount_protocol.window.domain import Frame, SquareGrid
 
 from tests.client.databroker import FakeDatabroker, databroker
 from tests.client.deployment import SIGNAL, Deployment
@@ -229,12 +231,12 @@ async def test_over_tls_a_token_is_shown_to_the_right_databroker_and_to_nobody_e
 
 async def test_a_device_answers_with_what_its_databroker_says_and_its_status_says_how_that_is(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.ask()
+    window = world.ask()
     fake = FakeDatabroker(values={SPEED: ({"string": "B"}, 0.0)}, token=TOKEN)
     async with databroker(fake) as address:
         source = source_at(address, SPEED, token_file=write_private(tmp_path / "token", TOKEN.encode()))
         device = world.device(tmp_path / "device.db", world.transport())
-        device._signals = {task.signal: source}
+        device._signals = {window.signal: source}
         before = device.status().sources
         (outcome,) = await device.answer()
 
@@ -285,14 +287,14 @@ async def test_a_device_whose_zone_is_not_the_grids_answers_nothing_and_its_owne
     tmp_path: Path, epsg: int, kind: str, asked: int
 ) -> None:
     world = Deployment()
-    once, series = (world.offer(make(domain=grid_in(epsg))) for make in (world.once, world.series))
+    once, question = (world.offer(make(domain=grid_in(epsg))) for make in (world.once, world.question))
     fake = FakeDatabroker(values={PLACE[0]: ({"double": 11.3}, 0.0), PLACE[1]: ({"double": 44.5}, 0.0)})
     async with databroker(fake) as address:
         device = world.device(tmp_path / "device.db", world.transport(), join=JoinRule.AUTO)
         device._signals = {SIGNAL: source_at(address, *PLACE, **UTM_32)}
         judged = device.would_refuse(once)
         # One after the other: the manual clock does not wait for a databroker while another answer sleeps by it.
-        outcomes = [*await device.answer_series(once), *await device.answer_series(series)]
+        outcomes = [*await device.answer_question(once), *await device.answer_question(question)]
 
     assert {one.kind.value for one in outcomes} == {kind}
     assert len(fake.asked) == asked

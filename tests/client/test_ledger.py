@@ -13,20 +13,20 @@ import pytest
 from fleetcount_client.charges import Charge
 from fleetcount_client.ledger import Ledger, budget_of, spent_within
 from fleetcount_client.panel_coin import unit_id
-from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_series
-from fleetcount_client.reservation import charges_of_series, open_units
-from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
+from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_question
+from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
+from fleetcount_client.reservation import charges_of_question, open_units
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Beginning, Phase, Report
 from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.ids import SeriesId, TaskId
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, DrillDown, Schedule
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import Prefixes
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import Coin, DrillDown, Schedule
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.domain import Prefixes
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, charge_of, open_policy
 
@@ -41,20 +41,20 @@ def schedule(hour: int, every_s: int, windows: int) -> Schedule:
     return Schedule(first=first, every_s=every_s, windows=windows, round_one_s=600, round_two_s=600, expiry_s=3600)
 
 
-def some_series() -> list[Series]:
-    """Return series whose charges are windows, days and a whole series, weak and strong, short and long."""
+def some_question() -> list[Question]:
+    """Return question whose charges are windows, days and a whole question, weak and strong, short and long."""
     weak = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 10), level=Fraction(19, 20))
     found = []
     for hour in (0, 7, 15, 30):
         found += [
-            WORLD.series(name=f"windows {hour}", schedule=schedule(hour, 1800, 12)),
-            WORLD.series(name=f"days {hour}", schedule=schedule(hour, 3600, 24), coin=Coin.DAY, release=weak),
-            WORLD.series(name=f"whole {hour}", schedule=schedule(hour, 7200, 6), coin=Coin.SERIES, release=weak),
+            WORLD.question(name=f"windows {hour}", schedule=schedule(hour, 1800, 12)),
+            WORLD.question(name=f"days {hour}", schedule=schedule(hour, 3600, 24), coin=Coin.DAY, release=weak),
+            WORLD.question(name=f"whole {hour}", schedule=schedule(hour, 7200, 6), coin=Coin.QUESTION, release=weak),
         ]
     return found
 
 
-SERIES = some_series()
+QUESTION = some_question()
 
 
 def most_held(policy: OwnerPolicy, held: Iterable[tuple[int, int, LossVector]]) -> bool:
@@ -79,7 +79,7 @@ class Adversary:
     path: Path
     random: random.Random
     now: float = START
-    joined: set[SeriesId] = field(default_factory=set)
+    joined: set[QuestionId] = field(default_factory=set)
     answered: dict[bytes, tuple[int, int, LossVector]] = field(default_factory=dict)
     admitted: int = 0
     refused: int = 0
@@ -102,56 +102,56 @@ class Adversary:
     def ask(self) -> None:
         opens = int(self.now) + self.random.randrange(-1000, 5000)
         round_one_s = self.random.choice([100, 30_000])
-        series = WORLD.once(opens, name=f"question {self.number}", round_one_s=round_one_s, round_two_s=1000)
+        question = WORLD.once(opens, name=f"question {self.number}", round_one_s=round_one_s, round_two_s=1000)
         self.number += 1
-        if self.reserve(series, [charge_of(series, POLICY)]):
-            [charge] = (one for one in self.spool.charges() if one.series_id == series.series_id)
-            self.begin(window_task(series, 0).task_id, charge)
+        if self.reserve(question, [charge_of(question, POLICY)]):
+            [charge] = (one for one in self.spool.charges() if one.question_id == question.question_id)
+            self.begin(window_at(question, 0).window_id, charge)
 
-    def begin(self, task_id: TaskId, charge: Charge) -> None:
-        report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=b"")
+    def begin(self, window_id: WindowId, charge: Charge) -> None:
+        report = Report(window_id=window_id, phase=Phase.ROUND_ONE, reason="", secret=b"")
         dated = self.spool.ledger().dated(charge)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
             return ledger.judge_reserved(POLICY, charge.charge_id)
 
         begun = Beginning(report=report, entries=(), sessions=())
-        answered = self.spool.begin(charge, task_id, b"task", [], lambda _: begun, judge) == report
+        answered = self.spool.begin(charge, window_id, b"window", [], lambda _: begun, judge) == report
         if answered:
             assert charge.loss is not None
             earlier = self.answered.get(charge.charge_id, (0, 0, charge.loss))
             self.answered[charge.charge_id] = charge.asked_at, max(earlier[1], dated.asked_until), charge.loss
 
     def join(self) -> None:
-        series = self.random.choice(SERIES)
-        charges = charges_of_series(series, POLICY, self.now, self.random.choice([-(10**12), START + 20_000]))
-        if self.reserve(series, charges):
-            self.joined.add(series.series_id)
+        question = self.random.choice(QUESTION)
+        charges = charges_of_question(question, POLICY, self.now, self.random.choice([-(10**12), START + 20_000]))
+        if self.reserve(question, charges):
+            self.joined.add(question.question_id)
 
-    def reserve(self, series: Series, charges: Sequence[Charge]) -> bool:
-        row = SeriesRow(
-            series_id=series.series_id, name="", offer=b"", state=SeriesState.JOINED, changed_at=0.0, reason=""
+    def reserve(self, question: Question, charges: Sequence[Charge]) -> bool:
+        row = QuestionRow(
+            question_id=question.question_id, name="", offer=b"", state=QuestionState.JOINED, changed_at=0.0, reason=""
         )
         before = self.held()
         new = [one for one in charges if one.charge_id not in self.spool.ledger()]
         dated = [self.spool.ledger().dated(one) for one in new]
-        refusal = SeriesRows(self.spool).join(row, charges, lambda ledger, more: ledger.judge(POLICY, more))
+        refusal = QuestionRows(self.spool).join(row, charges, lambda ledger, more: ledger.judge(POLICY, more))
         self.judged(refusal is None, before, dated)
         return refusal is None
 
     def answer(self) -> None:
-        """Answer some window of a joined series whose time has not come or is there, as its unit's charge stands."""
-        joined = [one for one in SERIES if one.series_id in self.joined]
+        """Answer some window of a joined question whose time has not come or is there, as its unit's charge stands."""
+        joined = [one for one in QUESTION if one.question_id in self.joined]
         if not joined:
             return
-        series = self.random.choice(joined)
-        held = [one for one in self.spool.charges() if one.series_id == series.series_id]
-        units = open_units(series, self.now)
+        question = self.random.choice(joined)
+        held = [one for one in self.spool.charges() if one.question_id == question.question_id]
+        units = open_units(question, self.now)
         for unit, windows in self.random.sample(sorted(units.items()), len(units)):
-            charge = next((one for one in held if one.charge_id == unit_id(series.series_id, unit)), None)
+            charge = next((one for one in held if one.charge_id == unit_id(question.question_id, unit)), None)
             if charge is not None:
-                task = window_task(series, self.random.choice(windows))
-                self.begin(task.task_id, charge)
+                window = window_at(question, self.random.choice(windows))
+                self.begin(window.window_id, charge)
                 return
 
     def leave(self) -> None:
@@ -159,19 +159,21 @@ class Adversary:
             self.free(self.random.choice(sorted(self.joined)), frozenset())
 
     def stop(self) -> None:
-        """An order stops a series somewhere: what can never come is freed."""
-        joined = [one for one in SERIES if one.series_id in self.joined]
+        """An order stops a question somewhere: what can never come is freed."""
+        joined = [one for one in QUESTION if one.question_id in self.joined]
         if joined:
-            series = self.random.choice(joined)
-            stopped = range(self.random.randrange(series.schedule.windows), series.schedule.windows)
-            units = open_units(series, self.now, [stopped])
-            self.free(series.series_id, frozenset(unit_id(series.series_id, unit) for unit in units))
+            question = self.random.choice(joined)
+            stopped = range(self.random.randrange(question.schedule.windows), question.schedule.windows)
+            units = open_units(question, self.now, [stopped])
+            self.free(question.question_id, frozenset(unit_id(question.question_id, unit) for unit in units))
 
-    def free(self, series_id: SeriesId, keep: frozenset[bytes]) -> None:
-        row = SeriesRow(series_id=series_id, name="", offer=b"", state=SeriesState.LEFT, changed_at=0.0, reason="")
-        SeriesRows(self.spool).leave(row, keep)
+    def free(self, question_id: QuestionId, keep: frozenset[bytes]) -> None:
+        row = QuestionRow(
+            question_id=question_id, name="", offer=b"", state=QuestionState.LEFT, changed_at=0.0, reason=""
+        )
+        QuestionRows(self.spool).leave(row, keep)
         if not keep:
-            self.joined.discard(series_id)
+            self.joined.discard(question_id)
 
     def held(self) -> list[tuple[int, int, LossVector]]:
         return [(one.asked_at, one.asked_until, one.loss) for one in self.spool.charges() if one.loss is not None]
@@ -200,12 +202,12 @@ def test_no_period_ever_holds_more_than_the_limit(tmp_path: Path, seed: int) -> 
     assert adversary.refused > 2
 
 
-def month(**changes: object) -> Series:
+def month(**changes: object) -> Question:
     """Return 720 hourly windows, 30 days, under a coin for each window or in direct mode."""
     first = START // 86_400 * 86_400
     rounds = 0 if changes.get("mode") is Mode.DIRECT else 600
     hourly = Schedule(first=first, every_s=3600, windows=720, round_one_s=600, round_two_s=rounds, expiry_s=60)
-    return WORLD.series(**{"schedule": hourly} | changes)
+    return WORLD.question(**{"schedule": hourly} | changes)
 
 
 @pytest.mark.parametrize(
@@ -223,12 +225,12 @@ def test_a_device_with_default_limits_has_room_for_a_month_of_hourly_maps(
 ) -> None:
     half = SamplingDie.uniform(Fraction(1, 2), 3, allow_large_rate=True)
     release = Release(kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, level=Fraction(19, 20), noise_variance=variance)
-    series = month(**{"mechanism": half, "release": release} | changes)
+    question = month(**{"mechanism": half, "release": release} | changes)
     policy = OwnerPolicy(signals=frozenset({SIGNAL}), allow_direct=True)
 
-    charges = charges_of_series(series, policy, START - 10**6, START - 10**6)
+    charges = charges_of_question(question, policy, START - 10**6, START - 10**6)
 
-    assert judge_series(policy, series, window_task(series, 0)) is None
+    assert judge_question(policy, question, window_at(question, 0)) is None
     assert len(charges) == 720
     assert (Ledger().judge(policy, charges) is None) is fits
     assert (spent_within(policy, charges, 0).epsilon <= 10) is fits
@@ -239,7 +241,7 @@ def test_a_drill_down_costs_as_many_windows_whatever_its_levels() -> None:
     plain = month()
     walking = month(domain=Prefixes(bits=2, cells=(0, 1, 3)), drill_down=walk)
 
-    costs = [[one.loss for one in charges_of_series(series, open_policy(), 0, 0)] for series in (plain, walking)]
+    costs = [[one.loss for one in charges_of_question(question, open_policy(), 0, 0)] for question in (plain, walking)]
 
     assert costs[0] == costs[1]
     assert len(costs[1]) == walking.schedule.windows
@@ -247,26 +249,26 @@ def test_a_drill_down_costs_as_many_windows_whatever_its_levels() -> None:
 
 def test_what_all_operators_would_see_of_a_month_is_counted_in_two_sums() -> None:
     wary = open_policy(total_epsilon=Fraction(700), trust=Trust.NO_OPERATOR)
-    hourly, whole = month(), month(coin=Coin.SERIES)
+    hourly, whole = month(), month(coin=Coin.QUESTION)
 
-    by_window, by_series = (charges_of_series(one, wary, START - 10**6, START - 10**6) for one in (hourly, whole))
+    by_window, by_question = (charges_of_question(one, wary, START - 10**6, START - 10**6) for one in (hourly, whole))
 
-    sums = [(spent.chance, spent.answers) for spent in (spent_within(wary, by, 0) for by in (by_window, by_series))]
+    sums = [(spent.chance, spent.answers) for spent in (spent_within(wary, by, 0) for by in (by_window, by_question))]
     assert sums == [(Fraction(180), Fraction(180)), (Fraction(1, 4), Fraction(180))]
     refusal = Ledger().judge(wary, by_window)
     assert refusal is not None
     assert refusal.rule == "largest_chance"
-    assert Ledger().judge(wary, by_series) is None
+    assert Ledger().judge(wary, by_question) is None
 
 
 def test_a_unit_that_began_before_a_lost_ledger_is_not_answered_again() -> None:
-    series = WORLD.series(coin=Coin.DAY, schedule=schedule(0, 3600, 60))
+    question = WORLD.question(coin=Coin.DAY, schedule=schedule(0, 3600, 60))
     policy = open_policy()
-    days = series.schedule.units(Coin.DAY)
-    opens = [series.schedule.opens(windows[0]) for windows in days.values()]
+    days = question.schedule.units(Coin.DAY)
+    opens = [question.schedule.opens(windows[0]) for windows in days.values()]
 
-    everything = charges_of_series(series, policy, opens[0], opens[0])
-    later = charges_of_series(series, policy, opens[0] + 7200, opens[0] + 1)
+    everything = charges_of_question(question, policy, opens[0], opens[0])
+    later = charges_of_question(question, policy, opens[0] + 7200, opens[0] + 1)
 
     assert len(everything) == len(days)
     assert len(later) == len(days) - 1
@@ -275,15 +277,15 @@ def test_a_unit_that_began_before_a_lost_ledger_is_not_answered_again() -> None:
 
 @pytest.mark.parametrize("coin", list(Coin))
 def test_a_units_interval_reaches_to_its_last_window(coin: Coin) -> None:
-    series = WORLD.series(coin=coin, schedule=schedule(0, 3600, 60))
-    times, orders = series.schedule, budget_of(POLICY).orders
+    question = WORLD.question(coin=coin, schedule=schedule(0, 3600, 60))
+    times, orders = question.schedule, budget_of(POLICY).orders
 
-    charges = charges_of_series(series, POLICY, START, START - 10**6)
+    charges = charges_of_question(question, POLICY, START, START - 10**6)
 
     for charge, windows in zip(charges, times.units(coin).values(), strict=True):
         assert (charge.asked_at, charge.asked_until) == (times.opens(windows[0]), times.opens(windows[-1]) + 600)
-        alone = window_loss(series.design, orders)
-        loss = alone if coin is Coin.WINDOW else unit_loss(series.design, orders, len(windows))
+        alone = window_loss(question.design, orders)
+        loss = alone if coin is Coin.WINDOW else unit_loss(question.design, orders, len(windows))
         assert charge.loss == loss
         assert len(windows) == 1 or loss.at[0] > alone.at[0]
         assert (charge.exposure, charge.answers) == (Fraction(1, 4), Fraction(len(windows), 4))

@@ -10,18 +10,18 @@ from math import inf
 import pytest
 from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at, unknown_before
 from fleetcount_client.ledger import Ledger, budget_of, spent_within
-from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_series, judge_task
+from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_question, judge_window
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.renyi import pure_divergence
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import Coin
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, charge_of, open_policy
 
@@ -29,17 +29,17 @@ WORLD = Deployment()
 EXACT = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20))
 
 
-def test_a_task_within_every_limit_is_allowed() -> None:
-    assert judge_task(open_policy(), WORLD.task()) is None
+def test_a_window_within_every_limit_is_allowed() -> None:
+    assert judge_window(open_policy(), WORLD.window()) is None
 
 
 def test_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
-    task = WORLD.task()
-    epsilon = task.design.epsilon
+    window = WORLD.window()
+    epsilon = window.design.epsilon
     assert epsilon is not None
 
-    at = judge_task(open_policy(largest_epsilon=Fraction(epsilon)), task)
-    above = judge_task(open_policy(largest_epsilon=Fraction(epsilon) - Fraction(1, 10**6)), task)
+    at = judge_window(open_policy(largest_epsilon=Fraction(epsilon)), window)
+    above = judge_window(open_policy(largest_epsilon=Fraction(epsilon) - Fraction(1, 10**6)), window)
 
     assert at is None
     assert above is not None
@@ -48,7 +48,7 @@ def test_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "task", "rule", "shown"),
+    ("policy", "window", "rule", "shown"),
     [
         ({"signals": frozenset({"Vehicle.Speed"})}, {}, "signals", SIGNAL),
         ({"smallest_min_batch_size": 11}, {}, "smallest_min_batch_size", "10"),
@@ -72,28 +72,28 @@ def test_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
     ],
 )
 def test_a_refusal_names_the_rule_the_value_and_the_limit(
-    policy: dict[str, object], task: dict[str, object], rule: str, shown: str
+    policy: dict[str, object], window: dict[str, object], rule: str, shown: str
 ) -> None:
-    refusal = judge_task(open_policy(**policy), WORLD.task(**task))
+    refusal = judge_window(open_policy(**policy), WORLD.window(**window))
 
     assert refusal is not None
     assert refusal.rule == rule
     assert shown in refusal.message
 
 
-def vectors() -> Series:
+def vectors() -> Question:
     mechanism = MangatVector(Fraction(1, 10), 3)
     release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20))
     return WORLD.once(mode=Mode.RESPONSE, mechanism=mechanism, release=release)
 
 
 def test_a_vector_is_charged_for_a_value_that_moves_and_not_for_one_place() -> None:
-    task, charge = window_task(vectors(), 0), charge_of(vectors(), open_policy())
+    window, charge = window_at(vectors(), 0), charge_of(vectors(), open_policy())
 
-    assert (task.design.epsilon, charge.epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
+    assert (window.design.epsilon, charge.epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
     assert charge.relation is Relation.ANY_VALUE
-    assert judge_task(open_policy(largest_epsilon=Fraction("1.77614")), task) is None
-    refusal = judge_task(open_policy(largest_epsilon=Fraction("1.77613")), task)
+    assert judge_window(open_policy(largest_epsilon=Fraction("1.77614")), window) is None
+    refusal = judge_window(open_policy(largest_epsilon=Fraction("1.77613")), window)
     assert refusal is not None
     assert "1.77614 (any-value)" in refusal.message
 
@@ -102,15 +102,15 @@ def test_a_one_sided_release_is_refused_unless_the_owner_says_so_and_is_charged_
     release = Release(
         kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1, 2), level=Fraction(1, 2), thresholds=(3, 3, 3)
     )
-    series = WORLD.once(mode=Mode.DIRECT, mechanism=None, release=release)
-    task, cost = window_task(series, 0), charge_of(series, open_policy())
+    question = WORLD.once(mode=Mode.DIRECT, mechanism=None, release=release)
+    window, cost = window_at(question, 0), charge_of(question, open_policy())
 
-    refusal = judge_task(open_policy(allow_direct=True), task)
+    refusal = judge_window(open_policy(allow_direct=True), window)
 
     assert refusal is not None
     assert refusal.rule == "allow_one_sided"
     assert "one-sided" in refusal.message
-    assert judge_task(open_policy(allow_direct=True, allow_one_sided=True), task) is None
+    assert judge_window(open_policy(allow_direct=True, allow_one_sided=True), window) is None
     assert cost.relation is Relation.ONE_SIDED
     assert spent_within(open_policy(), [cost, charge(1, START)], 0).one_sided == 1
 
@@ -119,14 +119,14 @@ def test_a_loss_with_a_delta_is_charged_in_divergences_and_never_as_a_pure_one()
     release = Release(
         kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(662), level=Fraction(19, 20)
     )
-    series = WORLD.once(mode=Mode.DIRECT, mechanism=None, release=release)
+    question = WORLD.once(mode=Mode.DIRECT, mechanism=None, release=release)
     policy = open_policy(allow_direct=True, largest_epsilon=Fraction("0.30355"))
 
-    assert judge_task(policy, window_task(series, 0)) is None
-    refusal = judge_task(replace(policy, largest_epsilon=Fraction("0.30354")), window_task(series, 0))
+    assert judge_window(policy, window_at(question, 0)) is None
+    refusal = judge_window(replace(policy, largest_epsilon=Fraction("0.30354")), window_at(question, 0))
     assert refusal is not None
     assert "epsilon of the release is 0.30355 at delta 0.000000001" in refusal.message
-    charge = charge_of(series, policy)
+    charge = charge_of(question, policy)
     assert (charge.epsilon, charge.loss is not None and charge.loss.pure) == (None, None)
     assert charge.loss is not None
     # Order 5, two cells: 5 * 2 / (2 * 662), in units of 2**-40, rounded up.
@@ -134,10 +134,10 @@ def test_a_loss_with_a_delta_is_charged_in_divergences_and_never_as_a_pure_one()
 
 
 def test_an_exact_release_and_direct_mode_are_answered_when_the_owner_says_so() -> None:
-    direct = WORLD.task(mode=Mode.DIRECT, mechanism=None)
+    direct = WORLD.window(mode=Mode.DIRECT, mechanism=None)
 
-    assert judge_task(open_policy(allow_exact_release=True), WORLD.task(release=EXACT)) is None
-    assert judge_task(open_policy(allow_direct=True), direct) is None
+    assert judge_window(open_policy(allow_exact_release=True), WORLD.window(release=EXACT)) is None
+    assert judge_window(open_policy(allow_direct=True), direct) is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def charge(
     number: int, asked_at: int, epsilon: str | None = "1", exposure: str = "1/4", asked_until: int | None = None
 ) -> Charge:
     return Charge(
-        charge_id=TaskId(number.to_bytes(32)),
+        charge_id=WindowId(number.to_bytes(32)),
         name="q",
         signal=SIGNAL,
         asked_at=asked_at,
@@ -257,10 +257,10 @@ def test_exposures_are_plain_sums_over_every_period_that_touches_a_new_charge(se
             ledger.drop(rng.choice(ledger.charges).charge_id)
 
 
-def test_with_trust_in_no_operator_a_direct_task_is_refused_even_where_it_is_allowed() -> None:
-    direct = WORLD.task(mode=Mode.DIRECT, mechanism=None)
+def test_with_trust_in_no_operator_a_direct_window_is_refused_even_where_it_is_allowed() -> None:
+    direct = WORLD.window(mode=Mode.DIRECT, mechanism=None)
 
-    refusal = judge_task(open_policy(allow_direct=True, trust=Trust.NO_OPERATOR), direct)
+    refusal = judge_window(open_policy(allow_direct=True, trust=Trust.NO_OPERATOR), direct)
 
     assert refusal is not None
     assert (refusal.rule, "one honest operator" in refusal.message) == ("trust", True)
@@ -272,13 +272,13 @@ def test_randomized_answers_to_the_same_question_do_not_go_on_for_ever() -> None
     With weight 3/4 that answer is the truth, so a few of them give it away.
     """
     policy = open_policy(trust=Trust.NO_OPERATOR, largest_chance=Fraction(1), largest_expected_answers=Fraction(3))
-    series = WORLD.once(
+    question = WORLD.once(
         mode=Mode.RESPONSE,
         mechanism=KaryResponse(keep=Fraction(13, 16), values=3),
         release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 10**4), level=Fraction(19, 20)),
     )
-    assert judge_series(policy, series, window_task(series, 0)) is None
-    cost = charge_of(series, policy)
+    assert judge_question(policy, question, window_at(question, 0)) is None
+    cost = charge_of(question, policy)
     assert cost.exposure == Fraction(3, 4)
 
     def other(number: int) -> Charge:
@@ -297,7 +297,7 @@ def test_a_charge_leaves_the_period_exactly_when_it_is_over() -> None:
     assert judge_charge(policy, spent, charge(2, START + 3601)) is None
 
 
-def test_tasks_that_can_be_answered_at_one_moment_share_one_budget_whenever_they_opened() -> None:
+def test_windows_that_can_be_answered_at_one_moment_share_one_budget_whenever_they_opened() -> None:
     """A window may be longer than the period: what counts is when the truth may have been read, not the opening."""
     policy = open_policy(total_epsilon=Fraction(1), budget_period_s=3600)
     spent = [charge(1, START, asked_until=START + 7200)]
@@ -307,7 +307,7 @@ def test_tasks_that_can_be_answered_at_one_moment_share_one_budget_whenever_they
     assert judge_charge(policy, spent, charge(2, START + 10_800)) is None
 
 
-def test_a_task_from_the_past_finds_the_later_charges_there() -> None:
+def test_a_window_from_the_past_finds_the_later_charges_there() -> None:
     policy = open_policy(total_epsilon=Fraction(1), budget_period_s=3600)
 
     assert judge_charge(policy, [charge(1, START)], charge(2, START - 10**6)) is not None
@@ -384,24 +384,24 @@ def test_pure_charges_add_up_at_the_orders_of_the_policy() -> None:
 
 
 def test_a_window_costs_its_public_epsilon_and_its_sampling_rate() -> None:
-    series = WORLD.once(mechanism=SamplingDie.uniform(Fraction(1, 5), 3))
-    task = window_task(series, 0)
+    question = WORLD.once(mechanism=SamplingDie.uniform(Fraction(1, 5), 3))
+    window = window_at(question, 0)
 
-    cost = charge_of(series, open_policy())
+    cost = charge_of(question, open_policy())
 
-    assert (cost.epsilon, cost.exposure) == (task.design.epsilon, Fraction(1, 5))
-    assert (cost.asked_at, cost.asked_until) == (task.round_one_opens, task.round_one_closes)
+    assert (cost.epsilon, cost.exposure) == (window.design.epsilon, Fraction(1, 5))
+    assert (cost.asked_at, cost.asked_until) == (window.round_one_opens, window.round_one_closes)
 
 
 def test_the_local_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
     response = KaryResponse.from_epsilon(Fraction(2), 3)
-    task = WORLD.task(mode=Mode.RESPONSE, mechanism=response)
-    [local] = [view.epsilon for view in task.design.views() if view.adversary == "all_aggregators"]
+    window = WORLD.window(mode=Mode.RESPONSE, mechanism=response)
+    [local] = [view.epsilon for view in window.design.views() if view.adversary == "all_aggregators"]
     assert local is not None
 
     def judged(limit: Fraction) -> str | None:
         policy = open_policy(largest_local_epsilon=limit, largest_epsilon=Fraction(10))
-        refusal = judge_task(policy, task)
+        refusal = judge_window(policy, window)
         return None if refusal is None else refusal.rule
 
     assert judged(Fraction(local)) is None
@@ -409,13 +409,13 @@ def test_the_local_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -
 
 
 def test_one_answer_under_a_coin_of_a_day_is_judged_without_its_coin() -> None:
-    window, day = (WORLD.series(coin=coin) for coin in (Coin.WINDOW, Coin.DAY))
+    window, day = (WORLD.question(coin=coin) for coin in (Coin.WINDOW, Coin.DAY))
     amplified, direct = window.design.epsilon, 2 * Fraction(1, 2)
     assert amplified is not None
     policy = open_policy(largest_epsilon=(Fraction(amplified) + direct) / 2)
 
-    assert judge_series(policy, window, window_task(window, 0)) is None
-    refusal = judge_series(policy, day, window_task(day, 0))
+    assert judge_question(policy, window, window_at(window, 0)) is None
+    refusal = judge_question(policy, day, window_at(day, 0))
     assert refusal is not None
     assert (refusal.rule, "epsilon of one answer is 1.00000" in refusal.message) == ("largest_epsilon", True)
-    assert judge_series(open_policy(largest_epsilon=direct), day, window_task(day, 0)) is None
+    assert judge_question(open_policy(largest_epsilon=direct), day, window_at(day, 0)) is None

@@ -84,7 +84,7 @@ CORNERS = 'polygons = [{ corners = [["0", "0"], [4, 0], ["4", "4.5"]] }]'
         (f'[private."{SIGNAL}"]\npolygons = [{{ corners = [["0", "0"], [4, 0]] }}]', "three or more pairs"),
         (f'[private."{SIGNAL}"]\npolygons = [{{ corners = [["0", "0"], [4, 0], ["x", 1]] }}]', "three or more pairs"),
         (f'[private."{SIGNAL}"]\nvalues = [[1]]', "a list of numbers, texts"),
-        ('[series]\njoin = "never"', "'ask' or 'auto'"),
+        ('[questions]\njoin = "never"', "'ask' or 'auto'"),
     ],
 )
 def test_a_wrong_line_about_what_is_private_is_refused_by_name(tmp_path: Path, rows: str, said: str) -> None:
@@ -94,8 +94,8 @@ def test_a_wrong_line_about_what_is_private_is_refused_by_name(tmp_path: Path, r
         load_settings(config)
 
 
-def test_the_configuration_says_what_is_private_and_how_series_are_joined(tmp_path: Path) -> None:
-    rows = f'[private."{SIGNAL}"]\n{CIRCLE}\n{CORNERS}\nvalues = ["A", 3]\n[series]\njoin = "auto"'
+def test_the_configuration_says_what_is_private_and_how_question_are_joined(tmp_path: Path) -> None:
+    rows = f'[private."{SIGNAL}"]\n{CIRCLE}\n{CORNERS}\nvalues = ["A", 3]\n[questions]\njoin = "auto"'
     config = write_device(Deployment(), tmp_path / "d", CertificateAuthority.create("test"), policy=rows)
 
     settings = load_settings(config)

@@ -90,7 +90,7 @@ async def test_a_device_killed_at_any_point_delivers_one_valid_report_with_its_f
     async with grpc_servers(world, authority):
         opens = int(world.timer.now()) + 1
         length = math.ceil(16 * pace())
-        task = world.ask(opens, round_one_s=length, round_two_s=length)
+        window = world.ask(opens, round_one_s=length, round_two_s=length)
 
         async def killed_at(name: str) -> tuple[Path, tuple[int, str, str]]:
             config = write_device(world, tmp_path / name, authority)
@@ -114,14 +114,14 @@ async def test_a_device_killed_at_any_point_delivers_one_valid_report_with_its_f
     for config, (code, out, err) in lives:
         assert (code, "delivered" in out) == (0, True), (config.parent.name, code, out, err)
         assert len(SpoolFile(config.parent / "device.db").device().charges()) == 1
-    reports = world.report_ids(task, 2)
+    reports = world.report_ids(window, 2)
     assert len(reports) == len(lives)
     for intake in world.intakes.values():
         assert {report for _, report, _ in intake.instalments} == reports
     for report_id in reports:
-        words = world.decoded(task, report_id)
+        words = world.decoded(window, report_id)
         assert words[4:].index(1) in (words[:4].index(1), 2)
-        world.verifies(task, report_id)
+        world.verifies(window, report_id)
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.randomness import SeededRandom
-from fleetcount_protocol.channel.chain import TaskKey, next_key, task_key
+from fleetcount_protocol.channel.chain import WindowKey, next_key, window_key
 from fleetcount_protocol.channel.session import unseal_instalment
 from fleetcount_protocol.errors import SealError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Task, UploadStyle
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.window import UploadStyle, Window
 
 from tests.attack.suite import FIGURE
 from tests.client.deployment import Deployment, open_policy
@@ -37,22 +37,22 @@ class Failing(MemoryTransport):
     count = 0
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         self.count += 1
         if self.count % 3 == 0:
             raise Unreachable("lost")
-        return await super().upload(task, position, instalments)
+        return await super().upload(window, position, instalments)
 
 
 async def test_a_whole_answer_leaves_no_trace_of_the_truth_at_debug_level(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = Deployment()
-    task = world.ask(domain=Categories(names=("A", CANARY, "C")))
+    window = world.ask(domain=Categories(names=("A", CANARY, "C")))
     transport = Failing(world.intakes, lambda: world.offers)
     device = world.device(tmp_path / "device.db", transport, truth=CANARY)
-    names = [name for name in task.domain.names if name == CANARY]  # type: ignore[union-attr]
+    names = [name for name in window.domain.names if name == CANARY]  # type: ignore[union-attr]
     assert names == [CANARY]
 
     with caplog.at_level(logging.DEBUG):
@@ -71,11 +71,11 @@ async def test_a_whole_answer_leaves_no_trace_of_the_truth_at_debug_level(
 
 
 def test_neither_coins_nor_parts_show_themselves() -> None:
-    task = Deployment().task()
+    window = Deployment().window()
 
     for seed in range(20):
-        secret = draw_two_round(task, 2, (session_secret().task_key,), SeededRandom(seed), device=DEVICE)
-        parts = (round_one_parts(task, secret), round_two_parts(task, secret))
+        secret = draw_two_round(window, 2, (session_secret().window_key,), SeededRandom(seed), device=DEVICE)
+        parts = (round_one_parts(window, secret), round_two_parts(window, secret))
         assert repr(secret) == (f"TwoRoundSecret(report_id={secret.report_id!r}, keys={secret.keys!r})")
         assert secret.keys[0].key.hex() not in repr(secret)
         assert repr(secret.keys[0].key) not in repr(secret)
@@ -84,12 +84,12 @@ def test_neither_coins_nor_parts_show_themselves() -> None:
 
 async def test_only_the_owner_finds_the_coins_and_only_between_the_rounds(tmp_path: Path) -> None:
     world = Deployment()
-    task = world.ask()
+    window = world.ask()
     device = world.device(tmp_path / "device.db", world.transport())
 
     await device.answer()
     await device.close()
-    report_ids = world.report_ids(task, 2)
+    report_ids = world.report_ids(window, 2)
 
     disk = b"".join(one.read_bytes() for one in tmp_path.iterdir())
     assert all(report_id not in disk for report_id in report_ids)
@@ -106,21 +106,23 @@ class Recorder(MemoryTransport):
         self.opened_under_way: list[int] = []
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         self.carried += [(position, one) for one in instalments]
         self.opened_under_way.append(opened_by_a_thief(self.directory, self.carried))
-        return await super().upload(task, position, instalments)
+        return await super().upload(window, position, instalments)
 
 
 @lru_cache(maxsize=1 << 20)
 def derived(found: bytes) -> tuple[bytes, ...]:
     """Return what 32 bytes may be good for: a file has most of them still at the next look."""
-    return found, task_key(found), task_key(next_key(found))
+    return found, window_key(found), window_key(next_key(found))
 
 
 def opened_by_a_thief(directory: Path, carried: Sequence[tuple[int, Instalment]]) -> int:
-    """Return how many recorded messages open under any 32 bytes of any file: as a task key or as a key of the chain."""
+    """Return how many recorded messages open under any 32 bytes of any file: as a window key or as a key of the
+    chain.
+    """
     content = b"\n".join(path.read_bytes() for path in directory.iterdir())
     found = {content[at : at + 32] for at in range(len(content) - 31) if b"\0\0" not in content[at : at + 32]}
     keys = {one for key in found for one in derived(key)}
@@ -131,7 +133,7 @@ def opened_by_a_thief(directory: Path, carried: Sequence[tuple[int, Instalment]]
 def opens(key: bytes, position: int, instalment: Instalment) -> bool:
     try:
         unseal_instalment(
-            TaskKey(session_id=instalment.session_id, number=instalment.key_number, key=key), position, instalment
+            WindowKey(session_id=instalment.session_id, number=instalment.key_number, key=key), position, instalment
         )
     except SealError:
         return False

@@ -12,14 +12,14 @@ import pytest
 from fleetcount_client.charges import Charge, LedgerAge
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import PolicyRefusal
-from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
+from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_protocol.errors import MachineError, UsageError
-from fleetcount_protocol.ids import SeriesId, SessionId, TaskId
+from fleetcount_protocol.ids import QuestionId, SessionId, WindowId
 
-TASK = TaskId(bytes(range(32)))
+WINDOW = WindowId(bytes(range(32)))
 SECRET = b"coins and seed of one report"
 SESSION = SessionRow(
     session_id=SessionId(bytes(16)),
@@ -35,21 +35,26 @@ SESSION = SessionRow(
 def alone(spool: Spool, charged: Charge, report: Report, entries: Sequence[OutboxEntry] = ()) -> Report | PolicyRefusal:
     """Begin an answer that needs no session."""
     begun = Beginning(report=report, entries=entries, sessions=())
-    return spool.begin(charged, report.task_id, b"task", (), lambda _: begun, lambda ledger: None)
+    return spool.begin(charged, report.window_id, b"window", (), lambda _: begun, lambda ledger: None)
 
 
 def reserve(spool: Spool, unit: Charge) -> None:
-    assert unit.series_id is not None
-    row = SeriesRow(
-        series_id=SeriesId(unit.series_id), name="q", offer=b"", state=SeriesState.JOINED, changed_at=0.0, reason=""
+    assert unit.question_id is not None
+    row = QuestionRow(
+        question_id=QuestionId(unit.question_id),
+        name="q",
+        offer=b"",
+        state=QuestionState.JOINED,
+        changed_at=0.0,
+        reason="",
     )
-    assert SeriesRows(spool).join(row, [unit], lambda ledger, more: None) is None
+    assert QuestionRows(spool).join(row, [unit], lambda ledger, more: None) is None
 
 
-def charge(task_id: TaskId = TASK) -> Charge:
-    """Return what is reserved for the one window of a series."""
+def charge(window_id: WindowId = WINDOW) -> Charge:
+    """Return what is reserved for the one window of a question."""
     return Charge(
-        charge_id=task_id,
+        charge_id=window_id,
         name="q",
         signal="S",
         asked_at=5,
@@ -59,21 +64,21 @@ def charge(task_id: TaskId = TASK) -> Charge:
         answers=Fraction(1, 4),
         promise="10 1/1000000000 2592000",
         loss=LossVector(orders=(5, 9), at=(7, 1 << 70), pure=9),
-        series_id=bytes(task_id),
+        question_id=bytes(window_id),
         sent=False,
     )
 
 
-def sent(task_id: TaskId = TASK) -> Charge:
-    return replace(charge(task_id), sent=True)
+def sent(window_id: WindowId = WINDOW) -> Charge:
+    return replace(charge(window_id), sent=True)
 
 
-def begin(spool: Spool, refusal: PolicyRefusal | None = None, task_id: TaskId = TASK) -> Report | PolicyRefusal:
-    report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+def begin(spool: Spool, refusal: PolicyRefusal | None = None, window_id: WindowId = WINDOW) -> Report | PolicyRefusal:
+    report = Report(window_id=window_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     entries = [OutboxEntry(round=1, position=p, instalment=bytes([p]) * 100) for p in range(2)]
     begun = Beginning(report=report, entries=entries, sessions=[SESSION])
-    reserve(spool, charge(task_id))
-    return spool.begin(charge(task_id), task_id, b"task", [SESSION], lambda _: begun, lambda ledger: refusal)
+    reserve(spool, charge(window_id))
+    return spool.begin(charge(window_id), window_id, b"window", [SESSION], lambda _: begun, lambda ledger: refusal)
 
 
 @pytest.fixture
@@ -88,10 +93,10 @@ def test_what_was_begun_is_there_after_the_file_was_closed(file: SpoolFile) -> N
     spool = file.device()
 
     assert spool.charges() == (sent(),)
-    assert spool.report(TASK) == Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-    assert [entry.instalment for entry in spool.outbox(TASK, 1)] == [b"\0" * 100, b"\1" * 100]
+    assert spool.report(WINDOW) == Report(window_id=WINDOW, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    assert [entry.instalment for entry in spool.outbox(WINDOW, 1)] == [b"\0" * 100, b"\1" * 100]
     assert spool.sessions()[0].secret == b"s"
-    assert spool.unfinished_tasks() == (b"task",)
+    assert spool.unfinished_windows() == (b"window",)
 
 
 def test_a_durable_file_syncs_at_every_commit(tmp_path: Path) -> None:
@@ -143,13 +148,13 @@ def test_a_refusal_inside_the_transaction_leaves_nothing(file: SpoolFile) -> Non
     refusal = PolicyRefusal(rule="total_epsilon", message="too much")
 
     assert begin(spool, refusal) == refusal
-    assert (spool.charges(), spool.report(TASK), spool.sessions()) == ((charge(),), None, ())
+    assert (spool.charges(), spool.report(WINDOW), spool.sessions()) == ((charge(),), None, ())
 
 
 def test_coins_and_keys_go_with_the_bytes_of_the_last_round(tmp_path: Path) -> None:
     file = SpoolFile(tmp_path / "device.db")
     begin(file.device())
-    report = file.device().report(TASK)
+    report = file.device().report(WINDOW)
     assert report is not None
     between = file.device().advance(report, Phase.BETWEEN)
     assert between.secret == SECRET
@@ -158,9 +163,9 @@ def test_coins_and_keys_go_with_the_bytes_of_the_last_round(tmp_path: Path) -> N
         between, Phase.ROUND_TWO, entries=[OutboxEntry(round=2, position=0, instalment=b"second bytes")]
     )
 
-    assert second == file.device().report(TASK)
+    assert second == file.device().report(WINDOW)
     assert second.secret == b""
-    assert [entry.instalment for entry in file.device().outbox(TASK, 2)] == [b"second bytes"]
+    assert [entry.instalment for entry in file.device().outbox(WINDOW, 2)] == [b"second bytes"]
 
 
 def test_two_processes_take_different_keys_of_one_session(tmp_path: Path) -> None:
@@ -168,18 +173,18 @@ def test_two_processes_take_different_keys_of_one_session(tmp_path: Path) -> Non
     first, second = (SpoolFile(tmp_path / "device.db").device() for _ in range(2))
     taken: list[tuple[int, bytes]] = []
 
-    def answer(spool: Spool, task_id: TaskId) -> None:
+    def answer(spool: Spool, window_id: WindowId) -> None:
         def form(rows: Sequence[SessionRow]) -> Beginning:
             taken.extend((row.number, row.secret) for row in rows)
             moved = [replace(row, number=row.number + 1, secret=row.secret + b"!") for row in rows]
-            report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+            report = Report(window_id=window_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
             return Beginning(report=report, entries=(), sessions=moved)
 
-        reserve(spool, charge(task_id))
-        spool.begin(charge(task_id), task_id, b"task", [SESSION], form, lambda ledger: None)
+        reserve(spool, charge(window_id))
+        spool.begin(charge(window_id), window_id, b"window", [SESSION], form, lambda ledger: None)
 
-    answer(first, TASK)
-    answer(second, TaskId(bytes(32)))
+    answer(first, WINDOW)
+    answer(second, WindowId(bytes(32)))
 
     assert taken == [(1, b"s"), (2, b"s!")]
     assert [(row.number, row.secret) for row in first.sessions()] == [(3, b"s!!")]
@@ -201,20 +206,20 @@ def test_a_full_disk_leaves_neither_charge_nor_coins(file: SpoolFile) -> None:
     reserve(spool, charge())
     pages = file.rows("PRAGMA page_count", ())[0][0]
     file.rows(f"PRAGMA max_page_count={pages}", ())
-    report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    report = Report(window_id=WINDOW, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     big = [OutboxEntry(round=1, position=0, instalment=bytes(100_000))]
 
     with pytest.raises(MachineError, match="full"):
         alone(spool, charge(), report, big)
 
-    assert (spool.charges(), spool.report(TASK)) == ((charge(),), None)
+    assert (spool.charges(), spool.report(WINDOW)) == ((charge(),), None)
 
 
 def test_a_final_phase_erases_bytes_and_secret_from_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "device.db"
     file = SpoolFile(path)
     begin(file.device())
-    report = file.device().report(TASK)
+    report = file.device().report(WINDOW)
     assert report is not None
 
     between = file.device().advance(report, Phase.BETWEEN)
@@ -240,7 +245,7 @@ def test_a_final_phase_erases_bytes_and_secret_from_the_disk(tmp_path: Path) -> 
     ],
 )
 def test_nothing_moves_backwards_or_on_from_its_end(file: SpoolFile, start: Phase, end: Phase) -> None:
-    report = Report(task_id=TASK, phase=start, reason="", secret=SECRET)
+    report = Report(window_id=WINDOW, phase=start, reason="", secret=SECRET)
 
     with pytest.raises(UsageError):
         file.device().advance(report, end)
@@ -249,7 +254,7 @@ def test_nothing_moves_backwards_or_on_from_its_end(file: SpoolFile, start: Phas
 def test_a_report_that_another_process_moved_is_not_moved_again(file: SpoolFile) -> None:
     spool = file.device()
     begin(spool)
-    report = spool.report(TASK)
+    report = spool.report(WINDOW)
     assert report is not None
     spool.advance(report, Phase.BETWEEN)
 
@@ -261,9 +266,9 @@ def test_receipted_bytes_are_forgotten_one_by_one(file: SpoolFile) -> None:
     spool = file.device()
     begin(spool)
 
-    spool.receipted(TASK, 1, [0])
+    spool.receipted(WINDOW, 1, [0])
 
-    assert [entry.position for entry in spool.outbox(TASK, 1)] == [1]
+    assert [entry.position for entry in spool.outbox(WINDOW, 1)] == [1]
 
 
 def test_devices_that_share_a_file_see_only_their_own(file: SpoolFile) -> None:
@@ -271,7 +276,7 @@ def test_devices_that_share_a_file_see_only_their_own(file: SpoolFile) -> None:
 
     begin(one)
 
-    assert (two.charges(), two.report(TASK), two.outbox(TASK, 1), two.sessions()) == ((), None, (), ())
+    assert (two.charges(), two.report(WINDOW), two.outbox(WINDOW, 1), two.sessions()) == ((), None, (), ())
     assert isinstance(begin(two), Report)
 
 
@@ -283,29 +288,29 @@ def test_a_ledger_keeps_the_time_it_began(file: SpoolFile) -> None:
     assert file.device().age(900.0, 800) == began
 
 
-def test_tidying_forgets_expired_sessions_and_finished_tasks_but_no_charge(file: SpoolFile) -> None:
+def test_tidying_forgets_expired_sessions_and_finished_windows_but_no_charge(file: SpoolFile) -> None:
     spool = file.device()
     begin(spool)
-    report = spool.report(TASK)
+    report = spool.report(WINDOW)
     assert report is not None
 
     spool.tidy(50)
-    kept = (len(spool.sessions()), spool.unfinished_tasks())
+    kept = (len(spool.sessions()), spool.unfinished_windows())
     spool.advance(report, Phase.GIVEN_UP)
     spool.tidy(51)
 
-    assert kept == (1, (b"task",))
-    assert (spool.sessions(), file.rows("SELECT * FROM task", ()), len(spool.charges())) == ((), [], 1)
+    assert kept == (1, (b"window",))
+    assert (spool.sessions(), file.rows("SELECT * FROM windows", ()), len(spool.charges())) == ((), [], 1)
 
 
-def test_refusals_are_the_series_with_a_rule_the_latest_last(file: SpoolFile) -> None:
-    spool, rows = file.device(), SeriesRows(file.device())
+def test_refusals_are_the_question_with_a_rule_the_latest_last(file: SpoolFile) -> None:
+    spool, rows = file.device(), QuestionRows(file.device())
     for number, rule in enumerate(["total_epsilon", "", "signals", "total_epsilon"]):
-        series_id = SeriesId(bytes([number % 3]) * 32)
-        state = SeriesState.REFUSED if rule else SeriesState.JOINED
+        question_id = QuestionId(bytes([number % 3]) * 32)
+        state = QuestionState.REFUSED if rule else QuestionState.JOINED
         rows.put(
-            SeriesRow(
-                series_id=series_id,
+            QuestionRow(
+                question_id=question_id,
                 name="q",
                 offer=b"",
                 state=state,
@@ -315,7 +320,7 @@ def test_refusals_are_the_series_with_a_rule_the_latest_last(file: SpoolFile) ->
             )
         )
 
-    noted = [(one.series_id[0], one.rule, one.message, one.refused_at) for one in spool.refusals()]
+    noted = [(one.question_id[0], one.rule, one.message, one.refused_at) for one in spool.refusals()]
 
     assert noted == [(2, "signals", "reason 2", 2.0), (0, "total_epsilon", "reason 3", 3.0)]
 
@@ -324,7 +329,7 @@ def test_neither_repr_shows_what_is_secret(file: SpoolFile) -> None:
     spool = file.device()
     begin(spool)
 
-    shown = repr((spool.report(TASK), spool.outbox(TASK, 1), spool.sessions(), spool, file))
+    shown = repr((spool.report(WINDOW), spool.outbox(WINDOW, 1), spool.sessions(), spool, file))
 
     assert "coins" not in shown
     assert "\\x01" not in shown
@@ -332,7 +337,7 @@ def test_neither_repr_shows_what_is_secret(file: SpoolFile) -> None:
 
 
 def test_the_judgement_sees_what_was_charged_before(file: SpoolFile) -> None:
-    spool, other, seen = file.device(), TaskId(bytes(32)), list[tuple[Charge, ...]]()
+    spool, other, seen = file.device(), WindowId(bytes(32)), list[tuple[Charge, ...]]()
     assert isinstance(begin(spool), Report)
 
     def judge(ledger: Ledger) -> PolicyRefusal:
@@ -343,7 +348,7 @@ def test_the_judgement_sees_what_was_charged_before(file: SpoolFile) -> None:
         raise AssertionError("an answer is formed that was refused")
 
     reserve(spool, charge(other))
-    refusal = spool.begin(charge(other), other, b"task", [], form, judge)
+    refusal = spool.begin(charge(other), other, b"window", [], form, judge)
 
     assert isinstance(refusal, PolicyRefusal)
     assert (refusal.rule, seen) == ("total_epsilon", [(charge(other), sent())])
@@ -354,14 +359,14 @@ def test_a_window_of_a_unit_dated_before_one_that_was_sent_counts_until_then(
     file: SpoolFile, reserved_first: bool
 ) -> None:
     spool = file.device()
-    unit = replace(charge(TaskId(bytes([9]) * 32)), asked_at=-50, asked_until=-40)
+    unit = replace(charge(WindowId(bytes([9]) * 32)), asked_at=-50, asked_until=-40)
 
     if reserved_first:
         reserve(spool, unit)
     begin(spool)
     if not reserved_first:
         reserve(spool, unit)
-    report = Report(task_id=TaskId(bytes([9]) * 32), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    report = Report(window_id=WindowId(bytes([9]) * 32), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     assert alone(spool, unit, report) == report
 
     late = replace(unit, asked_until=charge().asked_at + 1, sent=True)
@@ -378,10 +383,10 @@ def test_sums_in_memory_are_those_of_the_file_after_a_failure_and_after_another_
         ledger.put(sent())
         raise MachineError("in the middle of it")
 
-    report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    report = Report(window_id=WINDOW, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     begun = Beginning(report=report, entries=(), sessions=())
     with pytest.raises(MachineError, match="in the middle"):
-        one.begin(charge(), TASK, b"task", [], lambda _: begun, fail)
+        one.begin(charge(), WINDOW, b"window", [], lambda _: begun, fail)
 
     assert one.charges() == (charge(),)
     begin(other)
@@ -390,11 +395,11 @@ def test_sums_in_memory_are_those_of_the_file_after_a_failure_and_after_another_
 
 def test_a_window_whose_unit_was_freed_meanwhile_is_not_answered(file: SpoolFile) -> None:
     spool = file.device()
-    unit = charge(TaskId(bytes([7]) * 32))
-    report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    unit = charge(WindowId(bytes([7]) * 32))
+    report = Report(window_id=WINDOW, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
 
     refusal = alone(spool, unit, report)
 
     assert isinstance(refusal, PolicyRefusal)
     assert refusal.rule == "reserved"
-    assert (spool.report(TASK), spool.charges()) == (None, ())
+    assert (spool.report(WINDOW), spool.charges()) == (None, ())

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from fleetcount_client import mqtt_transport
-from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
+from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
 from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import JoinRule
@@ -20,20 +20,20 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpo
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId, UserName
+from fleetcount_protocol.ids import AggregatorId, ReportId, UserName, WindowId
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionList,
     Refusal,
     ReleaseAnswer,
-    SeriesList,
     SessionAccepted,
     SessionRefused,
-    TaskState,
+    WindowState,
 )
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.orders import OrderAction
-from fleetcount_protocol.task.task import Task
-from fleetcount_protocol.wire.series import SERIES_LIST
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.orders import OrderAction
+from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.wire.question import QUESTION_LIST
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import START, Deployment
@@ -43,7 +43,7 @@ from tests.support.listening import listening
 from tests.support.protocol_samples import session_secret
 
 CAR = UserName("d-1")
-RELEASED = TaskId(bytes(range(32)))
+RELEASED = WindowId(bytes(range(32)))
 SERVER_AUTHORITY = CertificateAuthority.create("test aggregators")
 
 
@@ -52,22 +52,22 @@ class Linked:
     """A deployment behind one transport, and one device's end of it."""
 
     world: Deployment
-    task: Task
+    window: Window
     identity: DeviceIdentity
     transport: Transport
 
 
 @asynccontextmanager
 async def linked(kind: str, *, alone: bool = False) -> AsyncIterator[Linked]:
-    """A deployment that asks a series and one window at the same time, or `alone` the series."""
+    """A deployment that asks a question and one window at the same time, or `alone` the question."""
     world = Deployment()
-    world.releases[RELEASED] = ReleaseAnswer(state=TaskState.RELEASED, record=b"record", signatures=(bytes(64),) * 2)
+    world.releases[RELEASED] = ReleaseAnswer(state=WindowState.RELEASED, record=b"record", signatures=(bytes(64),) * 2)
     identity = world.identity()
 
-    def ask() -> Task:
-        series = world.series()
-        world.offers = [world.offer(series, world.order(series, 1, OrderAction.PAUSE, 2))]
-        return window_task(series, 0) if alone else world.ask()
+    def ask() -> Window:
+        question = world.question()
+        world.offers = [world.offer(question, world.order(question, 1, OrderAction.PAUSE, 2))]
+        return window_at(question, 0) if alone else world.ask()
 
     if kind == "memory":
         yield Linked(world, ask(), identity, world.transport())
@@ -75,16 +75,16 @@ async def linked(kind: str, *, alone: bool = False) -> AsyncIterator[Linked]:
         async with grpc_servers(world, SERVER_AUTHORITY):
             yield Linked(world, ask(), identity, grpc_transport(world, identity))
     else:
-        task, port = ask(), free_port()
+        window, port = ask(), free_port()
         async with mqtt_broker(port), mqtt_aggregators(world, port):
             transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=5)
-            yield Linked(world, task, identity, transport)
+            yield Linked(world, window, identity, transport)
 
 
 def grpc_transport(
     world: Deployment, identity: DeviceIdentity, authority: CertificateAuthority = SERVER_AUTHORITY
 ) -> GrpcTransport:
-    servers = [TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in world.described]
+    servers = [WindowServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in world.described]
     tls = tls_files(authority, identity)
     return GrpcTransport(deployment="test", servers=servers, tls=tls, call_timeout_s=5)
 
@@ -98,62 +98,62 @@ async def test_a_device_delivers_both_rounds_of_a_window_it_was_offered(tmp_path
             outcomes = await device.answer()
 
         assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED], outcomes
-        (report_id,) = link.world.report_ids(link.task, 2)
-        assert len(link.world.verifies(link.task, report_id)) == 3
+        (report_id,) = link.world.report_ids(link.window, 2)
+        assert len(link.world.verifies(link.window, report_id)) == 3
 
 
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
-async def test_every_series_is_offered_over_every_transport_byte_for_byte(kind: str) -> None:
+async def test_every_question_is_offered_over_every_transport_byte_for_byte(kind: str) -> None:
     async with linked(kind) as link:
-        offers, again = [await link.transport.list_series() for _ in range(2)]
+        offers, again = [await link.transport.list_questions() for _ in range(2)]
         await link.transport.close()
 
-        asked = {one.signed.series.series_id: one for one in link.world.offers}
+        asked = {one.signed.question.question_id: one for one in link.world.offers}
         assert len(asked) == 2
         for listed in (offers, again):
-            assert {one.signed.series.series_id: one for one in listed} == asked
+            assert {one.signed.question.question_id: one for one in listed} == asked
 
 
-async def test_a_list_of_series_that_says_more_and_brings_nothing_new_is_left_alone(
+async def test_a_list_of_question_that_says_more_and_brings_nothing_new_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with linked("grpc") as link:
         offers = tuple(link.world.offers)
 
         async def again(_shell: GrpcShell, _request: bytes, _context: object) -> bytes:
-            return SERIES_LIST.encode(SeriesList(offers=offers, more=True))
+            return QUESTION_LIST.encode(QuestionList(offers=offers, more=True))
 
-        monkeypatch.setattr(GrpcShell, "list_series", again)
+        monkeypatch.setattr(GrpcShell, "list_questions", again)
         async with grpc_servers(link.world, SERVER_AUTHORITY):
             with pytest.raises(Unreachable, match="holds none that is new"):
-                await grpc_transport(link.world, link.identity).list_series()
+                await grpc_transport(link.world, link.identity).list_questions()
 
 
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
-async def test_a_series_is_offered_with_its_orders_and_its_windows_are_answered(tmp_path: Path, kind: str) -> None:
+async def test_a_question_is_offered_with_its_orders_and_its_windows_are_answered(tmp_path: Path, kind: str) -> None:
     # Alone: the manual clock does not wait for a network that another answer uses.
     async with linked(kind, alone=True) as link:
         device = link.world.device(tmp_path / "device.db", link.transport, identity=link.identity, join=JoinRule.AUTO)
 
         async with device:
-            offers = await link.transport.list_series()
+            offers = await link.transport.list_questions()
             outcomes = await device.answer(horizon_s=1000)
 
         assert {offer == link.world.offers[0] for offer in offers} == {True}
         assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 2, outcomes
-        series = offers[0].signed.series
+        question = offers[0].signed.question
         for index in range(2):
-            task = window_task(series, index)
-            (report_id,) = link.world.report_ids(task, 2)
-            link.world.verifies(task, report_id)
+            window = window_at(question, index)
+            (report_id,) = link.world.report_ids(window, 2)
+            link.world.verifies(window, report_id)
 
 
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
-async def test_the_release_of_a_task_is_read_again_and_again_and_of_an_unknown_one_nothing(kind: str) -> None:
+async def test_the_release_of_a_window_is_read_again_and_again_and_of_an_unknown_one_nothing(kind: str) -> None:
     async with linked(kind) as link:
         known, unknown = (
-            SimpleNamespace(task_id=task_id, aggregators=link.world.described)
-            for task_id in (RELEASED, TaskId(bytes(32)))
+            SimpleNamespace(window_id=window_id, aggregators=link.world.described)
+            for window_id in (RELEASED, WindowId(bytes(32)))
         )
 
         answers = [await link.transport.release(known) for _ in range(2)]  # type: ignore[arg-type]
@@ -164,10 +164,10 @@ async def test_the_release_of_a_task_is_read_again_and_again_and_of_an_unknown_o
         assert answers == [link.world.releases[RELEASED]] * 2
 
 
-def sealed_parts(task: Task, secret: SessionSecret) -> list[Instalment]:
+def sealed_parts(window: Window, secret: SessionSecret) -> list[Instalment]:
     """Return parts of three reports for the second aggregator."""
     return [
-        seal_instalment(secret.task_key, task.task_id, ReportId(bytes([n]) * 16), 1, 1, b"", bytes([n]) * 32)
+        seal_instalment(secret.window_key, window.window_id, ReportId(bytes([n]) * 16), 1, 1, b"", bytes([n]) * 32)
         for n in range(3)
     ]
 
@@ -175,21 +175,21 @@ def sealed_parts(task: Task, secret: SessionSecret) -> list[Instalment]:
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
 async def test_answers_belong_to_their_instalments_and_a_repeat_gets_the_same_receipt(kind: str) -> None:
     async with linked(kind) as link:
-        task, aggregator = link.task, link.world.described[1]
+        window, aggregator = link.window, link.world.described[1]
         request, opening = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
 
-        strange = sealed_parts(task, dataclasses.replace(session_secret(), session_id=request.session_id))
-        early = await link.transport.upload(task, 1, strange)
+        strange = sealed_parts(window, dataclasses.replace(session_secret(), session_id=request.session_id))
+        early = await link.transport.upload(window, 1, strange)
         opened = await link.transport.open_sessions(aggregator, [request])
         again = await link.transport.open_sessions(aggregator, [request])
         assert isinstance(opened[0], SessionAccepted)
         secret = opening.finish(opened[0])
-        parts = sealed_parts(task, secret)
+        parts = sealed_parts(window, secret)
         other = dataclasses.replace(parts[0], ciphertext=parts[1].ciphertext)
-        link.world.timer.advance(task.round_one_opens - START)
-        first = await link.transport.upload(task, 1, parts)
-        second = await link.transport.upload(task, 1, parts)
-        (changed,) = await link.transport.upload(task, 1, [other])
+        link.world.timer.advance(window.round_one_opens - START)
+        first = await link.transport.upload(window, 1, parts)
+        second = await link.transport.upload(window, 1, parts)
+        (changed,) = await link.transport.upload(window, 1, [other])
         await link.transport.close()
 
         assert [type(one) for one in opened] == [SessionAccepted]
@@ -219,17 +219,18 @@ async def test_a_refused_session_says_why(kind: str) -> None:
 
 async def test_many_instalments_travel_in_batches_on_one_stream() -> None:
     async with linked("grpc") as link:
-        task, aggregator = link.task, link.world.described[0]
+        window, aggregator = link.window, link.world.described[0]
         request, opening = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
-        link.world.timer.advance(task.round_one_opens - START)
+        link.world.timer.advance(window.round_one_opens - START)
         [accepted] = await link.transport.open_sessions(aggregator, [request])
         assert isinstance(accepted, SessionAccepted)
-        key = opening.finish(accepted).task_key
+        key = opening.finish(accepted).window_key
         parts = [
-            seal_instalment(key, task.task_id, ReportId(n.to_bytes(16)), 1, 0, b"", bytes(60_000)) for n in range(40)
+            seal_instalment(key, window.window_id, ReportId(n.to_bytes(16)), 1, 0, b"", bytes(60_000))
+            for n in range(40)
         ]
 
-        answers = await link.transport.upload(task, 0, parts)
+        answers = await link.transport.upload(window, 0, parts)
         await link.transport.close()
 
         assert [answer.report_id for answer in answers] == [part.report_id for part in parts]
@@ -252,7 +253,7 @@ async def test_a_server_of_another_authority_is_not_spoken_to() -> None:
         transport = grpc_transport(link.world, link.identity, CertificateAuthority.create("another"))
 
         with pytest.raises(Unreachable, match="unavailable"):
-            await transport.list_series()
+            await transport.list_questions()
         await transport.close()
 
 
@@ -262,19 +263,19 @@ async def test_a_device_of_another_authority_is_not_served() -> None:
         transport = grpc_transport(link.world, stranger)
 
         with pytest.raises(Unreachable):
-            await transport.list_series()
+            await transport.list_questions()
         await transport.close()
 
 
 async def test_plaintext_stays_on_this_machine() -> None:
     world = Deployment()
-    server = TaskServer(aggregator_id=AggregatorId("alpha"), endpoint="192.0.2.1:7411")
+    server = WindowServer(aggregator_id=AggregatorId("alpha"), endpoint="192.0.2.1:7411")
 
     with pytest.raises(ConfigError, match="insecure"):
         GrpcTransport(deployment="test", servers=[server], tls=None)
     transport = GrpcTransport(deployment="test", servers=[server], tls=None, insecure=True)
     with pytest.raises(Unreachable, match="loopback"):
-        await transport.list_series()
+        await transport.list_questions()
     assert world.described
 
 
@@ -288,24 +289,24 @@ async def test_nobody_there_is_unreachable(kind: str) -> None:
         transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=2)
 
     with pytest.raises(Unreachable, match=str(port)):
-        await transport.list_series()
+        await transport.list_questions()
     await transport.close()
 
 
 async def test_an_aggregator_that_is_silent_behind_the_broker_is_unreachable_and_a_puback_is_no_receipt() -> None:
     world = Deployment()
     port = free_port()
-    task = world.task()
+    window = world.window()
     leader = world.described[0]
     request, _ = new_session(leader, leader.hpke_keys[0], world.identity(), START + 5000, SystemRandom())
-    part = seal_instalment(session_secret().task_key, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
+    part = seal_instalment(session_secret().window_key, window.window_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
     async with mqtt_broker(port):
         transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=0.3)
 
         with pytest.raises(Unreachable, match="did not answer"):
             await transport.open_sessions(leader, [request])
         with pytest.raises(Unreachable, match="did not answer"):
-            await transport.upload(task, 0, [part])
+            await transport.upload(window, 0, [part])
         await transport.close()
 
 
@@ -322,7 +323,7 @@ async def test_a_list_that_does_not_end_is_read_for_so_long_and_no_longer(monkey
 
         coming = asyncio.create_task(keep_coming())
         async with asyncio.timeout(20):
-            assert await transport.list_series() == ()
+            assert await transport.list_questions() == ()
         coming.cancel()
         await transport.close()
 
@@ -334,11 +335,11 @@ async def test_a_lost_broker_is_noticed_at_once_and_a_new_one_is_used_again() ->
     transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=5)
 
     async with mqtt_broker(port), mqtt_aggregators(world, port):
-        before = await transport.list_series()
+        before = await transport.list_questions()
     with pytest.raises(Unreachable):
-        await transport.list_series()
+        await transport.list_questions()
     async with mqtt_broker(port), mqtt_aggregators(world, port):
-        after = await transport.list_series()
+        after = await transport.list_questions()
         await transport.close()
 
     assert [len(before), len(after)] == [2, 2]  # One an aggregator.
@@ -347,13 +348,13 @@ async def test_a_lost_broker_is_noticed_at_once_and_a_new_one_is_used_again() ->
 async def test_a_broker_that_dies_while_a_receipt_is_awaited_is_noticed_at_once() -> None:
     world = Deployment()
     port = free_port()
-    task = world.task()
-    part = seal_instalment(session_secret().task_key, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
+    window = world.window()
+    part = seal_instalment(session_secret().window_key, window.window_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
     transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=60)
 
     async with asyncio.timeout(40):
         async with mqtt_broker(port):
-            waiting = asyncio.create_task(transport.upload(task, 0, [part]))
+            waiting = asyncio.create_task(transport.upload(window, 0, [part]))
             while not transport._receipts:  # A broker that ends while somebody connects may serve that one on.
                 await asyncio.sleep(0.01)
             assert not waiting.done()
@@ -365,18 +366,18 @@ async def test_a_broker_that_dies_while_a_receipt_is_awaited_is_noticed_at_once(
 async def test_a_server_that_accepts_and_says_nothing_is_given_up_at_the_deadline() -> None:
     world = Deployment()
     async with answering(b"") as port:
-        servers = [TaskServer(aggregator_id=AggregatorId("alpha"), endpoint=f"127.0.0.1:{port}")]
+        servers = [WindowServer(aggregator_id=AggregatorId("alpha"), endpoint=f"127.0.0.1:{port}")]
         tls = tls_files(SERVER_AUTHORITY, world.identity())
         rpc = GrpcTransport(deployment="test", servers=servers, tls=tls, call_timeout_s=0.5)
         mqtt = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=0.5)
 
         async with asyncio.timeout(60):
             with pytest.raises(Unreachable):
-                await rpc.list_series()
+                await rpc.list_questions()
             await rpc.close()
             async with nothing_left_behind():
                 with pytest.raises(Unreachable, match="did not answer within"):
-                    await mqtt.list_series()
+                    await mqtt.list_questions()
                 await mqtt.close()
 
 
@@ -404,7 +405,7 @@ async def test_a_broker_that_hangs_up_before_it_acknowledges_is_noticed_at_once(
     async with asyncio.timeout(40), answering(answer, hang_up=True) as port, nothing_left_behind():
         transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=60)
         with pytest.raises(Unreachable, match=str(port)):
-            await transport.list_series()
+            await transport.list_questions()
         await transport.close()
 
 
@@ -416,7 +417,7 @@ async def test_a_device_that_gives_up_at_any_moment_leaves_no_connection_behind(
                 deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=60
             )
             async with asyncio.timeout(40), nothing_left_behind():
-                waiting = asyncio.create_task(transport.list_series())
+                waiting = asyncio.create_task(transport.list_questions())
                 for _ in range(turns):
                     await asyncio.sleep(0.0002)
                 waiting.cancel()
@@ -444,10 +445,10 @@ async def test_a_broker_over_tls_must_be_one_of_the_authority(tmp_path: Path, mo
                 deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", login=login, call_timeout_s=3
             )
             if trusted:
-                assert await transport.list_series() == ()
+                assert await transport.list_questions() == ()
             else:
                 with pytest.raises(Unreachable, match="certificate"):
-                    await transport.list_series()
+                    await transport.list_questions()
             await transport.close()
 
 
@@ -464,7 +465,7 @@ async def test_a_login_whose_files_cannot_be_read_is_named_and_tried_again(login
     with pytest.raises(ConfigError, match=said):
         login.password(), login.tls_context()
     with pytest.raises(Unreachable, match=said):
-        await transport.list_series()
+        await transport.list_questions()
 
 
 async def test_a_connection_that_closes_before_the_loop_gets_to_it_leaves_other_sockets_alone() -> None:

@@ -10,7 +10,7 @@ from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.spool_rows import Phase
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 
 from tests.client.deployment import START, Deployment
 
@@ -28,16 +28,16 @@ class Slow(MemoryTransport):
         return await super().open_sessions(aggregator, requests)
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         for _ in range(100):
             await asyncio.sleep(0)
-        return await super().upload(task, position, instalments)
+        return await super().upload(window, position, instalments)
 
 
 async def test_what_one_process_began_the_other_delivers_and_does_not_reject(tmp_path: Path) -> None:
     world = Deployment()
-    task, identity = world.ask(), world.identity()
+    window, identity = world.ask(), world.identity()
     transports = [Slow(world.intakes, lambda: world.offers) for _ in range(2)]
     devices = [
         world.device(tmp_path / "device.db", transport, identity=identity, settings=AT_ONCE) for transport in transports
@@ -45,12 +45,12 @@ async def test_what_one_process_began_the_other_delivers_and_does_not_reject(tmp
 
     answers = await asyncio.gather(*(device.answer() for device in devices))
 
-    report = devices[0].spool.report(task.task_id)
+    report = devices[0].spool.report(window.window_id)
     assert report is not None
     assert (report.phase, report.reason) == (Phase.DELIVERED, "")
     # The one whose step the other took first says so, and would find the answer delivered the next time.
     assert {one.kind for (one,) in answers} <= {OutcomeKind.DELIVERED, OutcomeKind.FAILED}
-    assert len(world.report_ids(task, 2)) == 1
+    assert len(world.report_ids(window, 2)) == 1
     assert len(devices[0].spool.charges()) == 1
 
 
@@ -60,12 +60,12 @@ async def test_a_session_that_another_process_forgot_does_not_come_back_with_key
     asked = [world.offer(world.once(START + at, name=f"question {at}")) for at in (100, 400, 700)]
     one, other = (world.device(tmp_path / "device.db", world.transport(), identity=identity) for _ in range(2))
 
-    outcomes = [*await one.answer_series(asked[0]), *await other.answer_series(asked[1])]
+    outcomes = [*await one.answer_question(asked[0]), *await other.answer_question(asked[1])]
     for row in other.spool.sessions():
         other.spool.forget_session(row.session_id)
-    outcomes += await one.answer_series(asked[2])
+    outcomes += await one.answer_question(asked[2])
 
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 3
     for intake in world.intakes.values():
-        sent = {(task_id, held.session_id, held.key_number) for (task_id, *_), held in intake.instalments.items()}
+        sent = {(window_id, held.session_id, held.key_number) for (window_id, *_), held in intake.instalments.items()}
         assert len(sent) == len({(session_id, number) for _, session_id, number in sent}) == 3

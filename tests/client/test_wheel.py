@@ -154,7 +154,7 @@ async def test_a_car_with_nothing_else_installed_answers_a_question(car: Install
     authority = CertificateAuthority.create("test aggregators")
     async with grpc_servers(world, authority):
         length = math.ceil(8 * pace())
-        task = world.ask(int(world.timer.now()) + 1, round_one_s=length, round_two_s=length)
+        window = world.ask(int(world.timer.now()) + 1, round_one_s=length, round_two_s=length)
         config = write_device(world, tmp_path / "car", authority)
 
         process = await asyncio.create_subprocess_exec(
@@ -167,5 +167,5 @@ async def test_a_car_with_nothing_else_installed_answers_a_question(car: Install
         out, err = await process.communicate()
 
     assert (process.returncode, b"delivered" in out) == (0, True), (out, err)
-    [report_id] = world.report_ids(task, 2)
-    world.verifies(task, report_id)
+    [report_id] = world.report_ids(window, 2)
+    world.verifies(window, report_id)

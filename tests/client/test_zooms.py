@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from fleetcount_client.outcome import OutcomeKind
-from fleetcount_client.policy import judge_series, judge_task
-from fleetcount_client.reservation import charges_of_series
+from fleetcount_client.policy import judge_question, judge_window
+from fleetcount_client.reservation import charges_of_question
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import Coin
+from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
 
 from tests.client.deployment import START, Deployment, charge_of, open_policy
 
@@ -25,11 +25,11 @@ SAMPLING = {"domain": GRID, "mechanism": SamplingDie.uniform(Fraction(1, 4), 8),
 
 
 def test_an_owner_s_limit_holds_for_all_zooms_together() -> None:
-    task = window_task(WORLD.once(**DIRECT), 0)
+    window = window_at(WORLD.once(**DIRECT), 0)
     policy = open_policy(allow_direct=True, largest_epsilon=Fraction(2))
 
-    assert judge_task(policy, task) is None
-    refusal = judge_task(replace(policy, largest_epsilon=Fraction(199, 100)), task)
+    assert judge_window(policy, window) is None
+    refusal = judge_window(replace(policy, largest_epsilon=Fraction(199, 100)), window)
     assert refusal is not None
     assert (refusal.rule, "epsilon of the release is 2.00000" in refusal.message) == ("largest_epsilon", True)
 
@@ -50,17 +50,17 @@ def test_an_answer_is_charged_for_every_zoom_and_exposed_once(asked: dict[str, o
     assert all(more > less for more, less in zip(several.loss.at, one.loss.at, strict=True))
 
 
-def test_a_series_is_judged_and_reserved_for_every_zoom() -> None:
-    series = WORLD.series(**SAMPLING, coin=Coin.DAY)
-    plain = WORLD.series(**{**SAMPLING, "release": replace(RELEASE, zooms=1)}, coin=Coin.DAY)
+def test_a_question_is_judged_and_reserved_for_every_zoom() -> None:
+    question = WORLD.question(**SAMPLING, coin=Coin.DAY)
+    plain = WORLD.question(**{**SAMPLING, "release": replace(RELEASE, zooms=1)}, coin=Coin.DAY)
     policy = open_policy(largest_epsilon=Fraction(2))
 
     # Under a coin of a day one answer loses as without it: two numbers of each of two zooms.
-    assert judge_series(policy, series, window_task(series, 0)) is None
-    refusal = judge_series(replace(policy, largest_epsilon=Fraction(199, 100)), series, window_task(series, 0))
+    assert judge_question(policy, question, window_at(question, 0)) is None
+    refusal = judge_question(replace(policy, largest_epsilon=Fraction(199, 100)), question, window_at(question, 0))
     assert refusal is not None
     assert "epsilon of one answer is 2.00000" in refusal.message
-    reserved, less = (charges_of_series(one, policy, START, 0) for one in (series, plain))
+    reserved, less = (charges_of_question(one, policy, START, 0) for one in (question, plain))
     for charge, other in zip(reserved, less, strict=True):
         assert charge.loss is not None
         assert other.loss is not None
@@ -70,11 +70,11 @@ def test_a_series_is_judged_and_reserved_for_every_zoom() -> None:
 
 async def test_a_device_sends_one_report_of_the_finest_squares(tmp_path: Path) -> None:
     world = Deployment()
-    task, policy = world.ask(**DIRECT), open_policy(allow_direct=True)
+    window, policy = world.ask(**DIRECT), open_policy(allow_direct=True)
     device = world.device(tmp_path / "device.db", world.transport(), truth=(250.0, 150.0), policy=policy)
 
     (outcome,) = await device.answer()
 
     assert outcome.kind is OutcomeKind.DELIVERED, outcome
-    (report_id,) = world.report_ids(task, 0)
-    assert world.decoded(task, report_id) == [0, 0, 0, 0, 0, 0, 0, 1, 0], "column 2 of row 1"
+    (report_id,) = world.report_ids(window, 0)
+    assert world.decoded(window, report_id) == [0, 0, 0, 0, 0, 0, 0, 1, 0], "column 2 of row 1"

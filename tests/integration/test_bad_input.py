@@ -11,12 +11,12 @@ import grpc.aio
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
-from fleetcount_protocol.messages import ReleaseQuery, SeriesQuery, TaskState
+from fleetcount_protocol.messages import QuestionQuery, ReleaseQuery, WindowState
 from fleetcount_protocol.wire.device import RELEASE_QUERY, SESSION_REQUESTS
 from fleetcount_protocol.wire.device_columns import UPLOAD, Upload
-from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
+from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
 
 from tests.support.deployment import Deployed
 from tests.support.protocol_samples import instalment
@@ -110,8 +110,10 @@ async def test_a_message_too_large_is_refused_before_it_is_read(target: Deployed
         compressed = await status_of(channel, DEVICE + "Upload", big, stream=True, compression=grpc.Compression.Gzip)
         metadata = await status_of(
             channel,
-            DEVICE + "ListSeries",
-            SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment=target.written.name)),
+            DEVICE + "ListQuestions",
+            QUESTION_LIST_QUERY.encode(
+                QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment=target.written.name)
+            ),
             metadata=[("x-filler", "x" * 200_000)],
         )
 
@@ -134,7 +136,7 @@ async def test_methods_that_do_not_exist_and_those_of_the_other_port_are_unimple
             # Not as a stream: grpc.aio says INTERNAL when the call ends before it has written its message.
             await status_of(devices, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b""),
             await status_of(devices, "/grpc.health.v1.Health/Watch", b""),
-            await status_of(peers, DEVICE + "ListSeries", b""),
+            await status_of(peers, DEVICE + "ListQuestions", b""),
         ]
 
     assert found == [grpc.StatusCode.UNIMPLEMENTED] * len(found)
@@ -149,21 +151,23 @@ async def test_only_certificates_of_the_right_authority_get_in(target: Deployed)
         "a stranger's device": credentials(ca, stranger.issue_device()),
         "a stranger's aggregator": credentials(ca, stranger.issue_aggregator("beta", ["127.0.0.1"])),
     }
-    query = SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment=target.written.name))
+    query = QUESTION_LIST_QUERY.encode(
+        QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment=target.written.name)
+    )
     found: dict[str, grpc.StatusCode] = {}
     async with healthy(target):
         for name, one in strangers.items():
             async with target.channel(0, one) as channel:
-                found[name] = await status_of(channel, DEVICE + "ListSeries", query)
+                found[name] = await status_of(channel, DEVICE + "ListQuestions", query)
             async with target.channel(0, one, peer=True) as channel:
                 found[f"{name}, peer port"] = await status_of(channel, PEER + "GetStatus", b"")
         async with target.channel(0, credentials(ca, device), peer=True) as channel:
             found["a device at the peer port"] = await status_of(channel, PEER + "GetStatus", b"")
         fooled = credentials(stranger.certificate.public_bytes(Encoding.PEM), device)
         async with target.channel(0, fooled) as channel:
-            found["a client that trusts others"] = await status_of(channel, DEVICE + "ListSeries", query)
+            found["a client that trusts others"] = await status_of(channel, DEVICE + "ListQuestions", query)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{target.written.plans[0].device_port}") as channel:
-            found["plaintext"] = await status_of(channel, DEVICE + "ListSeries", query)
+            found["plaintext"] = await status_of(channel, DEVICE + "ListQuestions", query)
 
     assert {name: code for name, code in found.items() if code not in NO_ENTRY} == {}
 
@@ -172,9 +176,9 @@ async def test_an_aggregator_may_not_lead_what_another_one_leads(target: Deploye
     from fleetcount_aggregator.peers import PeerRefusalError
     from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
     from fleetcount_protocol.ids import Digest
-    from fleetcount_protocol.messages import AbortTask, CommitQuery
+    from fleetcount_protocol.messages import AbortWindow, CommitQuery
 
-    task = target.ask(4)
+    window = target.ask(4)
     keys = target.config(1).parent / "keys"
     beta = grpc.ssl_channel_credentials(
         aggregator_ca(target), (keys / "aggregator.key").read_bytes(), (keys / "aggregator.crt").read_bytes()
@@ -186,21 +190,21 @@ async def test_an_aggregator_may_not_lead_what_another_one_leads(target: Deploye
     refusals: list[str] = []
     async with healthy(target):
         for position in (0, 1):
-            await asyncio.to_thread(target.wait_state, position, task, TaskState.ANNOUNCED)
+            await asyncio.to_thread(target.wait_state, position, window, WindowState.ANNOUNCED)
         for own in (beta, forged):
             peer = GrpcPeer(AggregatorId("alpha"), endpoint, caller=AggregatorId("beta"), timeout_s=5, credentials=own)
             for ask in (
-                lambda peer=peer: peer.abort(AbortTask(task_id=task.task_id, reason="peer_aborted")),
-                lambda peer=peer: peer.commit(CommitQuery(task_id=task.task_id, set_digest=Digest(bytes(32)))),
+                lambda peer=peer: peer.abort(AbortWindow(window_id=window.window_id, reason="peer_aborted")),
+                lambda peer=peer: peer.commit(CommitQuery(window_id=window.window_id, set_digest=Digest(bytes(32)))),
             ):
                 with pytest.raises(PeerRefusalError) as refusal:
                     await ask()
                 refusals.append(refusal.value.problem.value)
             await peer.close()
-        states = [status.state for status in await target.statuses(task)]  # type: ignore[union-attr]
+        states = [status.state for status in await target.statuses(window)]  # type: ignore[union-attr]
 
     assert refusals == ["not_leader"] * 4
-    assert TaskState.ABORTED not in states
+    assert WindowState.ABORTED not in states
 
 
 async def test_connections_that_say_nothing_or_nonsense_do_not_keep_others_out(target: Deployed) -> None:
@@ -230,12 +234,12 @@ async def abandoned(target: Deployed) -> None:
         assert code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.OK)
 
 
-async def test_a_question_about_a_task_that_is_not_there_is_not_found(target: Deployed) -> None:
+async def test_a_question_about_a_window_that_is_not_there_is_not_found(target: Deployed) -> None:
     async with healthy(target), target.channel(0) as channel:
         unknown = await status_of(
             channel,
             DEVICE + "GetRelease",
-            RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=AggregatorId("alpha"), task_id=TaskId(bytes(32)))),
+            RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=AggregatorId("alpha"), window_id=WindowId(bytes(32)))),
         )
         short = await status_of(channel, DEVICE + "GetRelease", field(1, bytes(31)))
 

@@ -15,7 +15,7 @@ from fleetcount_aggregator.transport import mqtt_inbox
 from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing
 from fleetcount_protocol.channel.certificates import load_certificate
 from fleetcount_protocol.channel.user_names import certified_name
-from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId, UserName
+from fleetcount_protocol.ids import AggregatorId, QuestionId, SessionId, UserName, WindowId
 from fleetcount_protocol.limits import MAX_MQTT_PACKET_BYTES
 from fleetcount_protocol.wire import topics
 from fleetcount_protocol.wire.device import (
@@ -24,7 +24,7 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUEST,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER
-from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.ports import free_ports
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fleetcount_aggregator.context import Context
 
 NAME = "bologna"
-TASK, SERIES, SESSION = TaskId(bytes(32)), SeriesId(bytes(32)), SessionId(bytes(16))
+WINDOW, QUESTION, SESSION = WindowId(bytes(32)), QuestionId(bytes(32)), SessionId(bytes(16))
 AGGREGATORS = ("alpha", "beta")
 SLOT = "alpha-slot1"
 DEVICES = ("car", "thief")
@@ -72,13 +72,13 @@ def every_topic(users: dict[str, UserName]) -> dict[str, tuple[set[str], set[str
     for name in AGGREGATORS:
         place, connections = (NAME, AggregatorId(name)), {name, SLOT} if name == "alpha" else {name}
         for topic in (
-            topics.release_topic(*place, TASK),
-            topics.series_topic(*place, SERIES),
+            topics.release_topic(*place, WINDOW),
+            topics.question_topic(*place, QUESTION),
         ):
             found[topic] = {name}, everybody
         for device in DEVICES:
             user = users[device]
-            for topic in (topics.session_topic(*place, user), topics.report_topic(*place, user, TASK)):
+            for topic in (topics.session_topic(*place, user), topics.report_topic(*place, user, WINDOW)):
                 found[topic] = {device}, connections
             for topic in (
                 topics.session_reply_topic(*place, user, SESSION),
@@ -116,7 +116,7 @@ async def test_everybody_publishes_and_reads_its_own_and_nobody_takes_over_anoth
         for (name, party), topic in itertools.product(parties.items(), (*allowed, "elsewhere")):
             await party.publish(topic, name.encode(), qos=1)
         # Each party's last word to itself: what reaches it has reached it by then.
-        await parties["alpha"].publish(topics.release_topic(NAME, AggregatorId("alpha"), TASK), END.encode(), qos=1)
+        await parties["alpha"].publish(topics.release_topic(NAME, AggregatorId("alpha"), WINDOW), END.encode(), qos=1)
         found = dict(zip(names, await asyncio.gather(*map(heard, parties.values())), strict=True))
 
     for name in names:
@@ -129,7 +129,7 @@ async def test_who_takes_an_outcome_away_leaves_to_slot_0_what_waits_for_it(enro
     """The certificate that it has is slot 0's, and so is the place at this broker."""
     place = NAME, AggregatorId("alpha")
     user = certified_name(load_certificate(enrolled / "car.crt"))
-    request, outcome = topics.session_topic(*place, user), topics.release_topic(*place, TASK)
+    request, outcome = topics.session_topic(*place, user), topics.release_topic(*place, WINDOW)
     own = SimpleNamespace(identity=SimpleNamespace(deployment=NAME), aggregator_id=place[1])
     [port] = free_ports("127.0.0.1", 1)
     async with asyncio.timeout(60), mosquitto(enrolled, port, NAME):
@@ -146,7 +146,7 @@ async def test_who_takes_an_outcome_away_leaves_to_slot_0_what_waits_for_it(enro
         async with client(enrolled, port, "car") as car:
             await car.publish(request, b"waits", qos=1)
 
-            assert await withdraw(TASK)
+            assert await withdraw(WINDOW)
 
             async with client(enrolled, port, "alpha", "slot-0", clean_session=False) as alpha:
                 waited = await anext(aiter(alpha.messages))
@@ -160,7 +160,7 @@ async def test_who_takes_an_outcome_away_leaves_to_slot_0_what_waits_for_it(enro
 def test_the_shipped_files_fit_the_protocol_and_hold_no_comment_behind_a_value() -> None:
     rows = (DEPLOY / "mosquitto.conf").read_text().splitlines()
     settings = dict(row.split(maxsplit=1) for row in rows if row and not row.startswith("#"))
-    messages = (RELEASE_ANSWER, SERIES_OFFER, SESSION_REQUEST, SESSION_REPLY, UPLOAD, UPLOAD_ANSWER)
+    messages = (RELEASE_ANSWER, QUESTION_OFFER, SESSION_REQUEST, SESSION_REPLY, UPLOAD, UPLOAD_ANSWER)
 
     assert [row for row in rows if "#" in row and not row.startswith("#")] == []
     # A broker that takes less cannot keep a record; one that takes more lets a device end an aggregator's connection.

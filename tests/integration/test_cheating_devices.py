@@ -12,9 +12,9 @@ import pytest
 from fleetcount_client.mqtt_transport import MqttTransport
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import ReportId, TaskId, UserName
+from fleetcount_protocol.ids import ReportId, UserName, WindowId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.support.cheats import Cheat, unit
 from tests.support.deployment import Deployed
@@ -51,7 +51,7 @@ def reasons(answers: Sequence[Answer]) -> list[RejectReason | None]:
 
 
 async def wrong_length(cheat: Cheat) -> Sequence[Answer]:
-    """One element more than the task has."""
+    """One element more than the window has."""
     first, _ = cheat.split(cheat.shares(*HONEST)[1])
     return await cheat.send(cheat.seal(1, b"", [part + bytes(8) for part in first]))
 
@@ -65,13 +65,13 @@ async def flipped_seal(cheat: Cheat) -> Sequence[Answer]:
     )
 
 
-async def share_of_another_task(cheat: Cheat) -> Sequence[Answer]:
-    """A share that was sealed for a task with the same question."""
-    here, cheat.task = cheat.task, replace(cheat.task, name="the same question again")
+async def share_of_another_window(cheat: Cheat) -> Sequence[Answer]:
+    """A share that was sealed for a window with the same question."""
+    here, cheat.window = cheat.window, replace(cheat.window, name="the same question again")
     first, _ = cheat.split(cheat.shares(*HONEST)[1])
     sealed = cheat.seal(1, b"", first)
-    cheat.task = here
-    return await cheat.send(cheat.changed(sealed, task_id=here.task_id))
+    cheat.window = here
+    return await cheat.send(cheat.changed(sealed, window_id=here.window_id))
 
 
 async def share_of_another_report(cheat: Cheat) -> Sequence[Answer]:
@@ -107,7 +107,7 @@ async def round_too_early(cheat: Cheat) -> Sequence[Answer]:
 
 
 async def round_that_is_not(cheat: Cheat) -> Sequence[Answer]:
-    """A whole report in one envelope, which this task does not take."""
+    """A whole report in one envelope, which this window does not take."""
     public_share, parts = cheat.shares(*HONEST)
     return await cheat.send(cheat.seal(0, public_share, parts))
 
@@ -115,7 +115,7 @@ async def round_that_is_not(cheat: Cheat) -> Sequence[Answer]:
 BAD_MESSAGES: dict[Callable[[Cheat], Awaitable[Sequence[Answer]]], RejectReason] = {
     wrong_length: RejectReason.MALFORMED,
     flipped_seal: RejectReason.BAD_SEAL,
-    share_of_another_task: RejectReason.BAD_SEAL,
+    share_of_another_window: RejectReason.BAD_SEAL,
     share_of_another_report: RejectReason.BAD_SEAL,
     same_id_other_bytes: RejectReason.DUPLICATE_OTHER_BYTES,
     second_report: RejectReason.OVER_QUOTA,
@@ -126,9 +126,9 @@ BAD_MESSAGES: dict[Callable[[Cheat], Awaitable[Sequence[Answer]]], RejectReason]
 
 
 @asynccontextmanager
-async def cheats(pair: Deployed, task: Task, count: int) -> AsyncIterator[list[Cheat]]:
+async def cheats(pair: Deployed, window: Window, count: int) -> AsyncIterator[list[Cheat]]:
     """Cheats with open sessions, every other one over MQTT."""
-    made = [Cheat(pair, task, ("grpc", "mqtt")[number % 2]) for number in range(count)]
+    made = [Cheat(pair, window, ("grpc", "mqtt")[number % 2]) for number in range(count)]
     try:
         await asyncio.gather(*(one.open_sessions() for one in made))
         yield made
@@ -141,23 +141,23 @@ async def until(moment: float) -> None:
 
 
 async def test_every_cheat_is_refused_by_name_and_the_result_is_the_honest_one(pair: Deployed, tmp_path: Path) -> None:
-    task = pair.ask(VALUES, windows_s=(4.0, 4.0))
-    fleet = Fleet(pair, tmp_path, task.mechanism, ["grpc", "mqtt"])
-    offer = await offer_of(pair, task)
+    window = pair.ask(VALUES, windows_s=(4.0, 4.0))
+    fleet = Fleet(pair, tmp_path, window.mechanism, ["grpc", "mqtt"])
+    offer = await offer_of(pair, window)
     answered = asyncio.create_task(fleet.answer(offer))
     messages = [*BAD_MESSAGES, *BAD_MESSAGES]
     async with (
-        cheats(pair, task, len(messages)) as liars,
-        cheats(pair, task, 2 * len(PAIRS)) as provers,
-        cheats(pair, task, 4) as others,
+        cheats(pair, window, len(messages)) as liars,
+        cheats(pair, window, 2 * len(PAIRS)) as provers,
+        cheats(pair, window, 4) as others,
     ):
         borrower, lender, two_faced, half = others
-        await until(task.round_one_opens)
+        await until(window.round_one_opens)
         replies = await asyncio.gather(*(say(liar) for say, liar in zip(messages, liars, strict=True)))
         pairs = [*PAIRS.values(), *PAIRS.values()]
         await asyncio.gather(*(one.first(*what) for one, what in zip(provers, pairs, strict=True)))
         await asyncio.gather(*(one.first(*HONEST) for one in (borrower, two_faced, half)))
-        await until(task.round_one_closes)
+        await until(window.round_one_closes)
         half.rand = bytes(reversed(half.rand))
         late = await half.first(*HONEST)
         seconds = await asyncio.gather(*(one.second(*what) for one, what in zip(provers, pairs, strict=True)))
@@ -165,7 +165,7 @@ async def test_every_cheat_is_refused_by_name_and_the_result_is_the_honest_one(p
         await two_public_shares(two_faced)
     await answered
 
-    counted = await check_release(pair, task, fleet)
+    counted = await check_release(pair, window, fleet)
     assert counted == fleet.devices
     for say, reply in zip(messages, replies, strict=True):
         assert reasons(reply) == [BAD_MESSAGES[say]] * 2, say.__name__
@@ -177,7 +177,7 @@ async def test_every_cheat_is_refused_by_name_and_the_result_is_the_honest_one(p
     expected += Counter({RejectReason.MISSING_AT_PEER: 1})
     # Left without a second round: the one that shows half a pair, and four whose first bytes stayed.
     expected += Counter({RejectReason.HALF_PAIR: 5})
-    for status in await pair.ended(task):
+    for status in await pair.ended(window):
         assert dict(status.rejections) == dict(expected)
 
 
@@ -202,12 +202,12 @@ async def two_public_shares(cheat: Cheat) -> None:
 async def test_a_stranger_who_replays_what_he_saw_or_misuses_topics_changes_nothing(
     pair: Deployed, tmp_path: Path
 ) -> None:
-    task = pair.ask(VALUES, windows_s=(3.0, 2.0))
+    window = pair.ask(VALUES, windows_s=(3.0, 2.0))
     poison = await asyncio.to_thread(pair.metric, 0, POISON)
-    fleet = Fleet(pair, tmp_path, task.mechanism, ["grpc", "mqtt"])
-    answered = asyncio.create_task(fleet.answer(await offer_of(pair, task)))
-    async with cheats(pair, task, 3) as (victim, thief, unknown):
-        await until(task.round_one_opens)
+    fleet = Fleet(pair, tmp_path, window.mechanism, ["grpc", "mqtt"])
+    answered = asyncio.create_task(fleet.answer(await offer_of(pair, window)))
+    async with cheats(pair, window, 3) as (victim, thief, unknown):
+        await until(window.round_one_opens)
         seen = victim.seal(1, b"", victim.split(victim.shares(*HONEST)[1])[0])
         receipts = await victim.send(seen)
 
@@ -217,10 +217,10 @@ async def test_a_stranger_who_replays_what_he_saw_or_misuses_topics_changes_noth
         )
         thief.nonce, thief.rand = victim.nonce, bytes(reversed(victim.rand))
         stolen_name = await thief.first(*HONEST)
-        nowhere = [replace(one, task_id=TaskId(bytes(32))) for one in seen]
-        unknown_task = await unknown.send(nowhere)
-        await misplaced(pair, task, nowhere[0])
-        await until(task.round_one_closes)
+        nowhere = [replace(one, window_id=WindowId(bytes(32))) for one in seen]
+        unknown_window = await unknown.send(nowhere)
+        await misplaced(pair, window, nowhere[0])
+        await until(window.round_one_closes)
         second = await victim.second(*HONEST)
     await answered
 
@@ -228,21 +228,21 @@ async def test_a_stranger_who_replays_what_he_saw_or_misuses_topics_changes_noth
     assert again == receipts
     assert reasons(as_own) == [RejectReason.MALFORMED] * 2
     assert reasons(stolen_name) == [RejectReason.MALFORMED] * 2
-    assert reasons(unknown_task) == [RejectReason.UNKNOWN_TASK] * 2
+    assert reasons(unknown_window) == [RejectReason.UNKNOWN_WINDOW] * 2
     assert reasons(second) == [None, None]
     assert fleet.failures == []
-    statuses = await pair.ended(task)
+    statuses = await pair.ended(window)
     expected = [int(live.rounds == (0, live.truth)) for live in fleet.devices]
     expected[HONEST_CELL - 1] += 1
-    assert raw_cells((await pair.release(task)).record) == expected
+    assert raw_cells((await pair.release(window)).record) == expected
     for status in statuses:
         assert dict(status.rejections) == {RejectReason.MALFORMED: 2}
     # Others ask the same aggregators meanwhile.
     assert await asyncio.to_thread(pair.metric, 0, POISON) >= poison + 1
 
 
-async def misplaced(pair: Deployed, task: Task, stray: Instalment) -> None:
-    """Publish a report of another task on this task's topic: poison, which nobody answers."""
+async def misplaced(pair: Deployed, window: Window, stray: Instalment) -> None:
+    """Publish a report of another window on this window's topic: poison, which nobody answers."""
     short = MqttTransport(
         deployment=pair.written.name,
         broker=pair.written.mqtt_broker,
@@ -250,5 +250,5 @@ async def misplaced(pair: Deployed, task: Task, stray: Instalment) -> None:
         call_timeout_s=0.5,
     )
     with pytest.raises(Unreachable):
-        await short.upload(task, 0, [stray])
+        await short.upload(window, 0, [stray])
     await short.close()

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.window.window import Window
 
 from tests.support.broker import RunningBroker
 from tests.support.deployment import LiveDeployment
@@ -40,7 +40,7 @@ POINTS = {
         "helper.after_sign_store",
     ),
 }
-"""Two points of agreeing, then two of releasing, in the order a task passes them."""
+"""Two points of agreeing, then two of releasing, in the order a window passes them."""
 if not NIGHTLY:  # One of each: tests/aggregator/roles/test_crashes.py ends the process at all of them.
     POINTS = {side: points[1:3] for side, points in POINTS.items()}
 
@@ -84,16 +84,16 @@ async def test_killed_in_every_state_a_helper_releases_the_one_exact_result(
 
 
 async def survives(root: Path, broker: RunningBroker, count: int, side: str, kinds: tuple[str, str]) -> None:
-    """Kill one aggregator in every state of one task, and check the release."""
+    """Kill one aggregator in every state of one window, and check the release."""
     async with deployed(root, count, broker) as deployment:
         victim = 0 if side == "leader" else count - 1
         child = deployment.children[victim]
-        task = deployment.ask(16, lead_s=4.0, windows_s=(8.0, 8.0))
-        fleet = Fleet(deployment, root, task.mechanism, kinds, timeout_s=2.0)
-        offer = await offer_of(deployment, task)
+        window = deployment.ask(16, lead_s=4.0, windows_s=(8.0, 8.0))
+        fleet = Fleet(deployment, root, window.mechanism, kinds, timeout_s=2.0)
+        offer = await offer_of(deployment, window)
 
-        await asyncio.gather(murder(deployment, victim, task, POINTS[side]), fleet.answer(offer))
-        counted = await check_release(deployment, task, fleet)
+        await asyncio.gather(murder(deployment, victim, window, POINTS[side]), fleet.answer(offer))
+        counted = await check_release(deployment, window, fleet)
 
         assert child.ends == [KILLED] * 3 + [ENDED_ITSELF] * len(POINTS[side]), root.name
         assert len(counted) >= len(fleet.devices) // 2, root.name
@@ -101,19 +101,19 @@ async def survives(root: Path, broker: RunningBroker, count: int, side: str, kin
         assert deployment.troubles() == []
 
 
-async def murder(deployment: LiveDeployment, victim: int, task: Task, points: Sequence[str]) -> None:
+async def murder(deployment: LiveDeployment, victim: int, window: Window, points: Sequence[str]) -> None:
     """Kill while announced, in round one and in round two, then at every point; start again each time."""
     child = deployment.children[victim]
     child.kill()
     await revived(deployment, victim)
-    await until(task.round_one_opens + 0.7)
+    await until(window.round_one_opens + 0.7)
     child.kill()
     await revived(deployment, victim)
-    await until(task.round_one_closes + 0.7)
+    await until(window.round_one_closes + 0.7)
     child.kill()
     for point in (*points, ""):
         await revived(deployment, victim, point)
-        await ended_itself(deployment, victim, task.round_two_closes) if point else None
+        await ended_itself(deployment, victim, window.round_two_closes) if point else None
 
 
 async def ended_itself(deployment: LiveDeployment, victim: int, closes: float) -> None:
@@ -133,20 +133,20 @@ async def test_killed_between_release_and_delivery_the_leader_still_hands_out_th
 async def delivers_late(deployment: LiveDeployment, tmp_path: Path) -> None:
     """Kill the leader after its own release, ask the helper meanwhile, and start the leader twice."""
     deployment.children[0].kill()
-    await revived(deployment, 0, "leader.after_release")  # Before the task begins, however long a start takes.
-    task = deployment.ask(8)
-    fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"])
-    offer = await offer_of(deployment, task)
+    await revived(deployment, 0, "leader.after_release")  # Before the window begins, however long a start takes.
+    window = deployment.ask(8)
+    fleet = Fleet(deployment, tmp_path, window.mechanism, ["grpc"])
+    offer = await offer_of(deployment, window)
 
     await fleet.answer(offer)
-    await ended_itself(deployment, 0, task.round_two_closes)
-    waiting = (await deployment.statuses(task, asker=1))[1]
+    await ended_itself(deployment, 0, window.round_two_closes)
+    waiting = (await deployment.statuses(window, asker=1))[1]
     await revived(deployment, 0)
-    first = await deployment.release(task, 0)
-    await check_release(deployment, task, fleet)
+    first = await deployment.release(window, 0)
+    await check_release(deployment, window, fleet)
     deployment.children[0].kill()
     await revived(deployment, 0)
 
-    assert waiting.state is not TaskState.ABORTED  # type: ignore[union-attr]
-    assert first.state is TaskState.RELEASED
-    assert await deployment.release(task, 0) == first
+    assert waiting.state is not WindowState.ABORTED  # type: ignore[union-attr]
+    assert first.state is WindowState.RELEASED
+    assert await deployment.release(window, 0) == first

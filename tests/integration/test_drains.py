@@ -1,10 +1,12 @@
-"""SIGTERM in every state of an open task (F51): exit code 0 in a bounded time, and everybody is counted afterwards."""
+"""SIGTERM in every state of an open window (F51): exit code 0 in a bounded time, and everybody is counted
+afterwards.
+"""
 
 import asyncio
 from pathlib import Path
 
 import pytest
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.integration.test_crashes import ENDED_ITSELF, deployed, ended_itself, revived, until
 from tests.support.broker import RunningBroker
@@ -31,15 +33,15 @@ async def test_told_to_end_in_every_state_an_aggregator_ends_with_zero_and_loses
 
 
 async def drains(root: Path, broker: RunningBroker, told: int) -> None:
-    """Tell one aggregator to end in every state of one task, and check the release."""
+    """Tell one aggregator to end in every state of one window, and check the release."""
     async with deployed(root, 2, broker) as deployment:
         # Of each window a start takes half where others compute; the devices have the rest.
-        task = deployment.ask(16, lead_s=4.0, windows_s=(14.0, 14.0))
-        fleet = Fleet(deployment, root, task.mechanism, ("grpc", "mqtt"), timeout_s=2.0)
-        offer = await offer_of(deployment, task)
+        window = deployment.ask(16, lead_s=4.0, windows_s=(14.0, 14.0))
+        fleet = Fleet(deployment, root, window.mechanism, ("grpc", "mqtt"), timeout_s=2.0)
+        offer = await offer_of(deployment, window)
 
-        await asyncio.gather(tell(deployment, told, task), fleet.answer(offer))
-        counted = await check_release(deployment, task, fleet)
+        await asyncio.gather(tell(deployment, told, window), fleet.answer(offer))
+        counted = await check_release(deployment, window, fleet)
 
         # One that takes longer than any call may, is killed.
         assert deployment.children[told].ends == [0] * 5, root.name
@@ -48,10 +50,10 @@ async def drains(root: Path, broker: RunningBroker, told: int) -> None:
         assert deployment.troubles() == []
 
 
-async def tell(deployment: LiveDeployment, told: int, task: Task) -> None:
+async def tell(deployment: LiveDeployment, told: int, window: Window) -> None:
     """Tell it to end while announced, in round one, in round two, agreeing and releasing; start it again each time."""
     other = 1 - told
-    for moment in (0.0, task.round_one_opens + 0.7, task.round_one_closes + 0.7):
+    for moment in (0.0, window.round_one_opens + 0.7, window.round_one_closes + 0.7):
         await until(moment)
         await ends(deployment, told)
         await revived(deployment, told)
@@ -60,7 +62,7 @@ async def tell(deployment: LiveDeployment, told: int, task: Task) -> None:
             deployment.children[other].terminate()
             await asyncio.to_thread(deployment.children[other].ended)
         await revived(deployment, other, point)
-        await ended_itself(deployment, other, task.round_two_closes)
+        await ended_itself(deployment, other, window.round_two_closes)
         await ends(deployment, told)
         await revived(deployment, told)
     await revived(deployment, other)

@@ -5,17 +5,17 @@ import time
 from pathlib import Path
 
 import pytest
-from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import DrillDown, Participants
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ReleaseRecord, decode_record
 from fleetcount_protocol.release.walk import next_step
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import DrillDown, Participants
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import Prefixes
+from fleetcount_protocol.window.domain import Prefixes
 
 from tests.integration.test_crashes import revived
-from tests.integration.test_series import MOST_NOISE, check_chain, standing_question
-from tests.integration.test_series_devices import owned_device
+from tests.integration.test_question import MOST_NOISE, check_chain, standing_question
+from tests.integration.test_question_devices import owned_device
 from tests.support.broker import RunningBroker
 from tests.support.deployment import Deployed, LiveDeployment
 
@@ -25,25 +25,25 @@ PLACES = (*[0xABC00000 + number for number in range(6)], 0x12300000)
 """Six vehicles in one place of twelve bits, one alone: noise of 3 or more at epsilon 10 has a chance below 1e-12."""
 
 
-async def walked(deployment: Deployed, series: Series) -> list[ReleaseRecord]:
+async def walked(deployment: Deployed, question: Question) -> list[ReleaseRecord]:
     """Return the records of the walk; after each step one's own aggregators are killed, the leader first."""
     records: list[ReleaseRecord] = []
     survivors: tuple[int, ...] = ()
-    for index in range(series.schedule.windows):
-        task = window_task(series, index, survivors)
-        statuses = await deployment.ended(task, timeout_s=60)
-        assert [status.state for status in statuses] == [TaskState.RELEASED] * 2, (index, statuses)
-        answers = [await deployment.release(task, position) for position in range(2)]
+    for index in range(question.schedule.windows):
+        window = window_at(question, index, survivors)
+        statuses = await deployment.ended(window, timeout_s=60)
+        assert [status.state for status in statuses] == [WindowState.RELEASED] * 2, (index, statuses)
+        answers = [await deployment.release(window, position) for position in range(2)]
         assert answers[0] == answers[1]
         records.append(decode_record(answers[0].record))
-        if index + 1 < series.schedule.windows:
-            found = next_step(series, records[-1])
-            assert isinstance(found, tuple), (found, records[-1].released_at - series.schedule.opens(index + 1))
+        if index + 1 < question.schedule.windows:
+            found = next_step(question, records[-1])
+            assert isinstance(found, tuple), (found, records[-1].released_at - question.schedule.opens(index + 1))
             survivors = found
             if isinstance(deployment, LiveDeployment):
                 deployment.children[index % 2].kill()
                 await revived(deployment, index % 2)
-            assert time.time() < series.schedule.opens(index + 1) + series.schedule.round_one_s
+            assert time.time() < question.schedule.opens(index + 1) + question.schedule.round_one_s
     return records
 
 
@@ -66,7 +66,7 @@ async def test_a_walk_finds_the_busy_place_over_both_transports_though_everybody
 
 async def walks(deployment: Deployed, directory: Path, *, levels: tuple[int, ...], gap_s: int) -> None:
     """Ask where the devices are, level by level, and check what each step finds."""
-    series = standing_question(
+    question = standing_question(
         deployment,
         len(levels),
         gap_s=gap_s,
@@ -80,7 +80,7 @@ async def walks(deployment: Deployed, directory: Path, *, levels: tuple[int, ...
     ]
     serving = [asyncio.create_task(device.serve()) for device in devices]
     try:
-        records = await walked(deployment, series)
+        records = await walked(deployment, question)
     finally:
         for task in serving:
             task.cancel()

@@ -14,15 +14,15 @@ from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.channel.user_names import key_name
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
     Receipt,
     Refusal,
     ReleaseAnswer,
-    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 
 from tests.support.broker import RunningBroker
 from tests.support.deployment import Deployed, LiveDeployment
@@ -61,8 +61,8 @@ class LosesRoundTwo:
     inner: Transport
     position: int
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        return await self.inner.list_series()
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        return await self.inner.list_questions()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -70,14 +70,14 @@ class LosesRoundTwo:
         return await self.inner.open_sessions(aggregator, requests)
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         if position == self.position and instalments[0].round == 2:
             raise Unreachable("cut off")
-        return await self.inner.upload(task, position, instalments)
+        return await self.inner.upload(window, position, instalments)
 
-    async def release(self, task: Task) -> ReleaseAnswer:
-        return await self.inner.release(task)
+    async def release(self, window: Window) -> ReleaseAnswer:
+        return await self.inner.release(window)
 
     async def close(self) -> None:
         await self.inner.close()
@@ -131,14 +131,14 @@ async def test_with_every_misfortune_on_the_way_of_devices_the_result_is_exact(
             for one, proxy in zip(pair.written.aggregators, proxies, strict=True)
         ]
         # What is lost is sent again after 1.5 s, some of it several times, beside whatever else the machine does.
-        task = pair.ask(24, windows_s=(10.0, 10.0), aggregators=behind)
+        window = pair.ask(24, windows_s=(10.0, 10.0), aggregators=behind)
         fleet = Fleet(
-            pair, tmp_path, task.mechanism, ["grpc", "mqtt"], broker=line.address, misfortune=BAD_LUCK, timeout_s=1.5
+            pair, tmp_path, window.mechanism, ["grpc", "mqtt"], broker=line.address, misfortune=BAD_LUCK, timeout_s=1.5
         )
         users = {key_name(live.device._identity.certificate) for live in fleet.devices}
         replays = await stack.enter_async_context(replayed(broker, pair.written.name, users))
-        await fleet.answer(await offer_of(pair, task))
-        counted = await check_release(pair, task, fleet)
+        await fleet.answer(await offer_of(pair, window))
+        counted = await check_release(pair, window, fleet)
 
     assert len(counted) >= 16, fleet.failures
     assert min(sum(proxy.cuts for proxy in proxies), line.cuts, len(replays)) > 0
@@ -146,19 +146,19 @@ async def test_with_every_misfortune_on_the_way_of_devices_the_result_is_exact(
 
 
 async def test_a_report_that_misses_one_aggregator_is_counted_by_none(trio: Deployed, tmp_path: Path) -> None:
-    task = trio.ask(18)
+    window = trio.ask(18)
     lost = {3: 0, 6: 1, 9: 2, 12: 2}
 
     def wrap(inner: Transport, number: int) -> Transport:
         return LosesRoundTwo(inner, lost[number]) if number in lost else inner
 
-    fleet = Fleet(trio, tmp_path, task.mechanism, ["grpc"], wrap=wrap)
-    await fleet.answer(await offer_of(trio, task))
-    counted = await check_release(trio, task, fleet)
+    fleet = Fleet(trio, tmp_path, window.mechanism, ["grpc"], wrap=wrap)
+    await fleet.answer(await offer_of(trio, window))
+    counted = await check_release(trio, window, fleet)
 
     assert {live.truth for live in fleet.devices} - {live.truth for live in counted} == lost.keys()
     # Each aggregator tells what it knows: half a pair here, a report that another one misses there.
-    for status in await trio.ended(task):
+    for status in await trio.ended(window):
         assert sum(count for _, count in status.rejections) == len(lost), status
 
 
@@ -195,11 +195,11 @@ async def test_aggregators_whose_lines_are_cut_at_every_length_agree_on_one_set(
         ]
         try:
             await asyncio.to_thread(deployment.start_all)
-            task = deployment.ask(12, lead_s=8.0)
-            fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"])
-            await fleet.answer(await offer_of(deployment, task))
+            window = deployment.ask(12, lead_s=8.0)
+            fleet = Fleet(deployment, tmp_path, window.mechanism, ["grpc"])
+            await fleet.answer(await offer_of(deployment, window))
 
-            assert await check_release(deployment, task, fleet) == fleet.devices
+            assert await check_release(deployment, window, fleet) == fleet.devices
             assert sum(proxy.cuts for proxy in proxies) >= 8
             assert deployment.troubles() == []
         finally:
@@ -231,11 +231,11 @@ async def test_over_lines_that_are_slow_and_lose_packets_it_takes_longer_and_eve
         ]
         try:
             await asyncio.to_thread(deployment.start_all)
-            task = deployment.ask(12, lead_s=6.0, windows_s=(10.0, 10.0), aggregators=behind)
-            fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc", "mqtt"], broker=line.address, timeout_s=1.5)
-            await fleet.answer(await offer_of(deployment, task))
+            window = deployment.ask(12, lead_s=6.0, windows_s=(10.0, 10.0), aggregators=behind)
+            fleet = Fleet(deployment, tmp_path, window.mechanism, ["grpc", "mqtt"], broker=line.address, timeout_s=1.5)
+            await fleet.answer(await offer_of(deployment, window))
 
-            assert await check_release(deployment, task, fleet) == fleet.devices
+            assert await check_release(deployment, window, fleet) == fleet.devices
             assert min(proxy.losses for proxy in (*between, *devices, line)) > 0
             assert deployment.troubles() == []
         finally:

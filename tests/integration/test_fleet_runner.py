@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.series.fields import DrillDown
-from fleetcount_protocol.task.domain import Categories, Prefixes
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.question.fields import DrillDown
+from fleetcount_protocol.window.domain import Categories, Prefixes
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.device_faults import FleetFaults
 from fleetcount_simulator.network.parties import running
 from fleetcount_simulator.network.plan import faultless_plan
 from fleetcount_simulator.network.question import NetworkQuestion
-from fleetcount_simulator.network.run import Ask, Asked, ask, ask_series
+from fleetcount_simulator.network.run import Ask, Asked, ask, ask_question
 from fleetcount_simulator.network.windows import Windows, doubled
 
 from tests.support.processes import without_numba
@@ -76,7 +76,7 @@ def asked_of(connections: str, *transports: str, noise: Fraction | None = None, 
     ("transports", "broker"),
     [pytest.param(("grpc", "mqtt"), "auto", id="both"), pytest.param(("mqtt",), "embedded", id="in turns")],
 )
-async def test_every_window_of_a_series_has_its_record_and_all_devices(
+async def test_every_window_of_a_question_has_its_record_and_all_devices(
     tmp_path: Path, transports: tuple[str, ...], broker: str
 ) -> None:
     frames = [[(None, *COLOURS)[(number + window) % 4] for number in range(DEVICES)] for window in range(2)]
@@ -84,7 +84,7 @@ async def test_every_window_of_a_series_has_its_record_and_all_devices(
     plan = faultless_plan(asked.question.domain, frames)
 
     async with running(tmp_path, 2, broker=broker) as parties:
-        answer = await ask_series(parties, asked, plan, tmp_path)
+        answer = await ask_question(parties, asked, plan, tmp_path)
 
     assert [(one.account.counted.tolist(), one.reasons) for one in answer.windows] == [([6, 6, 6, 6], {})] * 2
     first, second = (one.record for one in answer.windows)
@@ -108,7 +108,7 @@ async def test_a_walk_is_followed_from_record_to_record_to_the_places_of_all_dev
     )
 
     async with running(tmp_path, 2, broker="auto") as parties:
-        answer = await ask_series(parties, asked, plan, tmp_path)
+        answer = await ask_question(parties, asked, plan, tmp_path)
 
     records = [one.record for one in answer.windows]
     assert [record and [cell.label for cell in record.cells if cell.raw >= 5] for record in records] == [
@@ -136,8 +136,8 @@ async def test_every_device_is_counted_once_over_both_transports(tmp_path: Path,
     assert (answer.account.missing, answer.account.tallies["counted_twice"], answer.reasons) == (0, 0, {})
     assert answer.broker in {"mosquitto", "embedded"}
     # Connections and sessions were there before: the windows carried reports alone.
-    task = answer.task
-    assert answer.stages["round_one"] <= task.round_one_closes - task.round_one_opens
+    window = answer.window
+    assert answer.stages["round_one"] <= window.round_one_closes - window.round_one_opens
     assert answer.stages["ready"] > 0
 
 

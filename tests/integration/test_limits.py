@@ -11,8 +11,8 @@ import pytest
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import SeriesQuery, SessionAccepted
-from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
+from fleetcount_protocol.messages import QuestionQuery, SessionAccepted
+from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
 
 from tests.attack.test_devices import asking
 from tests.support.deployment import Deployed
@@ -58,23 +58,23 @@ async def opens(deployment: Deployed, device: DeviceIdentity, within_s: float) -
 async def test_without_descriptors_who_is_connected_is_served_and_who_comes_waits_until_there_are_some(
     target: Deployed, tmp_path: Path
 ) -> None:
-    question = SERIES_LIST_QUERY.encode(
-        SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment=target.written.name)
+    question = QUESTION_LIST_QUERY.encode(
+        QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment=target.written.name)
     )
     shed = target.metric(0, SHED)
     comes = identity_of(target)
     async with healthy(target):
         async with target.channel(0) as connected:
-            assert await status_of(connected, DEVICE + "ListSeries", question) is grpc.StatusCode.OK
+            assert await status_of(connected, DEVICE + "ListQuestions", question) is grpc.StatusCode.OK
             with no_descriptors(target.children[0].pid):
                 with pytest.raises(Unreachable):
                     await opens(target, comes, 2.0)
                 for _ in range(20):
-                    assert await status_of(connected, DEVICE + "ListSeries", question) is grpc.StatusCode.OK
+                    assert await status_of(connected, DEVICE + "ListQuestions", question) is grpc.StatusCode.OK
         await opens(target, comes, 30.0)
 
-        task = target.ask(8)
-        fleet = Fleet(target, tmp_path, task.mechanism, ["grpc"])
-        await fleet.answer(await offer_of(target, task))
-        assert await check_release(target, task, fleet) == fleet.devices
+        window = target.ask(8)
+        fleet = Fleet(target, tmp_path, window.mechanism, ["grpc"])
+        await fleet.answer(await offer_of(target, window))
+        assert await check_release(target, window, fleet) == fleet.devices
     assert target.metric(0, SHED) > shed

@@ -43,15 +43,15 @@ async def everybody_is_counted(
     deployment = LiveDeployment(directory / "d", 2, name="mosquitto", broker=mosquitto.started)
     try:
         await asyncio.to_thread(deployment.start_all)
-        task = deployment.ask(40, windows_s=(8.0, 9.0))
-        fleet = Fleet(deployment, directory, task.mechanism, ["mqtt"], timeout_s=1.5)
-        offer = await offer_of(deployment, task, "mqtt")
+        window = deployment.ask(40, windows_s=(8.0, 9.0))
+        fleet = Fleet(deployment, directory, window.mechanism, ["mqtt"], timeout_s=1.5)
+        offer = await offer_of(deployment, window, "mqtt")
 
         async with asyncio.TaskGroup() as group:
-            for opens in (task.round_one_opens, task.round_one_closes):
+            for opens in (window.round_one_opens, window.round_one_closes):
                 group.create_task(_befalling(opens, fault(deployment, fleet)))
             await fleet.answer(offer)
-        counted = await check_release(deployment, task, fleet)
+        counted = await check_release(deployment, window, fleet)
 
         assert attempts_of(fleet) > 4 * len(fleet.devices), "nothing was sent twice"
         # The end of each window is quiet, longer than anybody waits before connecting again.

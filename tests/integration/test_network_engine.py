@@ -16,7 +16,7 @@ from fleetcount_client.answering import draw_two_round, truth_of
 from fleetcount_client.backoff import uniform_seconds
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.ids import Digest, SessionId
-from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.examples import example_text
@@ -55,11 +55,11 @@ def drawn_before_the_answer(source: RandomSource, parties: int) -> RandomSource:
 
 def expected_sums(asked: Asked, coin_seed: int, truths: NDArray[np.integer]) -> list[int]:
     """Return round two minus round one of cells 1..V, by the client's own answering rules on the same coins."""
-    task, sums = asked.task, np.zeros(asked.task.values + 1, dtype=np.int64)
+    window, sums = asked.window, np.zeros(asked.window.values + 1, dtype=np.int64)
     for number, value in enumerate(truths):
-        source = drawn_before_the_answer(coins_of(coin_seed, number), len(task.aggregators))
-        truth = truth_of(task, reading_of(task.domain, int(value)))
-        coins = draw_two_round(task, truth, (SessionId(bytes(16)),) * len(task.aggregators), source, device=DEVICE)
+        source = drawn_before_the_answer(coins_of(coin_seed, number), len(window.aggregators))
+        truth = truth_of(window, reading_of(window.domain, int(value)))
+        coins = draw_two_round(window, truth, (SessionId(bytes(16)),) * len(window.aggregators), source, device=DEVICE)
         sums[coins.round_two] += 1
         sums[coins.round_one] -= 1
     return [int(number) for number in sums[1:]]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.task.task import UploadStyle
+from fleetcount_protocol.window.window import UploadStyle
 
 from tests.support.deployment import Deployed
 from tests.support.fleet import Fleet, offer_of
@@ -22,13 +22,13 @@ async def test_every_cell_is_what_the_coins_say_over_both_transports(
     deployment: Deployed = request.getfixturevalue(fixture)
 
     async def counted_over(kind: str, seed: int) -> None:
-        task = deployment.ask(24)
-        fleet = Fleet(deployment, tmp_path, task.mechanism, [kind], seed=seed)
+        window = deployment.ask(24)
+        fleet = Fleet(deployment, tmp_path, window.mechanism, [kind], seed=seed)
 
-        await fleet.answer(await offer_of(deployment, task, kind))
+        await fleet.answer(await offer_of(deployment, window, kind))
 
         assert fleet.failures == []
-        assert await check_release(deployment, task, fleet) == fleet.devices
+        assert await check_release(deployment, window, fleet) == fleet.devices
         rounds = {live.truth: live.rounds for live in fleet.devices}
         assert any(pair == (0, truth) for truth, pair in rounds.items())
         assert any(one == two for one, two in rounds.values())
@@ -40,10 +40,10 @@ async def test_both_transports_meet_in_one_set_and_an_envelope_carries_both_roun
     pair: Deployed, tmp_path: Path
 ) -> None:
     die = SamplingDie.uniform(Fraction(1, 3), 16)
-    task = pair.ask(16, mechanism=die, upload_style=UploadStyle.ONE_ENVELOPE, windows_s=(2.0, 0.0))
+    window = pair.ask(16, mechanism=die, upload_style=UploadStyle.ONE_ENVELOPE, windows_s=(2.0, 0.0))
     fleet = Fleet(pair, tmp_path, die, ["grpc", "mqtt"])
 
-    await fleet.answer(await offer_of(pair, task))
+    await fleet.answer(await offer_of(pair, window))
 
     assert fleet.failures == []
-    assert await check_release(pair, task, fleet) == fleet.devices
+    assert await check_release(pair, window, fleet) == fleet.devices

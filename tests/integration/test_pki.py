@@ -9,7 +9,7 @@ from pathlib import Path
 import aiomqtt
 import pytest
 from fleetcount.__main__ import run_command
-from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
+from fleetcount_client.grpc_transport import GrpcTransport, TlsFiles, WindowServer
 from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -69,7 +69,7 @@ def transports(root: Path, port: int, deployment: LiveDeployment) -> dict[str, T
     files = {"ca_file": root / "PKI" / "aggregators.crt", "certificate_file": root / "car.crt"}
     login = MqttLogin(**files, key_file=root / "car.key")
     servers = [
-        TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
+        WindowServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
         for one in deployment.written.aggregators
     ]
     return {

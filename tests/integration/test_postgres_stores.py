@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.support.deployment import NAMES, LiveDeployment
 from tests.support.fleet import Fleet, offer_of
@@ -33,12 +33,12 @@ async def test_killed_with_their_server_two_aggregators_release_the_one_exact_re
             deployment.start(0, "release.after_draw_store")
             deployment.start(1)
             await asyncio.to_thread(deployment.wait_ready)
-            task = deployment.ask(16, lead_s=2.0, windows_s=(8.0, 8.0))
-            fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"], timeout_s=2.0)
-            offer = await offer_of(deployment, task)
+            window = deployment.ask(16, lead_s=2.0, windows_s=(8.0, 8.0))
+            fleet = Fleet(deployment, tmp_path, window.mechanism, ["grpc"], timeout_s=2.0)
+            offer = await offer_of(deployment, window)
 
-            await asyncio.gather(_murder(deployment, cluster, task), fleet.answer(offer))
-            counted = await check_release(deployment, task, fleet)
+            await asyncio.gather(_murder(deployment, cluster, window), fleet.answer(offer))
+            counted = await check_release(deployment, window, fleet)
 
             assert len(counted) >= len(fleet.devices) // 2
             assert deployment.children[0].ends == [ENDED_ITSELF]
@@ -49,13 +49,13 @@ async def test_killed_with_their_server_two_aggregators_release_the_one_exact_re
             await asyncio.to_thread(deployment.stop_all)
 
 
-async def _murder(deployment: LiveDeployment, cluster: Cluster, task: Task) -> None:
+async def _murder(deployment: LiveDeployment, cluster: Cluster, window: Window) -> None:
     """Kill the server in round one; the leader ends once its draw is stored and not told, and comes back."""
-    await asyncio.sleep(max(0.0, task.round_one_opens + 0.7 - time.time()))
+    await asyncio.sleep(max(0.0, window.round_one_opens + 0.7 - time.time()))
     await asyncio.to_thread(cluster.kill)
     await asyncio.to_thread(cluster.start)
     child = deployment.children[0]
-    async with asyncio.timeout(max(0.0, task.round_two_closes - time.time()) + 40 * pace()):
+    async with asyncio.timeout(max(0.0, window.round_two_closes - time.time()) + 40 * pace()):
         while child.running:
             await asyncio.sleep(0.02)
     deployment.start(0)

@@ -29,15 +29,15 @@ async def test_a_count_through_a_relay_that_is_killed_in_each_round_is_exact(pai
         )
 
     try:
-        task = pair.ask(20, windows_s=(8.0, 8.0))
-        fleet = Fleet(pair, tmp_path, task.mechanism, ["grpc"], wrap=through, timeout_s=1.5)
-        offer = await offer_of(pair, task)
+        window = pair.ask(20, windows_s=(8.0, 8.0))
+        fleet = Fleet(pair, tmp_path, window.mechanism, ["grpc"], wrap=through, timeout_s=1.5)
+        offer = await offer_of(pair, window)
         await asyncio.gather(
             fleet.answer(offer),
-            relay.die_at(task.round_one_opens + 0.5),
-            relay.die_at(task.round_one_closes + 0.5),
+            relay.die_at(window.round_one_opens + 0.5),
+            relay.die_at(window.round_one_closes + 0.5),
         )
-        counted = await check_release(pair, task, fleet)
+        counted = await check_release(pair, window, fleet)
         relay.child.terminate()
         code = await asyncio.to_thread(relay.child.ended)
     finally:

@@ -19,9 +19,9 @@ from cryptography.exceptions import InvalidSignature
 from fleetcount.pages import ask_page
 from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
-from fleetcount_protocol.series.derive import window_task, window_verify_key
-from fleetcount_protocol.task.domain import Bins
-from fleetcount_protocol.task.task import Release, ReleaseKind
+from fleetcount_protocol.question.derive import window_at, window_verify_key
+from fleetcount_protocol.window.domain import Bins
+from fleetcount_protocol.window.window import Release, ReleaseKind
 from fleetcount_protocol.wire.device_columns import UPLOAD
 from fleetcount_protocol.wire.topics import parse_topic
 
@@ -122,11 +122,11 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     domain = Bins(edges=tuple(map(Fraction, range(VALUES + 1))), open_above=False, unit="")
     seed = os.urandom(VERIFY_KEY_BYTES)
     async with overheard(broker) as seen:
-        task = window_task(pair.submit(pair.question(VALUES, release=noise, domain=domain), seed), 0)
-        fleet = Fleet(pair, tmp_path, task.mechanism, ["mqtt", "mqtt", "mqtt", "grpc"], reading=reading_of)
-        await fleet.answer(await offer_of(pair, task))
-        statuses = await pair.ended(task)
-        answers = [await pair.release(task, position) for position in (0, 1, 0, 1)]
+        window = window_at(pair.submit(pair.question(VALUES, release=noise, domain=domain), seed), 0)
+        fleet = Fleet(pair, tmp_path, window.mechanism, ["mqtt", "mqtt", "mqtt", "grpc"], reading=reading_of)
+        await fleet.answer(await offer_of(pair, window))
+        statuses = await pair.ended(window)
+        answers = [await pair.release(window, position) for position in (0, 1, 0, 1)]
     assert fleet.failures == []
     for child in pair.children:
         page = f"127.0.0.1:{child.ready()['metrics_port']}"
@@ -138,8 +138,8 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     assert answers == [answers[0]] * 4
     record, signatures = answers[0].record, answers[0].signatures
     read = verify_record(record, signatures)
-    assert read.task_id == task.task_id
-    assert read.public_keys == tuple(one.signing_public_key for one in task.aggregators)
+    assert read.window_id == window.window_id
+    assert read.public_keys == tuple(one.signing_public_key for one in window.aggregators)
     assert len(read.cells) == VALUES
     assert len(read.sentences) == 6
     with pytest.raises(InvalidSignature):
@@ -147,7 +147,7 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     with pytest.raises(InvalidSignature):
         verify_record(record, signatures[::-1])
 
-    secrets = canaries(pair, fleet, seed, window_verify_key(seed, task.task_id))
+    secrets = canaries(pair, fleet, seed, window_verify_key(seed, window.window_id))
     metrics = [pair.children[position].ready()["metrics_port"] for position in range(2)]
     assert len(set(metrics)) == 2
     artefacts = files(pair.root.glob("*.log"))
@@ -163,23 +163,25 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     assert leaks(secrets, artefacts) == []
     logs = files(pair.root.glob("*.log"))
     assert {json.loads(line)["party"] for log in logs.values() for line in log.splitlines()} == {"alpha", "beta"}
-    followed = [name for name, log in logs.items() if b"task_released" in log and str(task.task_id).encode() in log]
+    followed = [
+        name for name, log in logs.items() if b"window_released" in log and str(window.window_id).encode() in log
+    ]
     assert len(followed) == 2
     assert leaks(devices_of(fleet), logs) == []
     # The scan finds what is there: a secret beside other text, in each of its forms.
     assert all(leaks({name: one}, {"planted": b"x" + one + b"y"}) for name, one in secrets.items())
     # Nobody learns the exact number of reports from a log either.
-    assert len(await accepted_reports(pair.store_place(0), task.task_id)) == VALUES
+    assert len(await accepted_reports(pair.store_place(0), window.window_id)) == VALUES
 
-    assert_sizes_say_nothing(seen, {bytes(live.report_id): live for live in fleet.devices}, task.task_id.hex())
+    assert_sizes_say_nothing(seen, {bytes(live.report_id): live for live in fleet.devices}, window.window_id.hex())
 
 
-def assert_sizes_say_nothing(seen: list[tuple[str, bytes]], devices: dict[bytes, LiveDevice], task: str) -> None:
+def assert_sizes_say_nothing(seen: list[tuple[str, bytes]], devices: dict[bytes, LiveDevice], window: str) -> None:
     """A curious broker sees one size an aggregator and round, whatever the coins said, and nothing it saw twice."""
     sizes: dict[tuple[str, int], dict[bool, set[int]]] = defaultdict(lambda: {True: set(), False: set()})
     ciphertexts: dict[tuple[str, int, bytes], set[bytes]] = defaultdict(set)
     for topic, payload in seen:
-        if "/report/" in topic and topic.endswith(task):
+        if "/report/" in topic and topic.endswith(window):
             instalment, aggregator = UPLOAD.decode(payload).only_one, parse_topic(topic).aggregator_id
             sampled = devices[bytes(instalment.report_id)].coins.sampled
             sizes[aggregator, instalment.round][sampled].add(len(payload))

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.window.window import Window
 
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, offer_of
@@ -58,18 +58,18 @@ async def test_a_coordinator_and_an_owner_are_killed_and_the_sum_is_exact(postgr
     async with replicated(tmp_path / "alpha-of-five", postgres_url) as (deployment, replicas, _):
         first = await asyncio.to_thread(replicas.coordinator, COORDINATORS)
         second = next(name for name in COORDINATORS if name != first)
-        task = await asyncio.to_thread(deployment.ask, 16, lead_s=2.0, windows_s=(6.0, 8.0))
-        die = task.mechanism
+        window = await asyncio.to_thread(deployment.ask, 16, lead_s=2.0, windows_s=(6.0, 8.0))
+        die = window.mechanism
         assert isinstance(die, SamplingDie)
         fleet = Fleet(deployment, tmp_path, die, ["grpc"], timeout_s=2.0)
-        offer = await offer_of(deployment, task)
+        offer = await offer_of(deployment, window)
 
-        await asyncio.gather(fleet.answer(offer), _murder(replicas, task, "intake-1", first))
+        await asyncio.gather(fleet.answer(offer), _murder(replicas, window, "intake-1", first))
 
-        statuses = await deployment.ended(task)
-        assert [status.state for status in statuses] == [TaskState.RELEASED] * 2, statuses
+        statuses = await deployment.ended(window)
+        assert [status.state for status in statuses] == [WindowState.RELEASED] * 2, statuses
         assert len({status.set_digest for status in statuses}) == 1, statuses
-        answers = [await deployment.release(task, position) for position in range(2)]
+        answers = [await deployment.release(window, position) for position in range(2)]
         assert answers[0] == answers[1]
         # Everybody who holds its receipts was counted, and nobody else: the sum is what their coins say.
         assert len(fleet.delivered) == len(fleet.devices), fleet.failures
@@ -79,11 +79,11 @@ async def test_a_coordinator_and_an_owner_are_killed_and_the_sum_is_exact(postgr
             assert replicas.troubles(name) == []
 
 
-async def _murder(replicas: Replicas, task: Task, owner: str, coordinator: str) -> None:
+async def _murder(replicas: Replicas, window: Window, owner: str, coordinator: str) -> None:
     """Kill an owner of shards in round one, while others wait for it, and the coordinator in round two."""
-    await _until(task.round_one_opens + (task.round_one_closes - task.round_one_opens) / 3)
+    await _until(window.round_one_opens + (window.round_one_closes - window.round_one_opens) / 3)
     await asyncio.to_thread(replicas.processes[owner].kill)
-    await _until(task.round_one_closes + 1)
+    await _until(window.round_one_closes + 1)
     await asyncio.to_thread(replicas.processes[coordinator].kill)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.window.window import Window
 
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, offer_of
@@ -25,21 +25,21 @@ def command(deployment: LiveDeployment, name: str, *words: str) -> None:
     assert said.returncode == 0, said.stderr
 
 
-async def released(deployment: LiveDeployment, directory: Path, seed: int) -> Task:
-    """Ask a task of a few devices; return it once all have released the same record, and it counts each once."""
-    task = deployment.ask(DEVICES)
+async def released(deployment: LiveDeployment, directory: Path, seed: int) -> Window:
+    """Ask a window of a few devices; return it once all have released the same record, and it counts each once."""
+    window = deployment.ask(DEVICES)
     directory.mkdir()
-    assert isinstance(task.mechanism, SamplingDie)
-    fleet = Fleet(deployment, directory, task.mechanism, ["grpc"], devices=DEVICES, seed=seed, timeout_s=2.0)
-    await fleet.answer(await offer_of(deployment, task))
-    assert {one.state for one in await deployment.ended(task)} == {TaskState.RELEASED}
-    answers = [await deployment.release(task, position) for position in range(2)]
+    assert isinstance(window.mechanism, SamplingDie)
+    fleet = Fleet(deployment, directory, window.mechanism, ["grpc"], devices=DEVICES, seed=seed, timeout_s=2.0)
+    await fleet.answer(await offer_of(deployment, window))
+    assert {one.state for one in await deployment.ended(window)} == {WindowState.RELEASED}
+    answers = [await deployment.release(window, position) for position in range(2)]
     assert answers[0] == answers[1]
     assert raw_cells(answers[0].record) == expected_difference(DEVICES, [one.rounds for one in fleet.devices])
-    return task
+    return window
 
 
-@pytest.mark.processes  # Three starts of real aggregators, and two tasks with their windows.
+@pytest.mark.processes  # Three starts of real aggregators, and two windows with their windows.
 @pytest.mark.timeout(300)
 async def test_a_helper_that_got_an_old_backup_back_adopts_and_releases_again(tmp_path: Path) -> None:
     here = LiveDeployment(tmp_path / "pair").start_all()

@@ -21,8 +21,8 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.channel.user_names import key_name
 from fleetcount_protocol.ids import UserName
-from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.topics import BUCKETS, report_topic, session_topic, user_bucket
 from fleetcount_transport.mqtt_connection import MqttConnection
 from fleetcount_transport.mqtt_packets import Publication
@@ -97,7 +97,7 @@ async def test_a_slot_s_lasting_session_reads_no_more_than_its_own_by_another_nu
 ) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask()
+    window = await network.ask()
     context = network.core(0).context
     place = context.identity.deployment, context.aggregator_id
     users = [in_bucket(bucket) for bucket in range(BUCKETS)]
@@ -119,7 +119,7 @@ async def test_a_slot_s_lasting_session_reads_no_more_than_its_own_by_another_nu
             await subscribing.begin()
             await subscribing.follow()
             topics = [session_topic(*place, user) for user in users]
-            topics += [report_topic(*place, user, task.task_id) for user in users]
+            topics += [report_topic(*place, user, window.window_id) for user in users]
             for topic in topics:
                 await device.publish(topic, mark, qos=1)
             await device.publish(topics[0], b"last " + mark, qos=1)
@@ -128,7 +128,7 @@ async def test_a_slot_s_lasting_session_reads_no_more_than_its_own_by_another_nu
 
     def of(slots: set[int]) -> set[str]:
         return {session_topic(*place, users[one]) for one in slots} | {
-            report_topic(*place, users[one], task.task_id) for one in slots
+            report_topic(*place, users[one], window.window_id) for one in slots
         }
 
     assert await published_to(Share()) == of(set(range(BUCKETS)))
@@ -144,8 +144,8 @@ async def test_a_process_that_is_killed_has_its_slot_taken_over_and_every_device
     async with at_two_slots(tmp_path / "slots", postgres_url, broker) as (deployment, replicas):
         victim = await asyncio.to_thread(wait_until, lambda: holder_of(replicas, 0), "a slot for each process")
         survivor = next(name for name in PROCESSES if name != victim)
-        task = await asyncio.to_thread(deployment.ask, 16, lead_s=2.0, windows_s=(8.0, 8.0))
-        die = task.mechanism
+        window = await asyncio.to_thread(deployment.ask, 16, lead_s=2.0, windows_s=(8.0, 8.0))
+        die = window.mechanism
         assert isinstance(die, SamplingDie)
         fleet = Fleet(
             deployment,
@@ -155,23 +155,23 @@ async def test_a_process_that_is_killed_has_its_slot_taken_over_and_every_device
             timeout_s=2.0,
             identities=lambda number: of_bucket(deployment, number),
         )
-        offer = await offer_of(deployment, task, "mqtt")
+        offer = await offer_of(deployment, window, "mqtt")
 
-        await asyncio.gather(fleet.answer(offer), _murder(replicas, task, victim))
+        await asyncio.gather(fleet.answer(offer), _murder(replicas, window, victim))
 
         assert fleet.failures == []
-        statuses = await deployment.ended(task)
-        assert [status.state for status in statuses] == [TaskState.RELEASED] * 2, statuses
+        statuses = await deployment.ended(window)
+        assert [status.state for status in statuses] == [WindowState.RELEASED] * 2, statuses
         # Each cell is one device's: a report that is lost or counted twice shows in the sum.
-        answer = await deployment.release(task, 1)
+        answer = await deployment.release(window, 1)
         assert raw_cells(answer.record) == expected_difference(16, [live.rounds for live in fleet.devices])
         assert replicas.processes[victim].ends == [-9]
         assert await asyncio.to_thread(replicas.connected_slots, survivor) == {0, 1}
         assert replicas.troubles(survivor) == []
 
 
-async def _murder(replicas: Replicas, task: Task, victim: str) -> None:
+async def _murder(replicas: Replicas, window: Window, victim: str) -> None:
     """Kill a process in round one, when some devices have sent their reports and others have not."""
-    moment = task.round_one_opens + (task.round_one_closes - task.round_one_opens) / 8
+    moment = window.round_one_opens + (window.round_one_closes - window.round_one_opens) / 8
     await asyncio.sleep(max(0.0, moment - time.time()))
     await asyncio.to_thread(replicas.processes[victim].kill)

@@ -120,7 +120,7 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
     run(tmp_path, "question", "submit", "--config", "d/alpha/aggregator.toml", "speed.question")
     beta = ("--config", "d/beta/aggregator.toml")
     asked = ("question", "status", *beta, "--question", "speed.question", "--json")
-    wait_until(lambda: ran(tmp_path, *asked).returncode == 0, "both have the task")
+    wait_until(lambda: ran(tmp_path, *asked).returncode == 0, "both have the window")
     # Before any device answers: later, on a slow machine, it may be released.
     not_yet = run(tmp_path, *release(tmp_path, "early"), expect=3)
 
@@ -140,15 +140,15 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
     ledger = run(tmp_path, "device", "ledger", "--config", "d/devices/0001/device.toml")
     told = json.loads(run(tmp_path, *asked))
     stored = json.loads(run(tmp_path, "aggregator", "status", *beta, "--json"))
-    listed = json.loads(run(tmp_path, "aggregator", "tasks", *beta, "--json"))
+    listed = json.loads(run(tmp_path, "aggregator", "windows", *beta, "--json"))
 
     assert all("delivered" in out for _, out in devices)
     assert not (tmp_path / "early").exists(), not_yet
     assert "\nPrivacy:\n" in result
     assert "95 % interval" in result
     assert {one["aggregator"]: one["state"] for one in told} == {"alpha": "released", "beta": "released"}
-    assert listed == stored["tasks"]
-    assert (listed[0]["state"], stored["ledger"][0]["task_id"]) == ("released", listed[0]["task_id"])
+    assert listed == stored["windows"]
+    assert (listed[0]["state"], stored["ledger"][0]["window_id"]) == ("released", listed[0]["window_id"])
     assert (tmp_path / "out" / "release.json").read_bytes() == (tmp_path / "out-again" / "release.json").read_bytes()
     assert result.split("wrote")[0] == again.split("wrote")[0]
     record = json.loads((tmp_path / "out" / "release.json").read_text())
@@ -178,7 +178,7 @@ def release(directory: Path, output: str) -> list[str]:
 async def device(directory: Path, number: int) -> tuple[int, str]:
     """Run one device until it has answered what is on offer."""
     config = f"d/devices/{number:04d}/device.toml"
-    # The task is shown within a second of its submission: a device that comes too early asks again.
+    # The window is shown within a second of its submission: a device that comes too early asks again.
     for _ in range(20):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "fleetcount", "device", "run", "--once", "--config", config),

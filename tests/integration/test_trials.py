@@ -15,7 +15,7 @@ from tests.support.live_relay import LiveRelay
 
 @pytest.mark.processes
 @pytest.mark.timeout(240)
-async def test_tasks_through_killed_devices_have_one_exact_end_each(
+async def test_windows_through_killed_devices_have_one_exact_end_each(
     pair: Deployed, broker: RunningBroker, tmp_path: Path
 ) -> None:
     """At a deployment that others go on to use: what needs a new start of it is the campaign's, and test_crashes'."""
@@ -26,7 +26,7 @@ async def test_tasks_through_killed_devices_have_one_exact_end_each(
     assert fits(name, one)
 
     try:
-        trials = await one.episode(name, FAULTS[name], tasks=2, lead_s=4.0, windows_s=(5.0, 5.0))
+        trials = await one.episode(name, FAULTS[name], windows=2, lead_s=4.0, windows_s=(5.0, 5.0))
         second, ended = await one.second_releases(), one.ended_by_itself()
     finally:
         relay.child.reap()
@@ -72,16 +72,16 @@ def test_runs_from_files_make_one_page(tmp_path: Path) -> None:
 def test_the_soak_stands_on_the_page_with_what_was_held_at_its_start_and_end(tmp_path: Path) -> None:
     first = {"own_mib": 200.4, "descriptors": 61, "files": 20, "state_bytes": 500_000, "ended": 48}
     last = {"own_mib": 203.6, "descriptors": 62, "files": 22, "state_bytes": 2_500_000, "ended": 240}
-    row = {"soak_s": 600.0, "every_s": 2.5, "tasks": 240, "released": 239, "failed": []}
+    row = {"soak_s": 600.0, "every_s": 2.5, "windows": 240, "released": 239, "failed": []}
     path = tmp_path / "soak.json"
 
     path.write_text(json.dumps(row | {"settled": {"alpha": first}, "end": {"alpha": last}}))
     text = page([Run(seed=1, lanes=1)], read_soak(path))
 
     assert text.endswith(
-        "Of a soak of 10 minutes, a task every 2.5 s, 239 of 240 tasks were released. What an aggregator and its"
+        "Of a soak of 10 minutes, a window every 2.5 s, 239 of 240 windows were released. What an aggregator and its"
         " workers held once it had settled and in the end: alpha: 200 MiB, 61 descriptors and 20 files of 500,000"
-        " bytes after 48 tasks, then 204 MiB, 62 descriptors and 22 files of 2,500,000 bytes after 240 tasks.\n"
+        " bytes after 48 windows, then 204 MiB, 62 descriptors and 22 files of 2,500,000 bytes after 240 windows.\n"
     )
     path.write_text(json.dumps(row | {"settled": {}, "end": {}, "failed": ["alpha: files grew by 90.0, allowed 52"]}))
     assert read_soak(path).endswith("It failed: alpha: files grew by 90.0, allowed 52.")

@@ -11,7 +11,7 @@ from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_protocol.channel.greetings import Epoch, Greeting, decode_greeting, sign_epoch
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 
 from tests.support.deployment import LiveDeployment
 
@@ -66,7 +66,7 @@ async def test_the_older_of_two_processes_ends_with_a_line_and_stays_down(tmp_pa
     )
 
     with pytest.raises(PeerRefusalError) as refusal:
-        await peer.status(TaskId(bytes(32)))
+        await peer.status(WindowId(bytes(32)))
     await peer.close()
 
     assert refusal.value.problem is PeerProblem.BUSY

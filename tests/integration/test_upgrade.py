@@ -1,4 +1,4 @@
-"""Two releases of one aggregator side by side over one database, with a task open (F50).
+"""Two releases of one aggregator side by side over one database, with a window open (F50).
 
 The other release is this code told of a schema that is one ahead (`tests/support/next_release.py`).
 """
@@ -17,7 +17,7 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 import psycopg
 from fleetcount_aggregator.storage.schema import POSTGRES
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, offer_of
@@ -54,7 +54,7 @@ def migrate(config: Path) -> tuple[int, str]:
 
 
 @pytest.mark.nightly
-async def test_two_releases_serve_one_task_and_the_older_ends_when_the_tables_are_brought_up(
+async def test_two_releases_serve_one_window_and_the_older_ends_when_the_tables_are_brought_up(
     postgres_url: str, tmp_path: Path
 ) -> None:
     deployment = LiveDeployment(tmp_path / "two", 2)
@@ -68,10 +68,10 @@ async def test_two_releases_serve_one_task_and_the_older_ends_when_the_tables_ar
             said = await asyncio.to_thread(replicas.start, ["old"])
             balancer.targets = [("127.0.0.1", said["old"]["device_port"])]
             await asyncio.to_thread(deployment.children[1].ready)
-            task = await asyncio.to_thread(deployment.ask, DEVICES, lead_s=2.0, windows_s=(6.0, 8.0))
-            assert isinstance(task.mechanism, SamplingDie)
-            fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"], timeout_s=2.0)
-            offer = await offer_of(deployment, task)
+            window = await asyncio.to_thread(deployment.ask, DEVICES, lead_s=2.0, windows_s=(6.0, 8.0))
+            assert isinstance(window.mechanism, SamplingDie)
+            fleet = Fleet(deployment, tmp_path, window.mechanism, ["grpc"], timeout_s=2.0)
+            offer = await offer_of(deployment, window)
             answering = asyncio.create_task(fleet.answer(offer))
 
             said |= await asyncio.to_thread(replicas.start, ["new"])
@@ -79,14 +79,17 @@ async def test_two_releases_serve_one_task_and_the_older_ends_when_the_tables_ar
             beside = await asyncio.to_thread(wait_until, lambda: len(releases(postgres_url)) == 2, "both are members")
             refused = await asyncio.to_thread(migrate, config)
             unchanged = version(postgres_url)
-            await asyncio.sleep(max(0.0, task.round_one_closes - time.time()))
+            await asyncio.sleep(max(0.0, window.round_one_closes - time.time()))
             os.kill(old.pid, signal.SIGSTOP)
             await asyncio.to_thread(wait_until, lambda: len(releases(postgres_url)) == 1, "the old one has run out")
             done = await asyncio.to_thread(migrate, config)
             os.kill(old.pid, signal.SIGCONT)
             code, last = await asyncio.to_thread(old.ended), old.last_lines(1)
             await answering
-            statuses, answers = await deployment.ended(task), [await deployment.release(task, one) for one in range(2)]
+            statuses, answers = (
+                await deployment.ended(window),
+                [await deployment.release(window, one) for one in range(2)],
+            )
             await asyncio.to_thread(old.start)
             again = await asyncio.to_thread(old.ended)
         finally:
@@ -108,7 +111,7 @@ async def test_two_releases_serve_one_task_and_the_older_ends_when_the_tables_ar
     assert code == again == 5
     assert f"the database has schema version {newest}; this process, of release 0.1.0, knows {POSTGRES.version}" in last
     assert f"has schema version {newest}; this version of fleetcount knows" in old.last_lines(1)
-    assert [status.state for status in statuses] == [TaskState.RELEASED] * 2, statuses
+    assert [status.state for status in statuses] == [WindowState.RELEASED] * 2, statuses
     assert answers[0] == answers[1]
     assert len(fleet.delivered) == DEVICES, fleet.failures
     assert raw_cells(answers[0].record) == expected_difference(DEVICES, [live.rounds for live in fleet.devices])

@@ -139,8 +139,8 @@ def test_a_report_that_is_not_canonical_cannot_be_taken_out_of_a_sum() -> None:
 
 
 @pytest.mark.parametrize("prio3", [prio3_count(2), prio3_sum_vec(2, 1, 1, 2)])
-def test_an_algorithm_no_task_has_is_refused(prio3: Prio3) -> None:
-    with pytest.raises(UsageError, match="not a task's"):
+def test_an_algorithm_no_window_has_is_refused(prio3: Prio3) -> None:
+    with pytest.raises(UsageError, match="not a window's"):
         setting(prio3, 0)
 
 

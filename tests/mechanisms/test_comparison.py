@@ -3,17 +3,17 @@
 from fractions import Fraction
 
 import pytest
-from fleetcount_mechanisms.accounting.series_losses import series_losses
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.question_losses import question_losses
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.comparison import Compared, Threat, Unit, compare
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import NoNoise
 
 EPSILON, DELTA = Fraction(3), Fraction(1, 10**6)
-SHAPES: dict[Unit, SeriesShape] = {
-    "window": SeriesShape(units=(1,) * 6, days=(3, 3)),
-    "day": SeriesShape(units=(3, 3), days=(3, 3)),
-    "series": SeriesShape(units=(6,), days=(3, 3)),
+SHAPES: dict[Unit, ScheduleShape] = {
+    "window": ScheduleShape(units=(1,) * 6, days=(3, 3)),
+    "day": ScheduleShape(units=(3, 3), days=(3, 3)),
+    "question": ScheduleShape(units=(6,), days=(3, 3)),
 }
 
 
@@ -28,7 +28,7 @@ def test_every_row_keeps_the_promise_and_wastes_little_of_it(rows: tuple[Compare
         if row.threat is Threat.NONE_TRUSTED:
             # Against all aggregators together: as if they added no noise.
             design = Design(answer=design.answer, noise=NoNoise(), values=design.values, aggregators=2)
-        whole = series_losses(design, SHAPES[row.unit or "window"], DELTA).whole_series
+        whole = question_losses(design, SHAPES[row.unit or "window"], DELTA).whole_question
         assert EPSILON * Fraction(99, 100) < whole <= EPSILON, row.name
 
 

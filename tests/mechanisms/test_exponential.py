@@ -52,7 +52,7 @@ def test_bounds_of_a_power_hold_and_are_two_units_apart_at_most(exponent: Fracti
 
 
 @pytest.mark.parametrize("work", [8, 9, 10, 12, 16, 24])
-def test_the_bracket_of_the_series_holds_at_a_precision_where_every_rounding_shows(work: int) -> None:
+def test_the_bracket_of_the_question_holds_at_a_precision_where_every_rounding_shows(work: int) -> None:
     for numerator in range(1, 300):
         exponent = Fraction(numerator, 300)
 

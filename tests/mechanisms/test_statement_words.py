@@ -5,20 +5,20 @@ from decimal import Decimal
 from math import exp
 
 import pytest
-from fleetcount_mechanisms.accounting.series_statement import series_views
+from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.statement_words import plain_sentences
 
-from tests.support.protocol_samples import every_task
-from tests.support.series_samples import every_series
+from tests.support.protocol_samples import every_window
+from tests.support.question_samples import every_question
 
-TASKS = every_task()
-SERIES = every_series()
+WINDOWS = every_window()
+QUESTION = every_question()
 POWER = re.compile(r"(?:a factor of ([0-9.]+) \()?e\^([0-9.]+)")
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted(WINDOWS))
 def test_one_or_two_sentences_round_every_number_up(name: str) -> None:
-    design = TASKS[name].design
+    design = WINDOWS[name].design
     views = design.views()
 
     public, together = plain_sentences(design, views)
@@ -35,10 +35,10 @@ def test_one_or_two_sentences_round_every_number_up(name: str) -> None:
 
 
 def test_what_has_one_direction_says_that_the_other_has_no_bound() -> None:
-    mangat, exact = TASKS["mangat"].design, SERIES["one_sided"]
+    mangat, exact = WINDOWS["mangat"].design, QUESTION["one_sided"]
 
     noised, opened = plain_sentences(mangat, mangat.views())
-    window, _ = plain_sentences(exact.design, series_views(exact.design, exact.shape, exact.delta))
+    window, _ = plain_sentences(exact.design, question_views(exact.design, exact.shape, exact.delta))
 
     assert "no bound" not in noised
     assert "said Yes rather than No" in opened
@@ -47,23 +47,23 @@ def test_what_has_one_direction_says_that_the_other_has_no_bound() -> None:
     assert window.endswith("The odds of any other change have no bound.")
 
 
-@pytest.mark.parametrize("name", sorted(SERIES))
+@pytest.mark.parametrize("name", sorted(QUESTION))
 def test_a_window_speaks_of_one_answer_and_of_all_of_them(name: str) -> None:
-    series = SERIES[name]
-    views = series_views(series.design, series.shape, series.delta)
+    question = QUESTION[name]
+    views = question_views(question.design, question.shape, question.delta)
 
-    public, together = plain_sentences(series.design, views)
+    public, together = plain_sentences(question.design, views)
 
     powers = [Decimal(power) for _, power in POWER.findall(public)]
-    stated = views[:3:2] if series.schedule.windows > 1 else views[:1]
+    stated = views[:3:2] if question.schedule.windows > 1 else views[:1]
     assert len(powers) == len(stated)
     assert all(power >= (view.epsilon or 0) for power, view in zip(powers, stated, strict=True))
-    seen = ("the answer",) if series.schedule.windows == 1 else ("each answer", "randomized answers")
+    seen = ("the answer",) if question.schedule.windows == 1 else ("each answer", "randomized answers")
     assert any(one in together for one in seen)
 
 
 def test_exact_counts_are_called_exact() -> None:
-    design = TASKS["sampling_exact"].design
+    design = WINDOWS["sampling_exact"].design
 
     public, _ = plain_sentences(design, design.views())
 

@@ -8,9 +8,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from fleetcount_mechanisms.accounting.charges import moved_cells, unit_loss, unit_pure
-from fleetcount_mechanisms.accounting.series_losses import part_loss, series_losses
-from fleetcount_mechanisms.accounting.series_statement import series_views
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses
+from fleetcount_mechanisms.accounting.question_statement import question_views
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import SCALE
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named
@@ -236,7 +236,7 @@ def test_a_leaked_coin_leaves_the_direct_loss_of_all_zooms() -> None:
     assert leaked.epsilon == zoomed(Truth(32), noise, DEEP).epsilon == Decimal("6.00000")
 
 
-# What ledgers add up, and a series.
+# What ledgers add up, and a question.
 
 
 @pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(4, 5)), GaussianNoise(Fraction(9))], ids=["geometric", "dG"])
@@ -246,9 +246,9 @@ def test_a_window_of_two_zooms_is_charged_like_two_windows_under_one_toss(answer
     plain, several = zoomed(answer, noise, None), zoomed(answer, noise, ZOOMS)
 
     assert unit_loss(several, orders, 3) == unit_loss(plain, orders, 6)
-    shape, twice = SeriesShape(units=(3,), days=(3,)), SeriesShape(units=(6,), days=(6,))
-    found, expected = (series_losses(one, by, delta) for one, by in ((several, shape), (plain, twice)))
-    assert (found.one_day, found.whole_series) == (expected.one_day, expected.whole_series)
+    shape, twice = ScheduleShape(units=(3,), days=(3,)), ScheduleShape(units=(6,), days=(6,))
+    found, expected = (question_losses(one, by, delta) for one, by in ((several, shape), (plain, twice)))
+    assert (found.one_day, found.whole_question) == (expected.one_day, expected.whole_question)
     assert part_loss(several, 3, 1, delta) == part_loss(plain, 6, 2, delta)
 
 
@@ -269,14 +269,14 @@ def test_no_charge_is_below_the_divergence_of_the_numbers(rate: Fraction, noise:
     assert charged <= (1.02 if rate == 1 or isinstance(noise, TwoSidedNoise) else 2) * truth
 
 
-def test_the_noise_of_a_series_keeps_its_promise_over_all_zooms() -> None:
-    shape, promise = SeriesShape(units=(1,) * 24, days=(24,)), (Fraction(4), Fraction(1, 10**6))
+def test_the_noise_of_a_question_keeps_its_promise_over_all_zooms() -> None:
+    shape, promise = ScheduleShape(units=(1,) * 24, days=(24,)), (Fraction(4), Fraction(1, 10**6))
 
     noise = noise_for_promise(Truth(32), shape, *promise, in_ledgers=True, zooms=DEEP)
 
-    plain = noise_for_promise(Truth(32), SeriesShape(units=(1,) * 72, days=(72,)), *promise, in_ledgers=True)
+    plain = noise_for_promise(Truth(32), ScheduleShape(units=(1,) * 72, days=(72,)), *promise, in_ledgers=True)
     assert noise == plain
-    views = series_views(zoomed(Truth(32), noise, DEEP), shape, promise[1])
+    views = question_views(zoomed(Truth(32), noise, DEEP), shape, promise[1])
     assert max(one.epsilon or 0 for one in views[:3]) <= promise[0]
     assert "sees all releases of 3 zooms each; epsilon" in views[2].sentence
 

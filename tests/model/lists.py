@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.tasks.finished import released_here
+from fleetcount_aggregator.windows.finished import released_here
 from fleetcount_protocol.release import decode_record
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 
@@ -32,7 +32,7 @@ _UNEXPLAINED: Final = {"set_disagreement", "record_disagreement", "peer_refused"
 
 
 def draw(seed: int) -> tuple[int, list[Operation]]:
-    """Return how many parties there are and a list: a task's ordinary course, into which faults are strewn.
+    """Return how many parties there are and a list: a window's ordinary course, into which faults are strewn.
 
     Of ten lists nine have the same course until the last report is sent, and `DAWN` there; one has its own.
     """
@@ -158,8 +158,8 @@ class Runner:
 
 
 def reason_of(world: World) -> str:
-    """Return "released", or why the leader gave the task up."""
-    row = world.network.seats[0].memory._tasks[world.template.task.task_id]
+    """Return "released", or why the leader gave the window up."""
+    row = world.network.seats[0].memory._windows[world.template.window.window_id]
     return "released" if row.state is State.RELEASED else row.abort_reason
 
 
@@ -173,9 +173,9 @@ def _answers(world: World, step: str) -> dict[int, set[bytes]]:
 
 
 async def verdict(world: World) -> list[str]:
-    """Return what does not hold about a task that was healed."""
-    task_id, stores = world.template.task.task_id, [seat.memory for seat in world.network.seats]
-    states = [store._tasks[task_id].state for store in stores]
+    """Return what does not hold about a window that was healed."""
+    window_id, stores = world.template.window.window_id, [seat.memory for seat in world.network.seats]
+    states = [store._windows[window_id].state for store in stores]
     wrong: list[str] = []
     if len({state for state in states if state in (State.RELEASED, State.ABORTED)}) > 1:
         wrong.append(f"ends differ: {[state.value for state in states]}")
@@ -188,10 +188,10 @@ async def verdict(world: World) -> list[str]:
                 f"{step} taken twice by {party}" for party, made in _answers(world, step).items() if len(made) > 1
             ]
         owed = _owed(world)
-        reasons = {store._tasks[task_id].abort_reason for store in stores} - {""}
+        reasons = {store._windows[window_id].abort_reason for store in stores} - {""}
         if reasons & _UNEXPLAINED and not world.faults & {"abort", "far clock"}:
             wrong.append(f"ended for {sorted(reasons)} without a cause")
-        if State.ABORTED in states and not world.faults and len(owed) >= world.template.task.min_batch_size:
+        if State.ABORTED in states and not world.faults and len(owed) >= world.template.window.min_batch_size:
             wrong.append(f"ended for {sorted(reasons)} though nothing failed")
     wrong += _debits(world, states)
     if State.RELEASED in states:
@@ -201,10 +201,10 @@ async def verdict(world: World) -> list[str]:
 
 def _debits(world: World, states: Sequence[State]) -> list[str]:
     """Return whose ledger lacks a debit: once for a release, and for noise that was drawn and not released."""
-    task_id, wrong = world.template.task.task_id, []
+    window_id, wrong = world.template.window.window_id, []
     for party, seat in enumerate(world.network.seats):
-        drawn = (task_id, "commit") in seat.memory._steps or states[party] is State.RELEASED
-        if len(seat.memory._ledger) != seat.memory._debits or (drawn and task_id not in seat.memory._ledger):
+        drawn = (window_id, "commit") in seat.memory._steps or states[party] is State.RELEASED
+        if len(seat.memory._ledger) != seat.memory._debits or (drawn and window_id not in seat.memory._ledger):
             wrong.append(f"party {party} has {len(seat.memory._ledger)} debits, {seat.memory._debits} counted")
     return wrong
 
@@ -225,9 +225,9 @@ def _owed(world: World) -> set[int]:
 
 async def _released(world: World, states: Sequence[State]) -> list[str]:
     """Return what is wrong with a record: others differ, a signature, a sum, a device lost or counted twice."""
-    task_id = world.template.task.task_id
+    window_id = world.template.window.window_id
     records = {
-        await released_here(world.network.core(party).context, task_id)
+        await released_here(world.network.core(party).context, window_id)
         for party, state in enumerate(states)
         if state is State.RELEASED
     }

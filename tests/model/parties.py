@@ -26,13 +26,13 @@ from fleetcount_aggregator.storage.store import (
     SessionRow,
     StepRow,
     StoreError,
-    TaskChange,
-    TaskRow,
+    WindowChange,
+    WindowRow,
 )
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_transport.denials import Denials
 
 from tests.model.remembering import RememberingWorkers, SignsOnce
@@ -42,7 +42,7 @@ __all__ = ["ModelLoop", "ModelNetwork", "ModelSeat", "copied"]
 
 _KINDS: Final = (
     *(type(threading.Lock()), type(threading.RLock()), AESGCM, AtRest, DataKey, ReportId, Digest),
-    *(SessionId, TaskId, AggregatorId, SessionRow, TaskRow, StepRow, BatchRow, LedgerRow, SystemRandom),
+    *(SessionId, WindowId, AggregatorId, SessionRow, WindowRow, StepRow, BatchRow, LedgerRow, SystemRandom),
 )
 """What a copy of a store shares with it: nothing of it changes."""
 
@@ -93,7 +93,7 @@ def copied(memory: MemoryStore) -> MemoryStore:
 class HeldStore:
     """A store in the hands of one process: once that is dead, nothing of it is written any more."""
 
-    def __init__(self, memory: MemoryStore, note: Callable[[TaskChange], None]) -> None:
+    def __init__(self, memory: MemoryStore, note: Callable[[WindowChange], None]) -> None:
         self.memory, self.dead, self.failures = memory, False, 0
         self._note = note
 
@@ -102,7 +102,7 @@ class HeldStore:
             raise SimulatedCrashError("its process is dead")
         return getattr(self.memory, name)
 
-    async def apply(self, change: TaskChange) -> Any:
+    async def apply(self, change: WindowChange) -> Any:
         """See `Store.apply`; fails while the disk is full."""
         if self.dead:
             raise SimulatedCrashError("its process is dead")
@@ -123,7 +123,7 @@ class HeldStore:
 class ModelSeat(Seat):
     """A seat whose processes hold their store alone."""
 
-    note: Callable[[TaskChange], None] = lambda _: None
+    note: Callable[[WindowChange], None] = lambda _: None
 
     def open_store(self) -> Any:
         """Open the store for a new process."""
@@ -251,8 +251,8 @@ class ModelNetwork(Network):
 
     async def _drive(self, core: Core) -> None:
         try:
-            for task in core.scheduler.pending():
-                await core.scheduler.look_after(task)
+            for window in core.scheduler.pending():
+                await core.scheduler.look_after(window)
             await core.retention.look()
         except SimulatedCrashError:
             await self.crash()

@@ -20,8 +20,8 @@ from fleetcount_aggregator.verification.workers import InlineWorkers, sum_report
 from fleetcount_protocol.channel.greetings import decode_epoch, decode_greeting
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.release.set_digest import leaf_digests
-from fleetcount_protocol.task.signing import verify_ed25519
-from fleetcount_protocol.task.task import decode_task
+from fleetcount_protocol.window.signing import verify_ed25519
+from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.wire.device_unsealing import unseal_columns
 
 __all__ = ["RememberingWorkers", "SignsOnce", "remembered"]
@@ -29,7 +29,7 @@ __all__ = ["RememberingWorkers", "SignsOnce", "remembered"]
 _REMEMBERED: Final = 4096
 """How many results of one function are kept."""
 _PURE: Final = (
-    *(decode_task, decode_record, decode_greeting, decode_epoch),
+    *(decode_window, decode_record, decode_greeting, decode_epoch),
     *(verify_ed25519, session_opening._judge, session_chains._cipher, unseal_columns),
     *(leaf_digests, sorted_leaf_digests),
 )

@@ -40,7 +40,7 @@ def test_no_order_of_faults_breaks_a_promise(runner: Runner, first: int) -> None
 
     assert wrong == {}, "python -m tests.model --seed SEED shows the list, made short"
     assert runner.ends["released"] > AT_ONCE // 2
-    assert len(runner.ends) > 3, "lists that never end a task in another way do not hurt it"
+    assert len(runner.ends) > 3, "lists that never end a window in another way do not hurt it"
 
 
 def test_a_failing_list_is_made_as_short_as_it_goes(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> None:

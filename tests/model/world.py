@@ -1,4 +1,4 @@
-"""The world of the model: real aggregators of one task and four devices, on virtual time, one thread and one loop.
+"""The world of the model: real aggregators of one window and four devices, on virtual time, one thread and one loop.
 
 Everything an aggregator decides is the code that runs in production: intake, proofs, agreement, release, settling, the
 journal, greetings. What stands for something else: stores in memory, calls between aggregators as function calls, a
@@ -23,14 +23,14 @@ from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.store import (
     StoreError,
-    TaskChange,
+    WindowChange,
 )
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import FinishedRecord, Instalment, Receipt
 from fleetcount_protocol.release import decode_record, verify_record_signatures
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.denials import Denials
 
 from tests.model.parties import ModelNetwork, ModelSeat, copied
@@ -62,13 +62,13 @@ class Dawn:
 
 @dataclass
 class Template:
-    """What all lists of one number of parties begin with: keys, the task, sessions, and every message of a device.
+    """What all lists of one number of parties begin with: keys, the window, sessions, and every message of a device.
 
     Made once a process: signing and encrypting would take most of the time.
     """
 
     network: ModelNetwork
-    task: Task
+    window: Window
     devices: list[TestDevice]
     messages: dict[tuple[int, int, bool], list[Instalment]]
     dawn: Dawn
@@ -76,11 +76,11 @@ class Template:
 
     @classmethod
     async def make(cls, count: int) -> "Template":
-        """Make keys, install the task everywhere, open every session."""
+        """Make keys, install the window everywhere, open every session."""
         network = ModelNetwork(count)
         await network.start_all()
-        task = await network.ask(values=DEVICES)
-        devices = [TestDevice(network, task, number) for number in range(DEVICES)]
+        window = await network.ask(values=DEVICES)
+        devices = [TestDevice(network, window, number) for number in range(DEVICES)]
         messages: dict[tuple[int, int, bool], list[Instalment]] = {}
         for number, device in enumerate(devices):
             await device.open_sessions()
@@ -93,7 +93,7 @@ class Template:
             denials = [denials_of(Path(directory) / str(number), number) for number in range(DEVICES)]
         dawn = Dawn([copied(seat.memory) for seat in network.seats], list(range(count)))
         await network.stop_all()
-        return cls(network, task, devices, messages, dawn, denials)
+        return cls(network, window, devices, messages, dawn, denials)
 
 
 @dataclass
@@ -108,7 +108,7 @@ class World:
     lost: Counter[tuple[str, int, int]] = field(default_factory=Counter[tuple[str, int, int]])
     cut: set[int] = field(default_factory=set[int])
     copies: dict[int, MemoryStore] = field(default_factory=dict[int, MemoryStore])
-    steps: list[tuple[int, TaskChange]] = field(default_factory=list[tuple[int, TaskChange]])
+    steps: list[tuple[int, WindowChange]] = field(default_factory=list[tuple[int, WindowChange]])
     faults: set[str] = field(default_factory=set[str])
 
     @property
@@ -294,21 +294,21 @@ class World:
             core.context.denials = self.template.denials[device]
 
     async def op_abort(self, party: int) -> None:
-        """A party gives the task up, as `repair` does."""
+        """A party gives the window up, as `repair` does."""
         core = self.network.seats[party].core
         if core is not None:
             self.faults.add("abort")
             with suppress(StoreError):
-                await abort_here(core.context, self.template.task.task_id, "operator")
+                await abort_here(core.context, self.template.window.window_id, "operator")
 
     async def op_forge(self, party: int) -> None:
         """Somebody who holds a leader's identity shows a helper a record that the helper has not signed."""
-        task_id, helper = self.template.task.task_id, self.network.seats[party].core
-        signed = self.network.seats[0].memory._steps.get((task_id, "sign"))
+        window_id, helper = self.template.window.window_id, self.network.seats[party].core
+        signed = self.network.seats[0].memory._steps.get((window_id, "sign"))
         if party == 0 or helper is None or signed is None:
             return
         signatures = (signed.answer, *(self.parties - 1) * [bytes(len(signed.answer))])
-        forged = FinishedRecord(task_id=task_id, record=signed.request, signatures=signatures)
+        forged = FinishedRecord(window_id=window_id, record=signed.request, signatures=signatures)
         try:
             await helper.helper.deliver_record(self.network.seats[0].aggregator_id, forged)
         except (PeerRefusalError, StoreError):
@@ -319,11 +319,11 @@ class World:
     # The end.
 
     def state(self, party: int) -> State:
-        """Return the task's state in the store of a party."""
-        return self.network.seats[party].memory._tasks[self.template.task.task_id].state
+        """Return the window's state in the store of a party."""
+        return self.network.seats[party].memory._windows[self.template.window.window_id].state
 
     async def heal(self) -> bool:
-        """Mend every fault and let time pass until the task has ended everywhere; return whether it has."""
+        """Mend every fault and let time pass until the window has ended everywhere; return whether it has."""
         network = self.network
         self.lost.clear()
         self.cut.clear()
@@ -335,7 +335,7 @@ class World:
                 if seat.core.context.clock.now() != network.clock.now():
                     await network.stop(position)
             await self.op_restart(position)
-        await network.pass_time(max(0, self.template.task.round_two_closes - network.clock.now()))
+        await network.pass_time(max(0, self.template.window.round_two_closes - network.clock.now()))
         for _ in range(_HEALING_STEPS):
             for position in range(self.parties):
                 network.look(position)

@@ -3,18 +3,18 @@
 import pytest
 from fleetcount_protocol.clock import AnchoredClock, ManualClock, SystemClock
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 
 
-@pytest.mark.parametrize("kind", [TaskId, ReportId, SessionId, Digest])
-def test_identifier_refuses_every_other_size(kind: type[TaskId]) -> None:
+@pytest.mark.parametrize("kind", [WindowId, ReportId, SessionId, Digest])
+def test_identifier_refuses_every_other_size(kind: type[WindowId]) -> None:
     for size in (0, kind.SIZE - 1, kind.SIZE + 1, 2 * kind.SIZE):
         with pytest.raises(DecodeError, match=f"not {kind.SIZE}"):
             kind(bytes(size))
 
 
 def test_identifier_shows_its_start_only() -> None:
-    assert repr(TaskId(bytes(range(32)))) == "TaskId(000102030405…)"
+    assert repr(WindowId(bytes(range(32)))) == "WindowId(000102030405…)"
     assert str(ReportId(bytes(16))) == "00" * 16
 
 
@@ -110,5 +110,5 @@ def test_reject_reasons_keep_their_numbers() -> None:
     names = [reason.label for reason in sorted(RejectReason, key=lambda reason: reason.value)]
 
     assert [reason.value for reason in RejectReason] == list(range(1, 19))
-    assert names[:6] == ["unknown_task", "unknown_session", "too_early", "too_late", "malformed", "bad_seal"]
+    assert names[:6] == ["unknown_window", "unknown_session", "too_early", "too_late", "malformed", "bad_seal"]
     assert {reason.label for reason in RejectReason if not reason.final} == {"busy", "too_early"}

@@ -153,7 +153,7 @@ def test_reader_refuses_trailing_bytes_wrong_labels_and_other_flags() -> None:
     with pytest.raises(DecodeError, match="1 trailing"):
         reader(b"a").finish()
     with pytest.raises(DecodeError, match="does not begin"):
-        reader(b"FCTASK02").expect(b"FCTASK01")
+        reader(b"FCWIND01").expect(b"FCWIND00")
     with pytest.raises(DecodeError):
         reader(b"\2").flag()
     with pytest.raises(DecodeError, match="text"):

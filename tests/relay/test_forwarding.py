@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import grpc
 import pytest
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId
+from fleetcount_protocol.ids import AggregatorId, ReportId, WindowId
 from fleetcount_protocol.wire.device_columns import (
     UPLOAD,
     UPLOAD_ANSWER,
@@ -153,7 +153,7 @@ class NotingChannel(EchoingChannel):
 async def test_runs_of_one_shape_travel_as_one_and_every_device_gets_its_own_answers() -> None:
     upstream = Upstream(aggregator_id=ALPHA, channel=NotingChannel())  # type: ignore[arg-type]  # has its streams
     forwarder = Forwarder(upstream, RelayMetrics(), ForwardingLimits(linger_s=0.0))
-    other = replace(ONE, task_id=TaskId(bytes(32)))
+    other = replace(ONE, window_id=WindowId(bytes(32)))
     running = asyncio.create_task(forwarder.run())
 
     answers = await asyncio.gather(*(forwarder.send(runs) for runs in ([ONE, other], [TWO])))

@@ -26,9 +26,9 @@ from fleetcount_protocol.channel.certificates import Purpose, save_certificates,
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason, SignatureError
-from fleetcount_protocol.ids import AggregatorId, TaskId
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SeriesQuery
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.ids import AggregatorId, WindowId
+from fleetcount_protocol.messages import Instalment, QuestionQuery, Receipt, Refusal
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device_columns import (
     UPLOAD,
     UPLOAD_ANSWER,
@@ -36,7 +36,7 @@ from fleetcount_protocol.wire.device_columns import (
     InstalmentReplyColumns,
     Upload,
 )
-from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
+from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
 from fleetcount_relay.app import _load_tls
 from fleetcount_relay.config import load_relay_config
 from fleetcount_relay.forwarding import Forwarder
@@ -65,21 +65,21 @@ def counted(metrics: RelayMetrics, name: str, aggregator: str = "", reason: str 
     return 0.0 if found is None else found
 
 
-async def receipted(transport: GrpcTransport, task: Task, device: TestDevice, parts: Sequence[Instalment]) -> None:
+async def receipted(transport: GrpcTransport, window: Window, device: TestDevice, parts: Sequence[Instalment]) -> None:
     """Send a device's instalments to both aggregators and check the receipts as a courier does."""
     for position, part in enumerate(parts):
-        [answer] = await transport.upload(task, position, [part])
+        [answer] = await transport.upload(window, position, [part])
         assert isinstance(answer, Receipt), answer
         check_receipt(device.secrets[position], part, answer)
 
 
-async def stored(here: RelayedNetwork, task: Task, devices: Sequence[TestDevice], round_number: int) -> list[int]:
+async def stored(here: RelayedNetwork, window: Window, devices: Sequence[TestDevice], round_number: int) -> list[int]:
     """Return how many of the devices' instalments each aggregator holds."""
     return [
         sum(
             [
                 await here.network.core(position).context.store.instalment_digest(
-                    task.task_id, device.report_id, round_number
+                    window.window_id, device.report_id, round_number
                 )
                 is not None
                 for device in devices
@@ -95,22 +95,22 @@ MANY = 200 if NIGHTLY else 60
 async def test_many_devices_get_their_own_receipts_through_few_batches() -> None:
     async with relayed() as here, running_relay(here) as (relay, metrics):
         standing = await here.network.stand()
-        task = await here.network.ask(values=4)
+        window = await here.network.ask(values=4)
         transports = [here.transport(number, relay, 60) for number in range(MANY)]
-        devices = [await open_sessions(here, transport, task, n) for n, transport in enumerate(transports)]
-        listed = await transports[0].list_series()
-        await here.network.advance_to(task.round_one_opens)
+        devices = [await open_sessions(here, transport, window, n) for n, transport in enumerate(transports)]
+        listed = await transports[0].list_questions()
+        await here.network.advance_to(window.round_one_opens)
 
         await asyncio.gather(
             *(
-                receipted(transport, task, device, device.first(device.number % 5))
+                receipted(transport, window, device, device.first(device.number % 5))
                 for transport, device in zip(transports, devices, strict=True)
             )
         )
-        held = await stored(here, task, devices, 1)
+        held = await stored(here, window, devices, 1)
         await asyncio.gather(*(transport.close() for transport in transports))
 
-    assert standing.series_id in {one.signed.series.series_id for one in listed}
+    assert standing.question_id in {one.signed.question.question_id for one in listed}
     assert held == [MANY, MANY]
     for name in ("alpha", "beta"):
         assert 0 < counted(metrics, "fleetcount_relay_batches_total", name) < MANY / 2
@@ -131,13 +131,13 @@ async def test_a_stream_with_nothing_to_carry_is_ended_and_begun_again_without_a
     monkeypatch.setattr(Forwarder, "_stream", watched)
     limits = replace(QUICK, idle_s=0.05)
     async with relayed() as here, running_relay(here, limits=limits) as (relay, metrics):
-        task = await here.network.ask(values=4)
+        window = await here.network.ask(values=4)
         transport = here.transport(0, relay)
-        device = await open_sessions(here, transport, task, 0)
-        await here.network.advance_to(task.round_one_opens)
+        device = await open_sessions(here, transport, window, 0)
+        await here.network.advance_to(window.round_one_opens)
         async with asyncio.timeout(60):
             for _ in range(2):
-                await receipted(transport, task, device, device.first(1))
+                await receipted(transport, window, device, device.first(1))
                 await ended.wait()
                 ended.clear()
         await transport.close()
@@ -145,13 +145,13 @@ async def test_a_stream_with_nothing_to_carry_is_ended_and_begun_again_without_a
     assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 0
 
 
-async def persist(transport: GrpcTransport, task: Task, device: TestDevice, parts: Sequence[Instalment]) -> int:
+async def persist(transport: GrpcTransport, window: Window, device: TestDevice, parts: Sequence[Instalment]) -> int:
     """Deliver like a courier: the same bytes again until every receipt is there; return the attempts."""
     attempts = 0
     while True:
         attempts += 1
         try:
-            await receipted(transport, task, device, parts)
+            await receipted(transport, window, device, parts)
         except (Unreachable, PeerError):
             await asyncio.sleep(0.05)
         else:
@@ -162,7 +162,7 @@ async def persist(transport: GrpcTransport, task: Task, device: TestDevice, part
 @pytest.mark.nightly
 async def test_a_relay_killed_and_started_again_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
     async with relayed() as here, asyncio.timeout(90):
-        task = await here.network.ask(values=4)
+        window = await here.network.ask(values=4)
         [port] = free_ports("127.0.0.1", 1)
         relay = f"127.0.0.1:{port}"
         command = [sys.executable, "-m", "fleetcount", "relay", "--config", str(relay_files(here, tmp_path, relay))]
@@ -170,12 +170,12 @@ async def test_a_relay_killed_and_started_again_under_load_loses_and_doubles_not
         child.start()
         await asyncio.to_thread(child.ready)
         transports = [here.transport(number, relay, 2) for number in range(40)]
-        devices = [await open_sessions(here, transport, task, n) for n, transport in enumerate(transports)]
-        await here.network.advance_to(task.round_one_opens)
+        devices = [await open_sessions(here, transport, window, n) for n, transport in enumerate(transports)]
+        await here.network.advance_to(window.round_one_opens)
 
         async def run_one(number: int) -> int:
             await asyncio.sleep(0.03 * number)
-            return await persist(transports[number], task, devices[number], devices[number].first(1))
+            return await persist(transports[number], window, devices[number], devices[number].first(1))
 
         load = [asyncio.create_task(run_one(number)) for number in range(40)]
         for _ in range(2):
@@ -185,7 +185,7 @@ async def test_a_relay_killed_and_started_again_under_load_loses_and_doubles_not
             child.start()
             await asyncio.to_thread(child.ready)
         attempts = await asyncio.gather(*load)
-        held = await stored(here, task, devices, 1)
+        held = await stored(here, window, devices, 1)
         await asyncio.gather(*(transport.close() for transport in transports))
         child.terminate()
         code = await asyncio.to_thread(child.ended)
@@ -240,26 +240,26 @@ async def test_a_relay_that_alters_drops_replays_or_swaps_receipts_is_noticed(
 ) -> None:
     liar = type("Liar", (Lying,), {"lie": lie})
     async with relayed() as here, running_relay(here, liar) as (relay, _):
-        tasks = [await here.network.ask(values=4, name=f"question {number}") for number in range(2)]
+        windows = [await here.network.ask(values=4, name=f"question {number}") for number in range(2)]
         transport = here.transport(0, relay)
-        first = await open_sessions(here, transport, tasks[0], 0)
-        second = TestDevice(here.network, tasks[1], 0, secrets=first.secrets)
-        await here.network.advance_to(tasks[0].round_one_opens)
+        first = await open_sessions(here, transport, windows[0], 0)
+        second = TestDevice(here.network, windows[1], 0, secrets=first.secrets)
+        await here.network.advance_to(windows[0].round_one_opens)
         honest = [device.first(1)[0] for device in (first, second)]
         if lie in (replayed, another_s_mac):
             # What it repeats must have passed before.
-            await leader_s_receipts(transport, tasks[0], first, honest[:1])
+            await leader_s_receipts(transport, windows[0], first, honest[:1])
             honest = honest[1:]
 
         with pytest.raises((DecodeError, SignatureError)):
-            await leader_s_receipts(transport, tasks[0], first, honest)
+            await leader_s_receipts(transport, windows[0], first, honest)
         await transport.close()
 
 
 async def leader_s_receipts(
-    transport: GrpcTransport, task: Task, device: TestDevice, parts: Sequence[Instalment]
+    transport: GrpcTransport, window: Window, device: TestDevice, parts: Sequence[Instalment]
 ) -> None:
-    answers = await transport.upload(task, 0, parts)
+    answers = await transport.upload(window, 0, parts)
     for part, answer in zip(parts, answers, strict=True):
         assert isinstance(answer, Receipt)
         check_receipt(device.secrets[0], part, answer)
@@ -270,10 +270,10 @@ async def leader_s_receipts(
 
 async def test_malformed_uploads_and_unknown_aggregators_are_refused_and_harm_nobody() -> None:
     async with relayed() as here, running_relay(here) as (relay, metrics):
-        task = await here.network.ask(values=4)
+        window = await here.network.ask(values=4)
         transport = here.transport(0, relay)
-        device = await open_sessions(here, transport, task, 0)
-        await here.network.advance_to(task.round_one_opens)
+        device = await open_sessions(here, transport, window, 0)
+        await here.network.advance_to(window.round_one_opens)
         good, foreign = (
             UPLOAD.encode(Upload.of(AggregatorId(name), device.first(1)[:1])) for name in ("alpha", "gamma")
         )
@@ -302,7 +302,7 @@ async def test_malformed_uploads_and_unknown_aggregators_are_refused_and_harm_no
 
 async def test_bad_signatures_of_one_device_are_not_held_against_the_others_behind_the_relay() -> None:
     async with relayed() as here, running_relay(here) as (relay, _):
-        task = await here.network.ask(values=4)
+        window = await here.network.ask(values=4)
         bad, good = here.transport(0, relay), here.transport(1, relay)
         aggregator = here.network.seats[0].aggregator
         made = [
@@ -314,7 +314,7 @@ async def test_bad_signatures_of_one_device_are_not_held_against_the_others_behi
         first = [answer for one in wrong for answer in await bad.open_sessions(aggregator, [one])]
         with pytest.raises(Unreachable) as busy:
             await bad.open_sessions(aggregator, made[:1])
-        await open_sessions(here, good, task, 1)
+        await open_sessions(here, good, window, 1)
         await asyncio.gather(bad.close(), good.close())
 
     assert {getattr(one, "reason", None) for one in first} == {RejectReason.BAD_SIGNATURE}
@@ -323,13 +323,13 @@ async def test_bad_signatures_of_one_device_are_not_held_against_the_others_behi
 
 async def test_uploads_beyond_the_memory_are_busy() -> None:
     async with relayed() as here, running_relay(here, admission=AdmissionTable(bytes_in_memory=1)) as (relay, metrics):
-        task = await here.network.ask(values=4)
+        window = await here.network.ask(values=4)
         transports = [here.transport(number, relay) for number in range(8)]
-        devices = [await open_sessions(here, transport, task, n) for n, transport in enumerate(transports)]
-        await here.network.advance_to(task.round_one_opens)
+        devices = [await open_sessions(here, transport, window, n) for n, transport in enumerate(transports)]
+        await here.network.advance_to(window.round_one_opens)
 
         answers = await asyncio.gather(
-            *(transport.upload(task, 0, [devices[n].first(1)[0]]) for n, transport in enumerate(transports))
+            *(transport.upload(window, 0, [devices[n].first(1)[0]]) for n, transport in enumerate(transports))
         )
         await asyncio.gather(*(transport.close() for transport in transports))
 
@@ -342,18 +342,18 @@ async def test_uploads_beyond_the_memory_are_busy() -> None:
 
 async def test_an_aggregator_that_is_away_is_unreachable_and_used_again_when_it_is_back() -> None:
     async with relayed() as here, running_relay(here) as (relay, metrics), asyncio.timeout(60):
-        task = await here.network.ask(values=4)
+        window = await here.network.ask(values=4)
         transport = here.transport(0, relay)
-        device = await open_sessions(here, transport, task, 0)
-        await here.network.advance_to(task.round_one_opens)
+        device = await open_sessions(here, transport, window, 0)
+        await here.network.advance_to(window.round_one_opens)
         parts = device.first(1)
         await here.servers[0].stop(0)
 
         with pytest.raises(Unreachable):
-            await transport.upload(task, 0, parts[:1])
-        [other] = await transport.upload(task, 1, parts[1:])
+            await transport.upload(window, 0, parts[:1])
+        [other] = await transport.upload(window, 1, parts[1:])
         await here.listen(0)
-        attempts = await persist(transport, task, device, parts)
+        attempts = await persist(transport, window, device, parts)
         await transport.close()
 
     assert isinstance(other, Receipt)
@@ -376,15 +376,15 @@ class Stumbling(Forwarder):
 
 async def test_an_unforeseen_error_ends_one_stream_and_not_the_relay() -> None:
     async with relayed() as here, running_relay(here, Stumbling) as (relay, metrics), asyncio.timeout(60):
-        task = await here.network.ask(values=4)
+        window = await here.network.ask(values=4)
         transport = here.transport(0, relay)
-        device = await open_sessions(here, transport, task, 0)
-        await here.network.advance_to(task.round_one_opens)
+        device = await open_sessions(here, transport, window, 0)
+        await here.network.advance_to(window.round_one_opens)
         parts = device.first(1)
 
         with pytest.raises(Unreachable):
-            await transport.upload(task, 0, parts[:1])
-        await persist(transport, task, device, parts)
+            await transport.upload(window, 0, parts[:1])
+        await persist(transport, window, device, parts)
         await transport.close()
 
     assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 1
@@ -400,12 +400,12 @@ async def test_an_upstream_that_answers_too_few_is_given_up_and_nobody_gets_anot
 
         core.service.take = lossy  # type: ignore[method-assign]  # this aggregator loses an answer
         async with running_relay(here) as (relay, metrics):
-            task = await here.network.ask(values=4)
+            window = await here.network.ask(values=4)
             transport = here.transport(0, relay)
-            device = await open_sessions(here, transport, task, 0)
-            await here.network.advance_to(task.round_one_opens)
+            device = await open_sessions(here, transport, window, 0)
+            await here.network.advance_to(window.round_one_opens)
             with pytest.raises(Unreachable):
-                await transport.upload(task, 0, device.first(1)[:1])
+                await transport.upload(window, 0, device.first(1)[:1])
             await transport.close()
 
     assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 1
@@ -430,7 +430,7 @@ async def test_a_relay_is_nobody_to_the_aggregators_peer_port() -> None:
         )
 
         with pytest.raises(PeerRefusalError) as refusal:
-            await peer.status(TaskId(bytes(32)))
+            await peer.status(WindowId(bytes(32)))
         await peer.close()
         await server.stop(0)
 
@@ -443,7 +443,7 @@ async def test_a_relay_is_nobody_to_the_aggregators_peer_port() -> None:
 @pytest.mark.processes
 async def test_a_relay_that_is_told_to_end_first_gives_the_receipts_it_owes(tmp_path: Path) -> None:
     async with relayed() as here, asyncio.timeout(100):
-        task = await here.network.ask(values=4)
+        window = await here.network.ask(values=4)
         store, arrived, release = here.network.core(0).context.store, asyncio.Event(), asyncio.Event()
         honest = store.add_instalments
 
@@ -460,9 +460,9 @@ async def test_a_relay_that_is_told_to_end_first_gives_the_receipts_it_owes(tmp_
         child.start()
         await asyncio.to_thread(child.ready)
         transport = here.transport(0, relay, 30)
-        device = await open_sessions(here, transport, task, 0)
-        await here.network.advance_to(task.round_one_opens)
-        upload = asyncio.create_task(leader_s_receipts(transport, task, device, device.first(1)[:1]))
+        device = await open_sessions(here, transport, window, 0)
+        await here.network.advance_to(window.round_one_opens)
+        upload = asyncio.create_task(leader_s_receipts(transport, window, device, device.first(1)[:1]))
         await arrived.wait()
         child.terminate()
         await asyncio.sleep(0.2)
@@ -517,7 +517,7 @@ def says_ready(page: str) -> Any:
 async def answers(way: GrpcTransport) -> bool:
     """Return whether a device is answered."""
     try:
-        await way.list_series()
+        await way.list_questions()
     except Unreachable:
         return False
     return True
@@ -537,14 +537,14 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
         assert process.stdout is not None
         port = json.loads(await process.stdout.readline())["device_port"]
         one, other = (here.transport(number, f"127.0.0.1:{port}") for number in (0, 1))
-        before = [await way.list_series() for way in (one, other)]
+        before = [await way.list_questions() for way in (one, other)]
         write_list(tmp_path / "deny-list", 0, 7, number=2)
         async with asyncio.timeout(60):
             while await answers(one):
                 await asyncio.sleep(0.05)
         with pytest.raises(Unreachable, match="permission_denied"):
-            await one.list_series()
-        after = await other.list_series()
+            await one.list_questions()
+        after = await other.list_questions()
         for way in (one, other):
             await way.close()
         process.send_signal(signal.SIGTERM)
@@ -555,7 +555,9 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
 
 async def test_a_relay_takes_uploads_of_devices_alone() -> None:
     calls = {
-        "ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test")),
+        "ListQuestions": QUESTION_LIST_QUERY.encode(
+            QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test")
+        ),
         "OpenSessions": b"",
         "Upload": b"",
     }
@@ -573,7 +575,7 @@ async def test_a_relay_takes_uploads_of_devices_alone() -> None:
                 found[method] = await call.code()
 
     assert found == {
-        "ListSeries": grpc.StatusCode.OK,
+        "ListQuestions": grpc.StatusCode.OK,
         "OpenSessions": grpc.StatusCode.PERMISSION_DENIED,
         "Upload": grpc.StatusCode.PERMISSION_DENIED,
     }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.wire.device_columns import (
     UPLOAD,
@@ -40,7 +40,7 @@ def upload(number: int) -> bytes:
         AggregatorId("alpha"),
         [
             Instalment(
-                task_id=TaskId(bytes(32)),
+                window_id=WindowId(bytes(32)),
                 report_id=ReportId(bytes([number]) * 16),
                 session_id=SessionId(bytes(16)),
                 key_number=1,

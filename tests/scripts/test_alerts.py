@@ -88,7 +88,7 @@ class Scene:
         for reason in Shed:  # Prometheus sees an increase only of what it has seen before.
             self.context.metrics.shed(reason)
         self.context.metrics.background_failed("windows")
-        self.context.metrics.task_moved(self.context_state("aborted"))
+        self.context.metrics.window_moved(self.context_state("aborted"))
 
     @staticmethod
     def context_state(name: str) -> Any:
@@ -139,20 +139,20 @@ async def broker_away(scene: Scene) -> Shown:
     return scene.look()
 
 
-async def task_stuck(scene: Scene) -> Shown:
-    """The task has closed long ago, and its leader waits for a helper that is away."""
+async def window_stuck(scene: Scene) -> Shown:
+    """The window has closed long ago, and its leader waits for a helper that is away."""
     network, seen = scene.network, list[Shown]()
-    task = await network.ask(aggregators=tuple(seat.aggregator for seat in network.seats))
-    await answer_all(network, task, [(0, 1), (0, 2)])
+    window = await network.ask(aggregators=tuple(seat.aggregator for seat in network.seats))
+    await answer_all(network, window, [(0, 1), (0, 2)])
     await network.stop(1)
-    await network.advance_to(task.round_two_closes + 601)
+    await network.advance_to(window.round_two_closes + 601)
     network.before = lambda *_: seen.append(scene.look())
     await network.look_after_all()
-    return max(seen, key=lambda one: sum(value for name, value in one.items() if "waiting_tasks" in name))
+    return max(seen, key=lambda one: sum(value for name, value in one.items() if "waiting_windows" in name))
 
 
-async def task_lost(scene: Scene) -> Shown:
-    await task_stuck(scene)
+async def window_lost(scene: Scene) -> Shown:
+    await window_stuck(scene)
     return scene.look()
 
 
@@ -192,8 +192,10 @@ async def store_fails(scene: Scene) -> Shown:
 
 
 async def store_damaged(scene: Scene) -> Shown:
-    task = await scene.network.ask(aggregators=tuple(seat.aggregator for seat in scene.network.seats))
-    scene.context.quarantine(Damage(table="tasks", what="the state is not as it was written", task_id=task.task_id))
+    window = await scene.network.ask(aggregators=tuple(seat.aggregator for seat in scene.network.seats))
+    scene.context.quarantine(
+        Damage(table="windows", what="the state is not as it was written", window_id=window.window_id)
+    )
     return scene.look()
 
 
@@ -242,16 +244,16 @@ FAULTS: Mapping[str, tuple[Fault, set[str]]] = {
     "a certificate ends in 13 days": (certificate_soon, {"FleetcountCertificateEnds"}),
     "and in 2": (certificate_now, {"FleetcountCertificateEnds", "FleetcountCertificateEndsSoon"}),
     "the broker is away": (broker_away, {"FleetcountBrokerLost", "FleetcountNotReady"}),
-    "a task is stuck": (
-        task_stuck,
-        {"FleetcountTaskLate", "FleetcountTaskWaits", "FleetcountPeerUnreachable", "FleetcountNotReady"},
+    "a window is stuck": (
+        window_stuck,
+        {"FleetcountWindowLate", "FleetcountWindowWaits", "FleetcountPeerUnreachable", "FleetcountNotReady"},
     ),
-    "and lost": (task_lost, {"FleetcountTaskAborted", "FleetcountPeerUnreachable", "FleetcountNotReady"}),
+    "and lost": (window_lost, {"FleetcountWindowAborted", "FleetcountPeerUnreachable", "FleetcountNotReady"}),
     "the event loop is held": (loop_held, {"FleetcountEventLoopLags"}),
     "the disk fills": (disk_full, {"FleetcountDiskFills"}),
     "a clock is off": (clock_off, {"FleetcountClockSkew"}),
     "the store fails": (store_fails, {"FleetcountStoreFails", "FleetcountBackgroundFails", "FleetcountNotReady"}),
-    "a row is damaged": (store_damaged, {"FleetcountTaskQuarantined"}),
+    "a row is damaged": (store_damaged, {"FleetcountWindowQuarantined"}),
     "no process is elected": (nobody_leads, {"FleetcountNoCoordinator"}),
     "nobody has a slot": (slot_free, {"FleetcountSlotNotConnected"}),
     "a message makes us fail": (message_fails, {"FleetcountMqttFails"}),

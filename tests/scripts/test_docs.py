@@ -88,7 +88,7 @@ def test_what_leads_nowhere_fails_the_build(tmp_path: Path, page: str, text: str
 
 
 @pytest.mark.processes
-def test_a_series_is_read_from_an_empty_folder(tmp_path: Path) -> None:
+def test_a_question_is_read_from_an_empty_folder(tmp_path: Path) -> None:
     program, sample = ROOT / "examples" / "read_releases.py", GALLERY / "sample"
 
     told = run(tmp_path, sys.executable, str(program), str(sample / "morning"), str(sample / "trusted-morning.toml"))

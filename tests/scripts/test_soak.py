@@ -1,4 +1,4 @@
-"""What the soak counts is there to be seen: files, descriptors, memory, bytes a task."""
+"""What the soak counts is there to be seen: files, descriptors, memory, bytes a window."""
 
 import subprocess
 import sys
@@ -8,11 +8,11 @@ from typing import Any, cast
 import grpc
 import grpc.aio
 import pytest
-from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.question.question import Question
 
 from tests.campaign import soak
 from tests.campaign.soak import Held, Soak, allowed, grown, held, too_slow
-from tests.support.series_samples import sampling_series
+from tests.support.question_samples import sampling_question
 
 KIB = 1024
 
@@ -49,7 +49,7 @@ def test_what_a_process_opens_and_writes_is_counted(tmp_path: Path) -> None:
     growth = grown(before, after)
     assert growth["descriptors"] >= 20 > allowed(2.5)["descriptors"]
     assert growth["files"] == 20
-    assert growth["bytes_a_task"] == 2 * 64 * KIB
+    assert growth["bytes_a_window"] == 2 * 64 * KIB
     assert growth["own_mib"] > 32 / 2
 
 
@@ -59,13 +59,13 @@ def test_growth_is_what_came_after_the_first_look() -> None:
 
     growth = grown(first, last)
     assert 0.6 < growth.pop("own_mib") < 0.7, "of 1 MiB, 0.38 may be the database's pages"
-    assert growth == {"descriptors": 0, "files": 2, "bytes_a_task": 2_000}
+    assert growth == {"descriptors": 0, "files": 2, "bytes_a_window": 2_000}
 
 
 class _Deployment:
-    """Stands for one whose tasks are not there in time, or end in an error."""
+    """Stands for one whose windows are not there in time, or end in an error."""
 
-    def submit(self, question: Series) -> Series:
+    def submit(self, question: Question) -> Question:
         """Take any question."""
         return question
 
@@ -83,7 +83,7 @@ def _call_failed(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
         (AssertionError("not ended"), 0, 1),
     ],
 )
-async def test_a_task_that_is_not_there_in_time_ends_no_soak_and_is_told_of(
+async def test_a_window_that_is_not_there_in_time_ends_no_soak_and_is_told_of(
     monkeypatch: pytest.MonkeyPatch, error: Exception, slow: int, wrong: int
 ) -> None:
     async def nowhere(*_: object) -> None:
@@ -92,15 +92,15 @@ async def test_a_task_that_is_not_there_in_time_ends_no_soak_and_is_told_of(
     monkeypatch.setattr(soak, "offer_of", nowhere)
     run = Soak(cast("Any", _Deployment()), cast("Any", None))
 
-    await run.one(sampling_series(name="question 7"))
+    await run.one(sampling_question(name="question 7"))
 
     assert (len(run.slow), len(run.wrong)) == (slow, wrong)
     assert "question 7" in [*run.slow, *run.wrong][0]
 
 
-def test_a_soak_of_slow_tasks_fails() -> None:
+def test_a_soak_of_slow_windows_fails() -> None:
     assert too_slow(["question 7: not offered in time"], 20) == []
     assert too_slow(["question 7"] * 14, 1440) == []
     assert too_slow(["question 7: not offered in time"] * 15, 1440) == [
-        "15 of 1440 tasks were too slow to judge, the first question 7: not offered in time"
+        "15 of 1440 windows were too slow to judge, the first question 7: not offered in time"
     ]

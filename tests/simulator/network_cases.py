@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator.model import AnswerSpace, Case, Mechanism
 from numpy.typing import NDArray
 

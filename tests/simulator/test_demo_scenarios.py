@@ -9,7 +9,7 @@ import shapely
 from fleetcount_analysis.answers.places import GridPlaces
 from fleetcount_analysis.places import to_degrees
 from fleetcount_data.streets import bologna_streets
-from fleetcount_protocol.task.domain import PLACE_BITS
+from fleetcount_protocol.window.domain import PLACE_BITS
 from fleetcount_simulator.demo_scenarios import (
     BOLOGNA_GRID,
     BOLOGNA_TREE,

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from fleetcount_protocol.task.domain import PLACE_BITS, Prefixes
+from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 from fleetcount_simulator.quadtree import Quadtree
 from hypothesis import given
 from hypothesis import strategies as st

@@ -8,36 +8,36 @@ import pytest
 from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of, stays
 
 
-def series(coin: Coin = Coin.WINDOW, windows: int = 72, **more: Any) -> StandingQuestion:
+def question(coin: Coin = Coin.WINDOW, windows: int = 72, **more: Any) -> StandingQuestion:
     settings: dict[str, Any] = {"epsilon": None, "delta": Fraction(1, 10**9)}
     schedule = schedule_of(windows, 3600, more.pop("start_s", 0))
     return StandingQuestion(schedule=schedule, coin=coin, **(settings | more))
 
 
-@pytest.mark.parametrize(("coin", "units"), [(Coin.WINDOW, (1,) * 30), (Coin.DAY, (18, 12)), (Coin.SERIES, (30,))])
+@pytest.mark.parametrize(("coin", "units"), [(Coin.WINDOW, (1,) * 30), (Coin.DAY, (18, 12)), (Coin.QUESTION, (30,))])
 def test_a_coin_holds_for_its_unit(coin: Coin, units: tuple[int, ...]) -> None:
-    one = series(coin, 30, start_s=6 * 3600)
+    one = question(coin, 30, start_s=6 * 3600)
 
     assert one.shape.units == units
     assert one.shape.days == (18, 12)
-    assert (one.unit(17) == one.unit(18)) == (coin is Coin.SERIES)
+    assert (one.unit(17) == one.unit(18)) == (coin is Coin.QUESTION)
 
 
 def test_a_window_in_an_outage_is_missing() -> None:
-    missing = [t for t in range(72) if series(outages=((3, 5), (70, 71))).is_missing(t)]
+    missing = [t for t in range(72) if question(outages=((3, 5), (70, 71))).is_missing(t)]
 
     assert missing == [3, 4, 5, 70, 71]
 
 
 def test_devices_that_neither_join_nor_leave_are_there_throughout() -> None:
-    came, gone = stays(series(), 5, 9)
+    came, gone = stays(question(), 5, 9)
 
     assert came.tolist() == [0] * 4
     assert gone.tolist() == [72] * 4
 
 
 def test_shares_of_devices_join_and_leave_at_any_window() -> None:
-    came, gone = stays(series(joins=Fraction(1, 4), leaves=Fraction(1, 2)), 0, 100_000)
+    came, gone = stays(question(joins=Fraction(1, 4), leaves=Fraction(1, 2)), 0, 100_000)
 
     # Fixed by the devices' numbers: three standard deviations of a share are 0.005.
     assert abs(float((came > 0).mean()) - 0.25) < 0.005
@@ -49,7 +49,7 @@ def test_shares_of_devices_join_and_leave_at_any_window() -> None:
 
 
 def test_a_devices_stay_does_not_depend_on_who_else_is_asked_about() -> None:
-    one = series(joins=Fraction(1, 4), leaves=Fraction(1, 2))
+    one = question(joins=Fraction(1, 4), leaves=Fraction(1, 2))
     whole = np.stack(stays(one, 0, 1000))
 
     assert np.array_equal(np.stack(stays(one, 300, 400)), whole[:, 300:400])

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.processes]
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 RECORDS = json.loads((VECTORS / "wire/records.json").read_text())
-TASKS = json.loads((VECTORS / "wire/tasks.json").read_text())
+WINDOWS = json.loads((VECTORS / "wire/windows.json").read_text())
 REFUSED = json.loads((VECTORS / "refused/layouts.json").read_text())
 
 BYTES = """(data, more, times) => {
@@ -36,7 +36,7 @@ READ = (
     const record = fleetcount.decodeRecord(bytes);
     return {cells: record.cells.map(c => [c.label, `${c.raw}`, `${c.estimate}`, `${c.low}`, `${c.high}`]),
       views: record.views.map(v => [v.adversary, v.epsilon, v.delta, v.sentence]), released: record.releasedAt,
-      level: `${record.task.release.level}`, name: record.task.name,
+      level: `${record.window.release.level}`, name: record.window.name,
       missing: record.link && record.link.missing.map(m => [m.first, m.count, m.reason])};
   } catch (error) {
     if (!(error instanceof fleetcount.layout.DecodeError)) throw error;
@@ -44,10 +44,10 @@ READ = (
   }
 }"""
 )
-READ_TASK = (
+READ_WINDOW = (
     f"(data, more = '', times = 0) => {{ const bytes = ({BYTES})(data, more, times);"
     """
-  try { return [fleetcount.decodeTask(bytes).name]; } catch (error) {
+  try { return [fleetcount.decodeWindow(bytes).name]; } catch (error) {
     if (!(error instanceof fleetcount.layout.DecodeError)) throw error;
     return error.message;
   }
@@ -81,26 +81,26 @@ def test_every_good_record_is_read_as_python_reads_it(reader: Page) -> None:
         ], one["name"]
         assert [view[3] for view in found["views"]] == [view.sentence for view in record.statement]
         assert (found["released"], found["level"]) == (record.released_at, str(record.level))
-        assert found["name"] == record.task.name
+        assert found["name"] == record.window.name
         windows = [index for first, count, _ in found["missing"] or [] for index in range(first, first + count)]
         assert windows == [gap.index for gap in (record.chain.missing if record.chain else ())]
 
 
-def test_every_good_task_is_read(reader: Page) -> None:
-    for one in TASKS:
-        assert isinstance(reader.evaluate(READ_TASK, one["canonical"]), list), one["name"]
+def test_every_good_window_is_read(reader: Page) -> None:
+    for one in WINDOWS:
+        assert isinstance(reader.evaluate(READ_WINDOW, one["canonical"]), list), one["name"]
 
 
 def test_everything_that_python_refuses_is_refused(reader: Page) -> None:
     bad = [(READ, (broken["data"], "", 0)) for one in RECORDS for broken in one["bad"]]
-    bad += [(READ_TASK, (broken["data"], "", 0)) for one in TASKS for broken in one["bad"]]
+    bad += [(READ_WINDOW, (broken["data"], "", 0)) for one in WINDOWS for broken in one["bad"]]
     for one in REFUSED:
-        if one["decoder"] in ("record", "task"):
-            read = READ if one["decoder"] == "record" else READ_TASK
+        if one["decoder"] in ("record", "window"):
+            read = READ if one["decoder"] == "record" else READ_WINDOW
             bad.append((read, (one["data"], *one.get("then", ("", 0)))))
 
     taken = []
-    for read in (READ, READ_TASK):
+    for read in (READ, READ_WINDOW):
         given = [data for chosen, data in bad if chosen is read]
         found = reader.evaluate(f"given => given.map(one => ({read})(...one))", given)
         taken += [data[0][:80] for data, answer in zip(given, found, strict=True) if not isinstance(answer, str)]
@@ -132,7 +132,7 @@ def test_signatures_count_under_pinned_keys_alone(reader: Page) -> None:
     data = base64.b64encode(record.canonical).decode()
     signed = [base64.b64encode(one).decode() for one in signatures]
     keys = {
-        str(one.aggregator_id): base64.b64encode(one.signing_public_key).decode() for one in record.task.aggregators
+        str(one.aggregator_id): base64.b64encode(one.signing_public_key).decode() for one in record.window.aggregators
     }
     other = dict(zip(keys, reversed(keys.values()), strict=True))
     flipped = base64.b64encode(bytes([signatures[0][0] ^ 1]) + signatures[0][1:]).decode()

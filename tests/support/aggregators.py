@@ -29,10 +29,10 @@ from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import Store, StoreError
-from fleetcount_aggregator.tasks.loading import load_tasks
-from fleetcount_aggregator.tasks.series_install import install_series, load_series
 from fleetcount_aggregator.transport.memory_peers import MemoryPeer
 from fleetcount_aggregator.verification.workers import InlineWorkers
+from fleetcount_aggregator.windows.loading import load_windows
+from fleetcount_aggregator.windows.question_install import install_question, load_question
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -43,16 +43,16 @@ from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, n
 from fleetcount_protocol.clock import Clock, ManualClock
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
-from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.series.signing import sign_series
-from fleetcount_protocol.task.circuit import context_of, prio3_for
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.succession import SignedSuccession, with_successions
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import Coin, Participants, Schedule
+from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
+from fleetcount_protocol.window.circuit import context_of, prio3_for
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.succession import SignedSuccession, with_successions
+from fleetcount_protocol.window.window import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle, Window
 from fleetcount_transport.failpoints import Failpoints
 
 from tests.support.protocol_samples import session_secret
@@ -129,7 +129,7 @@ class Seat:
 
 
 class Network:
-    """k aggregators that talk through function calls. Seat 0 leads every task."""
+    """k aggregators that talk through function calls. Seat 0 leads every window."""
 
     def __init__(
         self,
@@ -184,8 +184,8 @@ class Network:
             pause=self._pause,
             **self._parts(seat),
         )
-        await load_series(context)
-        await load_tasks(context)
+        await load_question(context)
+        await load_windows(context)
         if self.greets:
             context.greetings.restored = self.restored
             await context.greetings.begin(seat.signing_key, context.source)
@@ -279,10 +279,10 @@ class Network:
             after=lambda name: self.after(caller.aggregator_id, other.aggregator_id, name),
         )
 
-    # Series.
+    # Question.
 
-    def series(self, **changes: object) -> tuple[SignedSeries, bytes]:
-        """Return a signed series of sampling windows, one a minute, over 8 `values`, with `changes`, and its seed."""
+    def question(self, **changes: object) -> tuple[SignedQuestion, bytes]:
+        """Return a signed question of sampling windows, one a minute, over 8 `values`, with `changes`, and its seed."""
         seed = bytes(range(1, 33))
         values = int(str(changes.pop("values", 8)))
         fields: dict[str, Any] = {
@@ -306,12 +306,12 @@ class Network:
             "verify_seed_digest": Digest(hashlib.sha256(seed).digest()),
         } | changes
         fields["aggregators"] = tuple(replace(one, hpke_keys=()) for one in fields["aggregators"])
-        series = Series(**fields)
-        signatures = tuple(sign_series(series, seat.signing_key) for seat in self.seats)
-        return SignedSeries(series=series, signatures=signatures), seed
+        question = Question(**fields)
+        signatures = tuple(sign_question(question, seat.signing_key) for seat in self.seats)
+        return SignedQuestion(question=question, signatures=signatures), seed
 
-    def once(self, **changes: object) -> tuple[SignedSeries, bytes]:
-        """Return a signed series of one window, with `changes`, which may name the task's times, and its seed."""
+    def once(self, **changes: object) -> tuple[SignedQuestion, bytes]:
+        """Return a signed question of one window, with `changes`, which may name the window's times, and its seed."""
         times = {"round_one_opens": 10, "round_one_closes": 20, "round_two_closes": 30, "expiry": 86_400}
         opens, one_closes, two_closes, expiry = (int(str(changes.pop(one, START + at))) for one, at in times.items())
         if changes.get("upload_style") is UploadStyle.ONE_ENVELOPE:
@@ -325,41 +325,41 @@ class Network:
             round_two_s=two_closes - one_closes,
             expiry_s=expiry - two_closes,
         )
-        return self.series(**{"schedule": schedule, **changes})
+        return self.question(**{"schedule": schedule, **changes})
 
-    def task(self, **changes: object) -> Task:
-        """Return the task of the window of `once`."""
-        return window_task(self.once(**changes)[0].series, 0)
+    def window(self, **changes: object) -> Window:
+        """Return the window of `once`."""
+        return window_at(self.once(**changes)[0].question, 0)
 
-    async def ask(self, **changes: object) -> Task:
-        """Let the leader install a series of one window and hand it to everybody; return the window's task."""
+    async def ask(self, **changes: object) -> Window:
+        """Let the leader install a question of one window and hand it to everybody; return the window."""
         signed, seed = self.once(**changes)
-        await install_series(self.core(0).context, signed, seed)
-        for _ in range(2):  # The others decide about the window once they have the series.
+        await install_question(self.core(0).context, signed, seed)
+        for _ in range(2):  # The others decide about the window once they have the question.
             await self.look_after_all()
-        return window_task(signed.series, 0)
+        return window_at(signed.question, 0)
 
-    async def stand(self, **changes: object) -> Series:
-        """Install a series at the leader, let it hand it to everybody, and return it."""
-        signed, seed = self.series(**changes)
-        await install_series(self.core(0).context, signed, seed)
+    async def stand(self, **changes: object) -> Question:
+        """Install a question at the leader, let it hand it to everybody, and return it."""
+        signed, seed = self.question(**changes)
+        await install_question(self.core(0).context, signed, seed)
         await self.core(0).handover.run_due()
-        return signed.series
+        return signed.question
 
-    async def missing(self, series: Series, position: int = 0) -> dict[int, str]:
-        """Return the windows of a series that have no task at an aggregator, and why."""
-        rows = await self.core(position).context.store.decided(series.series_id)
+    async def missing(self, question: Question, position: int = 0) -> dict[int, str]:
+        """Return the windows of a question that are missing at an aggregator, and why."""
+        rows = await self.core(position).context.store.decided(question.question_id)
         return {row.index: row.missing for row in rows if row.missing}
 
-    async def decided(self, series: Series, position: int = 0) -> list[str]:
-        """Return what an aggregator decided about each window: "task" or why it is missing."""
-        missing = await self.missing(series, position)
-        following = self.core(position).context.series[series.series_id].following
-        return [missing.get(index, "task") for index in range(following)]
+    async def decided(self, question: Question, position: int = 0) -> list[str]:
+        """Return what an aggregator decided about each window: "window" or why it is missing."""
+        missing = await self.missing(question, position)
+        following = self.core(position).context.questions[question.question_id].following
+        return [missing.get(index, "window") for index in range(following)]
 
-    async def come_to(self, task: Task) -> None:
+    async def come_to(self, window: Window) -> None:
         """Move the clock to a minute before a window opens, and let everybody decide about it."""
-        await self.advance_to(task.round_one_opens - 60)
+        await self.advance_to(window.round_one_opens - 60)
         await self.look_after_all()
 
     async def advance_to(self, moment: int) -> None:
@@ -367,7 +367,7 @@ class Network:
         self.clock.advance(max(0, moment - self.clock.now()))
 
     async def look_after_all(self) -> None:
-        """Let every running aggregator look after every task once; a crash takes its aggregator down."""
+        """Let every running aggregator look after every window once; a crash takes its aggregator down."""
         for seat in self.seats:
             try:
                 if seat.core is not None:
@@ -375,10 +375,10 @@ class Network:
                     await seat.core.handover.run_due()
             except SimulatedCrashError:
                 await self.crash()
-            for task in [] if seat.core is None else seat.core.scheduler.pending():
+            for window in [] if seat.core is None else seat.core.scheduler.pending():
                 try:
                     if seat.core is not None:
-                        await seat.core.scheduler.look_after(task)
+                        await seat.core.scheduler.look_after(window)
                 except SimulatedCrashError:
                     await self.crash()
             if seat.core is not None:
@@ -392,13 +392,13 @@ class Network:
                     await self.stop(position)
                     self.crashed.append(position)
 
-    async def run_to_the_end(self, task: Task) -> None:
-        """Let the windows close and everybody work until the task has ended everywhere, crashes included."""
-        await self.advance_to(task.round_two_closes)
+    async def run_to_the_end(self, window: Window) -> None:
+        """Let the windows close and everybody work until the window has ended everywhere, crashes included."""
+        await self.advance_to(window.round_two_closes)
         for _ in range(20):
             await self.look_after_all()
             await self.start_crashed()
-            if all(seat.core and seat.core.context.states[task.task_id] in FINAL_STATES for seat in self.seats):
+            if all(seat.core and seat.core.context.states[window.window_id] in FINAL_STATES for seat in self.seats):
                 break
             self.clock.advance(60)
         await self.look_after_all()
@@ -437,7 +437,7 @@ class TestDevice:
     __test__ = False
 
     network: Network
-    task: Task
+    window: Window
     number: int
     secrets: list[SessionSecret] = field(default_factory=list)
     requests: list[SessionRequest] = field(default_factory=list)
@@ -445,9 +445,9 @@ class TestDevice:
     rand: bytes = b""
 
     def __post_init__(self) -> None:
-        own = new_report_id(self.task.task_id, device_digest(self.number), SystemRandom())
+        own = new_report_id(self.window.window_id, device_digest(self.number), SystemRandom())
         self.nonce = self.nonce or bytes(own)
-        self.rand = self.rand or SystemRandom().random_bytes(prio3_for(self.task).rand_size)
+        self.rand = self.rand or SystemRandom().random_bytes(prio3_for(self.window).rand_size)
 
     @property
     def report_id(self) -> ReportId:
@@ -470,28 +470,28 @@ class TestDevice:
 
     def first(self, round_one: int) -> list[Instalment]:
         """Return the sealed instalments of round one."""
-        parts = first_instalments(prio3_for(self.task), context_of(self.task), self.nonce, self.rand, round_one)
+        parts = first_instalments(prio3_for(self.window), context_of(self.window), self.nonce, self.rand, round_one)
         return self.seal(1, b"", parts)
 
     def second(self, round_one: int, round_two: int) -> list[Instalment]:
         """Return the sealed instalments of round two."""
         public_share, parts = second_instalments(
-            prio3_for(self.task), context_of(self.task), self.nonce, self.rand, round_one, round_two
+            prio3_for(self.window), context_of(self.window), self.nonce, self.rand, round_one, round_two
         )
         return self.seal(2, public_share, parts)
 
     def raw(self, measurement: Sequence[int]) -> tuple[bytes, tuple[bytes, ...]]:
         """Return shares of field elements as they stand, valid or not."""
-        prio3 = prio3_for(self.task)
+        prio3 = prio3_for(self.window)
         elements = [value % prio3.field.modulus for value in measurement]
-        return prio3.shard_encoded(context_of(self.task), elements, self.nonce, self.rand)
+        return prio3.shard_encoded(context_of(self.window), elements, self.nonce, self.rand)
 
     def seal(self, round_number: int, public_share: bytes, parts: Sequence[bytes]) -> list[Instalment]:
         """Return one sealed instalment an aggregator."""
         return [
             seal_instalment(
-                self.secrets[position].task_key,
-                self.task.task_id,
+                self.secrets[position].window_key,
+                self.window.window_id,
                 self.report_id,
                 round_number,
                 position,
@@ -521,7 +521,7 @@ class TestDevice:
 
 async def answer_all(
     network: Network,
-    task: Task,
+    window: Window,
     coins: Sequence[tuple[int, int]],
     *,
     offset: int = 0,
@@ -531,13 +531,13 @@ async def answer_all(
 
     Their numbers go up from `offset`, or are these.
     """
-    devices = [TestDevice(network, task, number) for number in numbers or range(offset, offset + len(coins))]
-    await network.advance_to(task.round_one_opens)
+    devices = [TestDevice(network, window, number) for number in numbers or range(offset, offset + len(coins))]
+    await network.advance_to(window.round_one_opens)
     for device, (first, _) in zip(devices, coins, strict=True):
         await device.open_sessions()
         answers = await device.send(device.first(first))
         assert all(isinstance(answer, Receipt) for answer in answers), answers
-    await network.advance_to(task.round_one_closes)
+    await network.advance_to(window.round_one_closes)
     for device, (first, second) in zip(devices, coins, strict=True):
         answers = await device.send(device.second(first, second))
         assert all(isinstance(answer, Receipt) for answer in answers), answers

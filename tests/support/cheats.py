@@ -10,9 +10,9 @@ from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
-from fleetcount_protocol.task.circuit import context_of, prio3_for
-from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.prio3 import Prio3
+from fleetcount_protocol.window.circuit import context_of, prio3_for
+from fleetcount_protocol.window.window import Window
 
 from tests.support.deployment import Deployed
 from tests.support.fleet import identity_of, transport_of
@@ -32,7 +32,7 @@ class Cheat:
     """One enrolled device that does not follow the protocol."""
 
     deployment: Deployed
-    task: Task
+    window: Window
     kind: str
     secrets: list[SessionSecret] = field(default_factory=list)
     nonce: bytes = b""
@@ -45,19 +45,19 @@ class Cheat:
 
     def new_name(self) -> bytes:
         """Return a name for a report of this device."""
-        return bytes(new_report_id(self.task.task_id, key_digest(self.identity.certificate), SystemRandom()))
+        return bytes(new_report_id(self.window.window_id, key_digest(self.identity.certificate), SystemRandom()))
 
     @property
     def prio3(self) -> Prio3:
-        """The task's proof system."""
-        return prio3_for(self.task)
+        """The window's proof system."""
+        return prio3_for(self.window)
 
     async def open_sessions(self, expiry: int = 0) -> None:
-        """Open one session with every aggregator, as an honest device would; by default until the task expires."""
+        """Open one session with every aggregator, as an honest device would; by default until the window expires."""
         self.secrets.clear()
         for aggregator in self.deployment.written.aggregators:
             request, opening = new_session(
-                aggregator, aggregator.hpke_keys[0], self.identity, expiry or self.task.expiry, SystemRandom()
+                aggregator, aggregator.hpke_keys[0], self.identity, expiry or self.window.expiry, SystemRandom()
             )
             (answer,) = await self.transport.open_sessions(aggregator, [request])
             assert isinstance(answer, SessionAccepted), answer
@@ -67,11 +67,11 @@ class Cheat:
         """Return public share and input shares of two vectors as they stand, valid or not, with an honest proof."""
         modulus = self.prio3.field.modulus
         elements = [value % modulus for value in (*one, *two)]
-        return self.prio3.shard_encoded(context_of(self.task), elements, self.nonce, self.rand)
+        return self.prio3.shard_encoded(context_of(self.window), elements, self.nonce, self.rand)
 
     def split(self, parts: Sequence[bytes]) -> tuple[list[bytes], list[bytes]]:
         """Return the first and the second instalments of input shares."""
-        words = 8 * (self.task.values + 1)
+        words = 8 * (self.window.values + 1)
         splits = [words if position == 0 else 32 for position in range(len(parts))]
         pairs = list(zip(parts, splits, strict=True))
         return [part[:split] for part, split in pairs], [part[split:] for part, split in pairs]
@@ -80,7 +80,9 @@ class Cheat:
         """Return one sealed instalment an aggregator."""
         report_id = ReportId(self.nonce)
         return [
-            seal_instalment(secret.task_key, self.task.task_id, report_id, round_number, position, public_share, part)
+            seal_instalment(
+                secret.window_key, self.window.window_id, report_id, round_number, position, public_share, part
+            )
             for position, (secret, part) in enumerate(zip(self.secrets, parts, strict=True))
         ]
 
@@ -88,8 +90,8 @@ class Cheat:
         """Send each aggregator its instalment; return the answers."""
         answers: Answers = []
         for position, instalment in enumerate(instalments):
-            # The task only says where to send to; what is sent may name any other.
-            answers += await self.transport.upload(self.task, position, [instalment])
+            # The window only says where to send to; what is sent may name any other.
+            answers += await self.transport.upload(self.window, position, [instalment])
         return answers
 
     async def first(self, one: Sequence[int], two: Sequence[int]) -> Answers:

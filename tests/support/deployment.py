@@ -23,18 +23,18 @@ from fleetcount.deployment import Deployment, write_analyst
 from fleetcount.readers import ask_statuses
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.tasks.status import read_status
+from fleetcount_aggregator.windows.status import read_status
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
-from fleetcount_protocol.messages import ReleaseAnswer, ReleaseQuery, TaskState, TaskStatus
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.messages import ReleaseAnswer, ReleaseQuery, WindowState, WindowStatus
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import Coin, Participants, Schedule
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.window import Aggregator, Mode, Release, ReleaseKind, UploadStyle, Window
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 from fleetcount_simulator.network.brokers import StartedBroker
 from fleetcount_simulator.network.children import Child, Children
@@ -48,11 +48,11 @@ __all__ = ["NAMES", "SIGNAL", "Deployed", "LiveDeployment", "categories", "troub
 
 SIGNAL = "Vehicle.CurrentLocation"
 _ENVIRONMENT = {"FLEETCOUNT_LOG__LEVEL": "debug", "FLEETCOUNT_METRICS__LISTEN": "127.0.0.1:0"}
-FINAL = frozenset({TaskState.RELEASED, TaskState.ABORTED})
+FINAL = frozenset({WindowState.RELEASED, WindowState.ABORTED})
 _START_S = 1.25
 """What an aggregator needs to start on an idle machine of two cores, beside four others; a second of it computes."""
 _EVERY_S = 60
-"""So long before a window opens, or as soon as the question is there, the aggregators make its task."""
+"""So long before a window opens, or as soon as the question is there, the aggregators make its window."""
 _SLOWEST = 4.0
 """Windows get no longer than so many times what they are on an idle machine: a test has its limit too."""
 
@@ -66,7 +66,7 @@ _TROUBLES = (
     "Traceback",
     "Exception in callback",
     "call_failed",
-    "task_failed",
+    "window_failed",
     "Exception ignored",
     "never retrieved",
     "RuntimeWarning",
@@ -148,7 +148,7 @@ class Deployed:
         windows_s: tuple[float, float] = (2.0, 2.0),
         aggregators: Sequence[Aggregator] | None = None,
         **changes: Any,
-    ) -> Series:
+    ) -> Question:
         """Return a sampling question of one window whose result is published without noise; it has no seed yet.
 
         `windows_s` are the lengths of both rounds, which follow the machine: on one that is loaded, or was when the
@@ -182,40 +182,40 @@ class Deployed:
             "aggregators": tuple(replace(one, hpke_keys=()) for one in aggregators or self.written.aggregators),
             "verify_seed_digest": Digest(bytes(32)),
         }
-        return Series(**(fields | changes))
+        return Question(**(fields | changes))
 
-    def submit(self, draft: Series, seed: bytes | None = None) -> Series:
+    def submit(self, draft: Question, seed: bytes | None = None) -> Question:
         """Give a question a seed, a new one unless it is named, let every operator sign it and submit it; return it."""
-        return submit_question(self.written, draft, seed or secrets.token_bytes(VERIFY_KEY_BYTES)).series
+        return submit_question(self.written, draft, seed or secrets.token_bytes(VERIFY_KEY_BYTES)).question
 
-    def ask(self, values: int, **settings: Any) -> Task:
-        """Make, sign and submit a question of one window; return the task of the window."""
-        return window_task(self.submit(self.question(values, **settings)), 0)
+    def ask(self, values: int, **settings: Any) -> Window:
+        """Make, sign and submit a question of one window; return the window."""
+        return window_at(self.submit(self.question(values, **settings)), 0)
 
-    async def statuses(self, task: Task, asker: int = 0) -> list[TaskStatus | str]:
+    async def statuses(self, window: Window, asker: int = 0) -> list[WindowStatus | str]:
         """Return every aggregator's status, or why it gives none, as the operator of `asker` sees it."""
-        return list((await ask_statuses(self.config(asker), task)).values())
+        return list((await ask_statuses(self.config(asker), window)).values())
 
-    async def ended(self, task: Task, timeout_s: float = 40.0) -> list[TaskStatus]:
-        """Wait until the task has ended at every aggregator; return the statuses."""
+    async def ended(self, window: Window, timeout_s: float = 40.0) -> list[WindowStatus]:
+        """Wait until the window has ended at every aggregator; return the statuses."""
         import asyncio
 
-        deadline = max(time.time(), task.round_two_closes) + timeout_s * pace()
+        deadline = max(time.time(), window.round_two_closes) + timeout_s * pace()
         while True:
-            statuses = await self.statuses(task)
-            known = [status for status in statuses if isinstance(status, TaskStatus)]
+            statuses = await self.statuses(window)
+            known = [status for status in statuses if isinstance(status, WindowStatus)]
             if len(known) == self.count and all(status.state in FINAL for status in known):
                 return known
             if time.time() > deadline:
                 raise AssertionError(f"not ended: {statuses}; {[child.last_lines(3) for child in self.children]}")
-            # Each question is a connection of its own, for which the aggregators compute; before a task closes it ends
-            # only if it is aborted.
-            await asyncio.sleep(max(0.2, task.round_two_closes - time.time()))
+            # Each question is a connection of its own, for which the aggregators compute; before a window closes it
+            # ends only if it is aborted.
+            await asyncio.sleep(max(0.2, window.round_two_closes - time.time()))
 
-    async def release(self, task: Task, position: int = 0) -> ReleaseAnswer:
+    async def release(self, window: Window, position: int = 0) -> ReleaseAnswer:
         """Return what one aggregator answers an analyst."""
         async with self.channel(position) as channel:
-            query = ReleaseQuery(aggregator_id=task.aggregators[position].aggregator_id, task_id=task.task_id)
+            query = ReleaseQuery(aggregator_id=window.aggregators[position].aggregator_id, window_id=window.window_id)
             answer = await DeviceServiceStub(channel).GetRelease(RELEASE_QUERY.to_pb(query), timeout=10)
         return RELEASE_ANSWER.from_pb(answer)
 
@@ -245,12 +245,12 @@ class Deployed:
         options = [("grpc.ssl_target_name_override", str(plan.aggregator_id)), ("grpc.enable_retries", 0)]
         return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials or self.device_credentials(), options=options)
 
-    def wait_state(self, position: int, task: Task, state: TaskState) -> None:
-        """Wait until an aggregator's own store says that the task is in a state or beyond."""
-        order, place = list(TaskState), self.store_place(position)
+    def wait_state(self, position: int, window: Window, state: WindowState) -> None:
+        """Wait until an aggregator's own store says that the window is in a state or beyond."""
+        order, place = list(WindowState), self.store_place(position)
 
         def reached() -> bool:
-            rows = [row for row in read_status(place).tasks if row.task_id == task.task_id]
+            rows = [row for row in read_status(place).windows if row.window_id == window.window_id]
             return bool(rows) and order.index(rows[0].state) >= order.index(state)
 
         wait_until(reached, f"{NAMES[position]} has {state.value}", 60 * pace())

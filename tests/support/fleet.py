@@ -24,17 +24,17 @@ from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
     Receipt,
     Refusal,
     ReleaseAnswer,
-    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionReply,
     SessionRequest,
 )
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.window.window import Aggregator, Window
 from fleetcount_simulator.network.connections import own_transport
 from fleetcount_simulator.network.deployments import Deployment
 
@@ -95,11 +95,11 @@ class WatchedTransport:
 
     @property
     def names(self) -> set[ReportId]:
-        """The names of reports that were ever sent: one for each task the device answered."""
+        """The names of reports that were ever sent: one for each window the device answered."""
         return {name for name, _, _ in self.sent}
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        return await self.inner.list_series()
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        return await self.inner.list_questions()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -107,7 +107,7 @@ class WatchedTransport:
         return await self.inner.open_sessions(aggregator, requests)
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         self.attempts += 1
         if self.gate is not None:
@@ -119,8 +119,8 @@ class WatchedTransport:
         if self._chance.random() < bad.lose_request:
             raise Unreachable("the request was lost")
         if self._chance.random() < bad.send_twice:
-            await self.inner.upload(task, position, instalments)
-        answers = await self.inner.upload(task, position, instalments)
+            await self.inner.upload(window, position, instalments)
+        answers = await self.inner.upload(window, position, instalments)
         if self._chance.random() < bad.lose_answer:
             raise Unreachable("the answer was lost")
         for answer in answers:
@@ -128,8 +128,8 @@ class WatchedTransport:
                 self.receipts.add((answer.report_id, answer.round, position))
         return answers
 
-    async def release(self, task: Task) -> ReleaseAnswer:
-        return await self.inner.release(task)
+    async def release(self, window: Window) -> ReleaseAnswer:
+        return await self.inner.release(window)
 
     async def close(self) -> None:
         await self.inner.close()
@@ -259,17 +259,17 @@ class Fleet:
         )
         return LiveDevice(truth=number, coins=coins, transport=transport, device=device)
 
-    async def answer(self, offer: SeriesOffer) -> None:
+    async def answer(self, offer: QuestionOffer) -> None:
         """Let every device answer a question of one window to its end."""
 
         async def one(live: LiveDevice) -> None:
             async with live.device:
-                outcomes = await live.device.answer_series(offer)
+                outcomes = await live.device.answer_question(offer)
                 live.outcome = outcomes[0] if outcomes else None
 
         try:
             async with (
-                asyncio.timeout(offer.signed.series.schedule.end - time.time() + 20 * pace()),
+                asyncio.timeout(offer.signed.question.schedule.end - time.time() + 20 * pace()),
                 asyncio.TaskGroup() as group,
             ):
                 for live in self.devices:
@@ -288,15 +288,15 @@ class Fleet:
         return [live.outcome for live in self.devices if not live.delivered]
 
 
-async def offer_of(deployment: Written, task: Task, kind: str = "grpc", broker: str = "") -> SeriesOffer:
+async def offer_of(deployment: Written, window: Window, kind: str = "grpc", broker: str = "") -> QuestionOffer:
     """Wait until the aggregators offer the question of a window, as a new device sees it, and return the offer."""
-    [offer] = await offers_of(deployment, [task], kind, broker)
+    [offer] = await offers_of(deployment, [window], kind, broker)
     return offer
 
 
 async def offers_of(
-    deployment: Written, tasks: Sequence[Task], kind: str = "grpc", broker: str = "", *, timeout_s: float = 15.0
-) -> list[SeriesOffer]:
+    deployment: Written, windows: Sequence[Window], kind: str = "grpc", broker: str = "", *, timeout_s: float = 15.0
+) -> list[QuestionOffer]:
     """Wait until the aggregators offer the questions of these windows with all key lists; return them in this order.
 
     Raises:
@@ -308,17 +308,17 @@ async def offers_of(
     )
     try:
         while True:
-            offered: dict[bytes, SeriesOffer] = {}
+            offered: dict[bytes, QuestionOffer] = {}
             with suppress(Unreachable):
                 offered = {
-                    window_task(offer.signed.series, 0).task_id: offer
-                    for offer in await scout.list_series()
-                    if len(offer.key_lists) == len(offer.signed.series.aggregators)
+                    window_at(offer.signed.question, 0).window_id: offer
+                    for offer in await scout.list_questions()
+                    if len(offer.key_lists) == len(offer.signed.question.aggregators)
                 }
-            if all(task.task_id in offered for task in tasks):
-                return [offered[task.task_id] for task in tasks]
+            if all(window.window_id in offered for window in windows):
+                return [offered[window.window_id] for window in windows]
             if time.monotonic() > until:
-                missing = [task.name for task in tasks if task.task_id not in offered]
+                missing = [window.name for window in windows if window.window_id not in offered]
                 raise TimeoutError(f"after {timeout_s * pace():.0f} s these questions are not offered: {missing}")
             await asyncio.sleep(0.1)
     finally:

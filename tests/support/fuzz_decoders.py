@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, get_type_hints
 
 from fleetcount_protocol.errors import PeerError
-from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId, UserName
+from fleetcount_protocol.ids import AggregatorId, QuestionId, SessionId, UserName, WindowId
 from fleetcount_protocol.replay.decoders import Decoder, decoders
 from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
 from fleetcount_protocol.vdaf.prio3 import prio3_two_round
@@ -49,10 +49,10 @@ _ARGUMENTS: Final[Mapping[type, object]] = {
     str: "fleet",
     int: 1,
     AggregatorId: AggregatorId("alpha"),
-    SeriesId: SeriesId(bytes(range(32))),
+    QuestionId: QuestionId(bytes(range(32))),
     SessionId: SessionId(bytes(range(16))),
     UserName: UserName("device-1"),
-    TaskId: TaskId(bytes(range(32))),
+    WindowId: WindowId(bytes(range(32))),
 }
 """What topics are written for."""
 
@@ -151,9 +151,9 @@ def _made(name: str) -> Iterator[bytes]:
             yield write(*(_ARGUMENTS[kind] for part, kind in hints.items() if part != "return")).encode()
     if name == "seal_set_chunk":
         ids = b"".join(bytes([number]) * 16 for number in range(1, 4))
-        yield SealSetRequest(task_id=bytes(32), accepted=ids).SerializeToString()
+        yield SealSetRequest(window_id=bytes(32), accepted=ids).SerializeToString()
     if name == "seal_set_head":
-        yield SealSetRequest(task_id=bytes(32), leaf_digests=bytes(range(256)) * 32).SerializeToString()
+        yield SealSetRequest(window_id=bytes(32), leaf_digests=bytes(range(256)) * 32).SerializeToString()
     prio3 = prio3_two_round(3, 2)
     nonce, rand = bytes(prio3.nonce_size), bytes(range(prio3.rand_size))
     public, shares = prio3.shard(b"", (0, 2), nonce, rand)

@@ -10,19 +10,19 @@ from typing import Any, Final
 
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_protocol.errors import FleetcountError
-from fleetcount_protocol.series.codec import decode_series_fields, encode_series_fields
-from fleetcount_protocol.task.codec import decode_fields, encode_fields
-from fleetcount_protocol.task.fields import ReleaseKind
+from fleetcount_protocol.question.codec import decode_question_fields, encode_question_fields
 from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
-from fleetcount_protocol.wire import device, peer, peer_batches, peer_release, series
+from fleetcount_protocol.window.codec import decode_fields, encode_fields
+from fleetcount_protocol.window.fields import ReleaseKind
+from fleetcount_protocol.wire import device, peer, peer_batches, peer_release, question
 from fleetcount_protocol.wire.strict import WireMessage
 from google.protobuf.message import Message
 
 __all__ = ["crossed"]
 
 _FORMS: Final[dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]]] = {
-    "task": (decode_fields, encode_fields),
-    "series": (decode_series_fields, encode_series_fields),
+    "window": (decode_fields, encode_fields),
+    "question": (decode_question_fields, encode_question_fields),
 }
 _KINDS: Final = 16
 """So many valid ones give their fields to each other."""
@@ -57,7 +57,7 @@ def crossed(name: str, seeds: Sequence[bytes]) -> Iterator[bytes]:
     """Yield inputs of a decoder made of the seeds that it takes; most of them are refused."""
     if name in _FORMS:
         yield from _layouts(*_FORMS[name], seeds)
-    codecs = [getattr(module, name.upper(), None) for module in (device, peer, peer_batches, peer_release, series)]
+    codecs = [getattr(module, name.upper(), None) for module in (device, peer, peer_batches, peer_release, question)]
     types = [codec.pb_type for codec in codecs if isinstance(codec, WireMessage)]
     for kind in [SealSetRequest] if name.startswith("seal_set_") else types:
         for seed in seeds:

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.store import Store, StoreOutcome
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
 __all__ = ["StoredInstalment", "add", "outcomes_of", "runs_of"]
 
@@ -15,7 +15,7 @@ __all__ = ["StoredInstalment", "add", "outcomes_of", "runs_of"]
 class StoredInstalment:
     """One row of an `InstalmentRun`."""
 
-    task_id: TaskId
+    window_id: WindowId
     report_id: ReportId
     round: int
     certificate: Digest
@@ -29,7 +29,7 @@ def runs_of(rows: Sequence[StoredInstalment]) -> list[InstalmentRun]:
     """Return instalments in runs, in order."""
     return [
         InstalmentRun(
-            task_id=run[0].task_id,
+            window_id=run[0].window_id,
             round=run[0].round,
             expected=run[0].expected,
             report_ids=b"".join(row.report_id for row in run),
@@ -42,8 +42,8 @@ def runs_of(rows: Sequence[StoredInstalment]) -> list[InstalmentRun]:
     ]
 
 
-def _shape(row: StoredInstalment) -> tuple[TaskId, int, int, int]:
-    return row.task_id, row.round, len(row.public_share), len(row.part)
+def _shape(row: StoredInstalment) -> tuple[WindowId, int, int, int]:
+    return row.window_id, row.round, len(row.public_share), len(row.part)
 
 
 def outcomes_of(runs: Sequence[bytes]) -> list[StoreOutcome]:

@@ -20,7 +20,7 @@ from fleetcount_aggregator.storage import postgres_engine, schema, sqlite_engine
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 from tests.support.next_release import later
 
@@ -78,10 +78,10 @@ def check_file(path: Path) -> None:
 
     async def look() -> None:
         store = SqlStore.open(path, KEY)
-        task = await store.task(TaskId(b"t" * 32))
-        assert task is not None
-        assert task.state.value == "collecting"
-        assert len((await store.complete_reports(task.task_id)).ids.order) == 1
+        window = await store.window(WindowId(b"t" * 32))
+        assert window is not None
+        assert window.state.value == "collecting"
+        assert len((await store.complete_reports(window.window_id)).ids.order) == 1
         assert not await store.damaged()
         await store.close()
 

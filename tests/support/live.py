@@ -2,7 +2,7 @@
 
 One broker, one pair, one trio and one target serve a whole run, whatever its workers (`tests/support/shared.py`). A
 test asks them side by side with tests of other workers, so it counts nothing that these could cause as well: it looks
-at its own task, and at the names of its own devices. What breaks, restarts or arms an aggregator has its own.
+at its own window, and at the names of its own devices. What breaks, restarts or arms an aggregator has its own.
 """
 
 import pickle

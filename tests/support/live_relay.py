@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
+from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
 from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_protocol.channel.session import DeviceIdentity
-from fleetcount_protocol.task.task import Aggregator
+from fleetcount_protocol.window.window import Aggregator
 from fleetcount_simulator.network.connections import tls_of
 from fleetcount_simulator.network.deployments import HOST
 from fleetcount_simulator.network.ports import free_ports
@@ -63,6 +63,6 @@ def transport_through(
     timeout_s: float,
 ) -> GrpcTransport:
     """Return a device's own connection to a relay, which carries its calls to these aggregators."""
-    servers = [TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in aggregators]
+    servers = [WindowServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in aggregators]
     tls = tls_of(identity, authorities)
     return GrpcTransport(deployment=deployment, servers=servers, tls=tls, call_timeout_s=timeout_s, relay=relay)

@@ -12,8 +12,8 @@ from fleetcount_transport.migrations import Schema
 
 LATER = (
     "CREATE TABLE later (one BIGINT PRIMARY KEY)",
-    "ALTER TABLE tasks ADD COLUMN later BIGINT NOT NULL DEFAULT 0",
-    "UPDATE tasks SET later = installed_at",
+    "ALTER TABLE windows ADD COLUMN later BIGINT NOT NULL DEFAULT 0",
+    "UPDATE windows SET later = installed_at",
 )
 
 

@@ -19,10 +19,10 @@ from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_protocol.channel.report_ids import new_report_id
-from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 if TYPE_CHECKING:
     from tests.support.deployment import Deployed
@@ -88,30 +88,30 @@ def _frames(place: StorePlace) -> FrameHome:
     return PostgresHome(server, Link(server, lambda _: None))
 
 
-async def accepted_reports(place: StorePlace, task_id: TaskId) -> set[bytes]:
-    """Return the ids an aggregator has counted, as its store keeps them once the task is purged."""
+async def accepted_reports(place: StorePlace, window_id: WindowId) -> set[bytes]:
+    """Return the ids an aggregator has counted, as its store keeps them once the window is purged."""
     home = _frames(place)
     try:
         async with asyncio.timeout(30):
-            while home.holds(task_id) or task_id not in home.tasks():
+            while home.holds(window_id) or window_id not in home.windows():
                 await asyncio.sleep(0.05)
-        return {bytes(one) for one in chosen_in(home.ended(task_id).records())}
+        return {bytes(one) for one in chosen_in(home.ended(window_id).records())}
     finally:
         home.close()
 
 
-async def check_release(deployment: "Deployed", task: Task, fleet: "Fleet") -> "list[LiveDevice]":
+async def check_release(deployment: "Deployed", window: Window, fleet: "Fleet") -> "list[LiveDevice]":
     """Check everything that must hold after a release without noise; return the devices that were counted.
 
     Every cell is 0 or 1 and what the coins of the counted devices say; a receipt was a promise; all aggregators sealed
     one set and give the same bytes; every device has named one report and never sent two versions of one message.
     """
-    statuses = await deployment.ended(task)
-    assert [status.state for status in statuses] == [TaskState.RELEASED] * deployment.count, statuses
+    statuses = await deployment.ended(window)
+    assert [status.state for status in statuses] == [WindowState.RELEASED] * deployment.count, statuses
     assert len({status.set_digest for status in statuses} - {None}) == 1, statuses
-    sets = [await accepted_reports(deployment.store_place(one), task.task_id) for one in range(deployment.count)]
+    sets = [await accepted_reports(deployment.store_place(one), window.window_id) for one in range(deployment.count)]
     assert all(one == sets[0] for one in sets)
-    answers = [await deployment.release(task, position) for position in range(deployment.count)]
+    answers = [await deployment.release(window, position) for position in range(deployment.count)]
     assert all(answer == answers[0] for answer in answers)
     counted = [live for live in fleet.devices if live.transport.names & sets[0]]
     lost = [live.truth for live in fleet.delivered if live not in counted]
@@ -119,7 +119,7 @@ async def check_release(deployment: "Deployed", task: Task, fleet: "Fleet") -> "
     assert len(counted) == len(sets[0]), "a report that no device sent"
     cells = raw_cells(answers[0].record)
     assert set(cells) <= {0, 1}, cells
-    assert cells == expected_difference(task.values, [live.rounds for live in counted])
+    assert cells == expected_difference(window.values, [live.rounds for live in counted])
     for live in fleet.devices:
         assert all(len(versions) == 1 for versions in live.transport.sent.values()), live.truth
     return counted

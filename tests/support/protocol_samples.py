@@ -1,4 +1,4 @@
-"""Tasks, sessions, reports and records for tests, built from a few seeds so that the same call gives the same thing.
+"""Windows, sessions, reports and records for tests, built from a few seeds so that the same call gives the same thing.
 
 Keys here protect nothing.
 """
@@ -15,20 +15,20 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import SessionSecret
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.record import Cell, ChainLink, MissingWindow, ReleaseRecord
-from fleetcount_protocol.task.domain import Bins, Categories, Frame, H3Cells, Prefixes, SquareGrid
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import (
+from fleetcount_protocol.window.domain import Bins, Categories, Frame, H3Cells, Prefixes, SquareGrid
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import (
     Aggregator,
     HpkeKey,
     Mode,
+    QuestionRef,
     Release,
     ReleaseKind,
-    SeriesRef,
-    Task,
     UploadStyle,
+    Window,
 )
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
@@ -62,7 +62,7 @@ def hybrid_aggregator(position: int) -> Aggregator:
 
 
 def aggregator(position: int) -> Aggregator:
-    """Return the aggregator at `position` as tasks name it."""
+    """Return the aggregator at `position` as windows name it."""
     return Aggregator(
         aggregator_id=AggregatorId(NAMES[position]),
         operator=f"Operator {NAMES[position]}",
@@ -73,7 +73,7 @@ def aggregator(position: int) -> Aggregator:
     )
 
 
-def sampling_task(parties: int = 2, **changes: Any) -> Task:
+def sampling_window(parties: int = 2, **changes: Any) -> Window:
     """Return the first window of two rounds over a grid of six squares, with the named fields changed."""
     fields: dict[str, Any] = {
         "name": "Where are you now?",
@@ -92,12 +92,12 @@ def sampling_task(parties: int = 2, **changes: Any) -> Task:
         "release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(17, 10), level=Fraction(19, 20)),
         "upload_style": UploadStyle.TWO_INSTALMENTS,
         "verify_key_digest": Digest(seed_bytes("verify key digest")),
-        "series": SeriesRef(series_id=SeriesId(seed_bytes("series")), index=0),
+        "question": QuestionRef(question_id=QuestionId(seed_bytes("question")), index=0),
     }
-    return Task(**(fields | changes))
+    return Window(**(fields | changes))
 
 
-def one_round_task(mode: Mode, **changes: Any) -> Task:
+def one_round_window(mode: Mode, **changes: Any) -> Window:
     """Return the first window of one round of a yes/no question, with the named fields changed."""
     fields: dict[str, Any] = {
         "name": "Faster than 50 km/h?",
@@ -107,17 +107,17 @@ def one_round_task(mode: Mode, **changes: Any) -> Task:
         "mechanism": Mangat(Fraction(1, 3)) if mode is Mode.RESPONSE else None,
         "round_two_closes": 1_800_000_600,
     }
-    return sampling_task(**(fields | changes))
+    return sampling_window(**(fields | changes))
 
 
-def at_window(task: Task, index: int = 5, *, noised_participants: bool = False, **changes: Any) -> Task:
-    """Return the task as a later window of its series, with the named fields changed."""
-    ref = replace(task.series, index=index, noised_participants=noised_participants)
-    return replace(task, **({"series": ref} | changes))
+def at_window(window: Window, index: int = 5, *, noised_participants: bool = False, **changes: Any) -> Window:
+    """Return the window as a later window of its question, with the named fields changed."""
+    ref = replace(window.question, index=index, noised_participants=noised_participants)
+    return replace(window, **({"question": ref} | changes))
 
 
-def every_task() -> dict[str, Task]:
-    """Return one task of every kind of domain, mechanism, release and upload style."""
+def every_window() -> dict[str, Window]:
+    """Return one window of every kind of domain, mechanism, release and upload style."""
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(9, 10))
     one_sided = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1, 2), level=Fraction(1, 2), thresholds=(3,))
     gaussian = Release(
@@ -132,37 +132,37 @@ def every_task() -> dict[str, Task]:
     grid = SquareGrid(x0=Fraction(0), y0=Fraction(-1), size=Fraction(125), columns=4, rows=8)
     frame = Frame(epsg=25832, offset_x="-683195.58", offset_y="-4928877.56")
     return {
-        "sampling_grid": sampling_task(),
-        "sampling_framed": sampling_task(domain=replace(grid, columns=3, rows=2, frame=frame)),
-        "sampling_five": sampling_task(5),
-        "sampling_faces_bins": sampling_task(domain=speeds, mechanism=die),
-        "sampling_h3_envelope": sampling_task(
+        "sampling_grid": sampling_window(),
+        "sampling_framed": sampling_window(domain=replace(grid, columns=3, rows=2, frame=frame)),
+        "sampling_five": sampling_window(5),
+        "sampling_faces_bins": sampling_window(domain=speeds, mechanism=die),
+        "sampling_h3_envelope": sampling_window(
             domain=cells,
             mechanism=SamplingDie.uniform(Fraction(1, 10), 2),
             upload_style=UploadStyle.ONE_ENVELOPE,
             **rounds,
         ),
-        "sampling_exact": sampling_task(3, release=exact),
-        "sampling_places": sampling_task(
+        "sampling_exact": sampling_window(3, release=exact),
+        "sampling_places": sampling_window(
             domain=Prefixes(bits=32, cells=(0, 7, 2**32 - 1)), mechanism=SamplingDie.uniform(Fraction(1, 4), 3)
         ),
-        "sampling_no_broker": sampling_task(aggregators=(aggregator(0), replace(aggregator(1), mqtt_broker=""))),
-        "mangat": one_round_task(Mode.RESPONSE),
-        "warner": one_round_task(Mode.RESPONSE, mechanism=Warner(Fraction(3, 4))),
-        "two_coin": one_round_task(Mode.RESPONSE, mechanism=TwoCoin(Fraction(4, 5), Fraction(1, 5))),
-        "k_ary": one_round_task(Mode.RESPONSE, domain=colours, mechanism=KaryResponse(Fraction(1, 2), 3)),
-        "mangat_vector": one_round_task(Mode.RESPONSE, domain=colours, mechanism=MangatVector(Fraction(1, 3), 3)),
-        "direct": one_round_task(Mode.DIRECT, domain=colours),
-        "one_sided": one_round_task(Mode.DIRECT, release=one_sided),
-        "sampling_gaussian": sampling_task(release=gaussian),
-        "direct_gaussian": one_round_task(Mode.DIRECT, domain=colours, release=gaussian),
-        "direct_zooms": one_round_task(Mode.DIRECT, domain=grid, release=replace(gaussian, zooms=3)),
-        "sampling_zooms": sampling_task(
+        "sampling_no_broker": sampling_window(aggregators=(aggregator(0), replace(aggregator(1), mqtt_broker=""))),
+        "mangat": one_round_window(Mode.RESPONSE),
+        "warner": one_round_window(Mode.RESPONSE, mechanism=Warner(Fraction(3, 4))),
+        "two_coin": one_round_window(Mode.RESPONSE, mechanism=TwoCoin(Fraction(4, 5), Fraction(1, 5))),
+        "k_ary": one_round_window(Mode.RESPONSE, domain=colours, mechanism=KaryResponse(Fraction(1, 2), 3)),
+        "mangat_vector": one_round_window(Mode.RESPONSE, domain=colours, mechanism=MangatVector(Fraction(1, 3), 3)),
+        "direct": one_round_window(Mode.DIRECT, domain=colours),
+        "one_sided": one_round_window(Mode.DIRECT, release=one_sided),
+        "sampling_gaussian": sampling_window(release=gaussian),
+        "direct_gaussian": one_round_window(Mode.DIRECT, domain=colours, release=gaussian),
+        "direct_zooms": one_round_window(Mode.DIRECT, domain=grid, release=replace(gaussian, zooms=3)),
+        "sampling_zooms": sampling_window(
             domain=replace(grid, columns=4, rows=2),
             mechanism=SamplingDie.uniform(Fraction(1, 4), 8),
             release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20), zooms=2),
         ),
-        "one_sided_zooms": one_round_task(
+        "one_sided_zooms": one_round_window(
             Mode.DIRECT,
             domain=replace(grid, columns=2, rows=4),
             release=replace(one_sided, thresholds=(3,) * 8 + (9, 10), zooms=2),
@@ -170,13 +170,13 @@ def every_task() -> dict[str, Task]:
     }
 
 
-def trusted(task: Task) -> dict[AggregatorId, TrustedAggregator]:
-    """Return trust in every aggregator of the task."""
+def trusted(window: Window) -> dict[AggregatorId, TrustedAggregator]:
+    """Return trust in every aggregator of the window."""
     return {
         one.aggregator_id: TrustedAggregator(
             aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
         )
-        for one in task.aggregators
+        for one in window.aggregators
     }
 
 
@@ -194,7 +194,7 @@ def session_secret(name: str = "session") -> SessionSecret:
 def instalment(**changes: Any) -> Instalment:
     """Return a round-two instalment with the named fields changed (its ciphertext is no sealed text)."""
     fields: dict[str, Any] = {
-        "task_id": TaskId(seed_bytes("task")),
+        "window_id": WindowId(seed_bytes("window")),
         "report_id": ReportId(seed_bytes("report", 16)),
         "session_id": SessionId(seed_bytes("session id", 16)),
         "key_number": 515,
@@ -227,28 +227,28 @@ def statement() -> tuple[AdversaryView, ...]:
     )
 
 
-def record(task: Task | None = None, **changes: Any) -> ReleaseRecord:
-    """Return a record of the task with made-up numbers and the named fields changed."""
-    task = task or sampling_task()
+def record(window: Window | None = None, **changes: Any) -> ReleaseRecord:
+    """Return a record of the window with made-up numbers and the named fields changed."""
+    window = window or sampling_window()
     cells = tuple(
         Cell(
             value=value,
-            label=task.label(value),
+            label=window.label(value),
             raw=7 * value - 9,
             estimate=Fraction(7 * value - 9, 3) * 2**70,
             low=max(0, 7 * value - 20),
             high=7 * value + 12,
         )
-        for value in range(1, task.design.cell_count + 1)
+        for value in range(1, window.design.cell_count + 1)
     )
     reasons = ("missed", "paused", "paused")
-    missing = tuple(MissingWindow(index=one, reason=reasons[one % 3]) for one in range(task.series.index))
+    missing = tuple(MissingWindow(index=one, reason=reasons[one % 3]) for one in range(window.question.index))
     fields: dict[str, Any] = {
-        "task": task,
+        "window": window,
         "chain": ChainLink(previous=None, previous_index=None, missing=missing),
         "cells": cells,
         "statement": statement(),
-        "released_at": task.round_two_closes + 120,
-        "baseline_raw": -4 if task.mode is Mode.RESPONSE else None,
+        "released_at": window.round_two_closes + 120,
+        "baseline_raw": -4 if window.mode is Mode.RESPONSE else None,
     }
     return ReleaseRecord(**(fields | changes))

@@ -1,4 +1,4 @@
-"""A series of counts of a made-up town as its aggregators would have released it, and the file of their keys.
+"""A question of counts of a made-up town as its aggregators would have released it, and the file of their keys.
 
 Keys here protect nothing.
 """
@@ -10,12 +10,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-from fleetcount_protocol.task.domain import Frame, SquareGrid
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.domain import Frame, SquareGrid
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
 
 from tests.support.protocol_samples import aggregator
-from tests.support.released import Counts, write_series
-from tests.support.series_samples import HOURLY, sampling_series
+from tests.support.question_samples import HOURLY, sampling_question
+from tests.support.released import Counts, write_question
 
 GEOMETRIC = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20))
 
@@ -45,9 +45,9 @@ def town(columns: int, rows: int, windows: int) -> list[Counts]:
 
 
 def write_town(folder: Path, columns: int, rows: int, released: Sequence[int], frame: Frame | None = None) -> None:
-    """Write a series of direct counts on a grid."""
+    """Write a question of direct counts on a grid."""
     grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=columns, rows=rows, frame=frame)
-    series = sampling_series(
+    question = sampling_question(
         domain=grid,
         mode=Mode.DIRECT,
         mechanism=None,
@@ -55,4 +55,4 @@ def write_town(folder: Path, columns: int, rows: int, released: Sequence[int], f
         schedule=replace(HOURLY, windows=max(released) + 1, round_one_s=600, round_two_s=0),
     )
     truths = town(columns, rows, max(released) + 1)
-    write_series(folder, series, released, lambda index: truths[index])
+    write_question(folder, question, released, lambda index: truths[index])

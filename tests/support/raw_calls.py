@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import grpc.aio
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import SeriesQuery
-from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
+from fleetcount_protocol.messages import QuestionQuery
+from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
 from fleetcount_simulator.network.deployments import NAMES
 
 from tests.support.deployment import Deployed
@@ -53,9 +53,9 @@ async def healthy(pair: Deployed) -> AsyncIterator[Callable[[], float]]:
         async with pair.channel(position) as channel:
             listed = await status_of(
                 channel,
-                DEVICE + "ListSeries",
-                SERIES_LIST_QUERY.encode(
-                    SeriesQuery(aggregator_id=AggregatorId(NAMES[position]), deployment=pair.written.name)
+                DEVICE + "ListQuestions",
+                QUESTION_LIST_QUERY.encode(
+                    QuestionQuery(aggregator_id=AggregatorId(NAMES[position]), deployment=pair.written.name)
                 ),
             )
             assert listed is grpc.StatusCode.OK

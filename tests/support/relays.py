@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
-from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
+from fleetcount_client.grpc_transport import GrpcTransport, TlsFiles, WindowServer
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import (
     CertificateAuthority,
@@ -22,7 +22,7 @@ from fleetcount_protocol.channel.certificates import (
 from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import SessionAccepted
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.service import RelayShell
@@ -86,7 +86,7 @@ class RelayedNetwork:
         key, certificate = pem_pair(Credential(certificate=identity.certificate, private_key=identity.private_key))
         return GrpcTransport(
             deployment="test",
-            servers=[TaskServer(aggregator_id=name, endpoint=self.endpoint(n)) for n, name in enumerate(self.names)],
+            servers=[WindowServer(aggregator_id=name, endpoint=self.endpoint(n)) for n, name in enumerate(self.names)],
             tls=TlsFiles(authorities=_pem(self.authority), certificate=certificate, private_key=key),
             call_timeout_s=timeout_s,
             relay=relay,
@@ -164,9 +164,9 @@ def relay_files(here: RelayedNetwork, directory: Path, listen: str) -> Path:
     return path
 
 
-async def open_sessions(here: RelayedNetwork, transport: GrpcTransport, task: Task, number: int) -> TestDevice:
+async def open_sessions(here: RelayedNetwork, transport: GrpcTransport, window: Window, number: int) -> TestDevice:
     """Let one device open its sessions through its transport."""
-    device = TestDevice(here.network, task, number)
+    device = TestDevice(here.network, window, number)
     for seat in here.network.seats:
         aggregator = replace(seat.aggregator)
         request, opening = new_session(

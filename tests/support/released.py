@@ -12,19 +12,19 @@ import numpy as np
 from fleetcount.question_records import save_record
 from fleetcount_aggregator.release.record import WindowTerms
 from fleetcount_analysis.reading import exact_estimates, read
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.signed_file import encode_signed_question
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, record_to_json, sign_record
 from fleetcount_protocol.release.record import Cell
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.series.signed_file import encode_signed_series
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from numpy.typing import NDArray
 
 from tests.support.protocol_samples import signing_key
-from tests.support.series_samples import sign_everywhere
+from tests.support.question_samples import sign_everywhere
 
 Counts = NDArray[np.int64]
 Truth = Callable[[int], Counts]
@@ -32,44 +32,44 @@ Truth = Callable[[int], Counts]
 
 ONCE = WindowTerms(
     chain=ChainLink(previous=None, previous_index=None, missing=()),
-    shape=SeriesShape(units=(1,), days=(1,)),
+    shape=ScheduleShape(units=(1,), days=(1,)),
     delta=Fraction(1, 10**9),
 )
-"""What the record of a question of one window says beyond its task."""
+"""What the record of a question of one window says beyond its window."""
 
 
-def write_series(folder: Path, series: Series, windows: Collection[int], truth: Truth) -> None:
+def write_question(folder: Path, question: Question, windows: Collection[int], truth: Truth) -> None:
     """Write a directory as `fleetcount question release` keeps it; `truth(index)` are the cells' true counts."""
     folder.mkdir(parents=True)
-    (folder / "question").write_bytes(encode_signed_series(sign_everywhere(series)))
+    (folder / "question").write_bytes(encode_signed_question(sign_everywhere(question)))
     last, before = None, -1
     for index in sorted(windows):
         missing = tuple(MissingWindow(index=one, reason="paused") for one in range(before + 1, index))
         digest = None if last is None else Digest(last.digest)
         link = ChainLink(previous=digest, previous_index=None if last is None else before, missing=missing)
-        last, before = _record(window_task(series, index), truth(index), index, link), index
+        last, before = _record(window_at(question, index), truth(index), index, link), index
         save_record(folder, last, _signed(last))
 
 
-def write_release(path: Path, task: Task, truth: Counts) -> None:
+def write_release(path: Path, window: Window, truth: Counts) -> None:
     """Write the release file of a first window."""
-    record = _record(task, truth, 1, ONCE.chain)
+    record = _record(window, truth, 1, ONCE.chain)
     path.write_text(record_to_json(record, _signed(record)))
 
 
 def _signed(record: ReleaseRecord) -> tuple[bytes, ...]:
-    return tuple(sign_record(record, signing_key(place)) for place in range(len(record.task.aggregators)))
+    return tuple(sign_record(record, signing_key(place)) for place in range(len(record.window.aggregators)))
 
 
-def _record(task: Task, truth: Counts, seed: int, link: ChainLink) -> ReleaseRecord:
-    design, source = task.design, np.random.default_rng(seed)
+def _record(window: Window, truth: Counts, seed: int, link: ChainLink) -> ReleaseRecord:
+    design, source = window.design, np.random.default_rng(seed)
     raw = source.binomial(truth, float(design.channel[0])) + _noise(design, truth.size, source)
-    found = read(design, raw, task.release.level)
+    found = read(design, raw, window.release.level)
     estimates = exact_estimates(design, raw.tolist())
     cells = tuple(
         Cell(
             value=place + 1,
-            label=task.label(place + 1),
+            label=window.label(place + 1),
             raw=int(raw[place]),
             estimate=estimates[place],
             low=int(found.low[place]),
@@ -78,7 +78,7 @@ def _record(task: Task, truth: Counts, seed: int, link: ChainLink) -> ReleaseRec
         for place in range(truth.size)
     )
     return ReleaseRecord(
-        task=task, cells=cells, statement=design.views(), released_at=task.round_two_closes, chain=link
+        window=window, cells=cells, statement=design.views(), released_at=window.round_two_closes, chain=link
     )
 
 

@@ -21,7 +21,7 @@ from fleetcount_aggregator.storage.shard_leases import ShardLeases
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import claimed_peer
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_transport.admission.admission import Admission
 
 from tests.support.members import connector
@@ -44,7 +44,7 @@ class ReplicaStore:
     server: grpc.aio.Server
 
     def lead(self, epoch: int) -> None:
-        """Let this one take the steps that happen once a task."""
+        """Let this one take the steps that happen once a window."""
         self.store.engine.epoch = epoch  # type: ignore[attr-defined]
 
     async def run_out(self) -> None:
@@ -56,7 +56,7 @@ class ReplicaStore:
 
 @asynccontextmanager
 async def replica_store(
-    url: str, directory: Path, *, shards: int = 4, is_open: Callable[[TaskId], bool] = lambda _: True
+    url: str, directory: Path, *, shards: int = 4, is_open: Callable[[WindowId], bool] = lambda _: True
 ) -> AsyncIterator[ReplicaStore]:
     """Open one process's part, which takes no shard until it is told to."""
     place = StorePlace(directory=directory, url=url)
@@ -65,7 +65,7 @@ async def replica_store(
     link, calls = AsyncLink(connector(url)), ReplicaCalls(_OWN, timeout_s=10, credentials=None)
     member = Member(link, length_s=60, roles="intake")
     leases = ShardLeases(link, member)
-    keeper = ShardKeeper(member, leases, store.logs, lambda task_id: not is_open(task_id), "intake")
+    keeper = ShardKeeper(member, leases, store.logs, lambda window_id: not is_open(window_id), "intake")
     shell = ReplicaShell(OwnReports(store), Metrics(), claimed_peer([_OWN]), Admission())
     server = replica_server(shell)
     member.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -1,7 +1,7 @@
 """A deployment that `fleetcount keys init` wrote, all of it in this process on a clock that is told the time.
 
-Real keys, stores, task directories and devices, and device ports with TLS that the command asks. The aggregators talk
-to each other by function calls, the devices to them alike; nothing moves the clock but `pass_to`.
+Real keys, stores, question directories and devices, and device ports with TLS that the command asks. The aggregators
+talk to each other by function calls, the devices to them alike; nothing moves the clock but `pass_to`.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from fleetcount_aggregator.app import build_identity
 from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.context import Context, Identity, Limits
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
-from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
+from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_client.assembly import identity_of, trust_of
 from fleetcount_client.config import DeliverySettings, load_settings
 from fleetcount_client.device import Device
@@ -26,8 +26,8 @@ from fleetcount_client.policy import JoinRule
 from fleetcount_client.spool import SpoolFile
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import SeriesQuery
-from fleetcount_protocol.task.task import Aggregator
+from fleetcount_protocol.messages import QuestionQuery
+from fleetcount_protocol.window.window import Aggregator
 from fleetcount_transport.admission.front import Front
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind
@@ -119,21 +119,21 @@ class _Transport:
         [position] = [place for place, seat in enumerate(self.network.seats) if seat.aggregator_id == name]
         return self.network.core(position).service
 
-    async def list_series(self) -> Any:
+    async def list_questions(self) -> Any:
         return (
             self.network.core(0)
-            .service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test"))
+            .service.questions(QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test"))
             .offers
         )
 
     async def open_sessions(self, aggregator: Aggregator, requests: Any) -> Any:
         return await self._work(self._service(aggregator.aggregator_id).open_sessions(requests))
 
-    async def upload(self, task: Any, position: int, instalments: Any) -> Any:
-        return await self._work(self._service(task.aggregators[position].aggregator_id).upload(instalments))
+    async def upload(self, window: Any, position: int, instalments: Any) -> Any:
+        return await self._work(self._service(window.aggregators[position].aggregator_id).upload(instalments))
 
-    async def release(self, task: Any) -> Any:
-        return await self._work(self._service(task.aggregators[0].aggregator_id).release(task.task_id))
+    async def release(self, window: Any) -> Any:
+        return await self._work(self._service(window.aggregators[0].aggregator_id).release(window.window_id))
 
     async def close(self) -> None:
         """Hold no connection."""
@@ -164,7 +164,7 @@ class Town:
         self.network.clock.advance(0)
         self.clock = self.network.clock
         self.timer = _Timer(self.clock)
-        self._directories: list[TaskDirectory] = []
+        self._directories: list[QuestionDirectory] = []
         self._servers: list[grpc.aio.Server] = []
         self._fronts: list[Front] = []
         self._loops: list[asyncio.Task[None]] = []
@@ -180,7 +180,7 @@ class Town:
         await self.network.start_all()
         for position, config in enumerate(self.configs):
             context: Context = self.network.core(position).context
-            self._directories.append(TaskDirectory(context, config.aggregator.task_directory))
+            self._directories.append(QuestionDirectory(context, config.aggregator.question_directory))
             tls = config.tls
             files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
             readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities

@@ -4,9 +4,9 @@ from typing import Any
 
 from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import (
-    AbortTask,
+    AbortWindow,
     BatchDecision,
     BatchProposal,
     BatchReply,
@@ -14,34 +14,34 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
-    InstallSeries,
+    InstallQuestion,
     NoisedShare,
     OpenQuery,
+    QuestionAnswer,
+    QuestionList,
+    QuestionOffer,
+    QuestionQuery,
     RecordProposal,
     RecordSignature,
     Refusal,
     ReleaseAnswer,
     ReleaseQuery,
-    SeriesAnswer,
-    SeriesList,
-    SeriesOffer,
-    SeriesQuery,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
     SetAgreed,
     SetDiffers,
-    TaskState,
-    TaskStatus,
+    WindowState,
+    WindowStatus,
 )
-from fleetcount_protocol.series.key_list import sign_key_list
-from fleetcount_protocol.series.orders import OrderAction, sign_order
+from fleetcount_protocol.question.key_list import sign_key_list
+from fleetcount_protocol.question.orders import OrderAction, sign_order
 from fleetcount_protocol.shared import SharedIds
-from fleetcount_protocol.task.task import Mode
+from fleetcount_protocol.window.window import Mode
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import peer as peer_codec
 from fleetcount_protocol.wire import peer_shared
-from fleetcount_protocol.wire import series as series_codec
+from fleetcount_protocol.wire import question as question_codec
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, Upload, UploadAnswer
 from fleetcount_protocol.wire.strict import WireMessage
 
@@ -51,9 +51,9 @@ from tests.support.protocol_samples import (
     session_secret,
     signing_key,
 )
-from tests.support.series_samples import SEED, key_list, one_round_series, order, sign_everywhere
+from tests.support.question_samples import SEED, key_list, one_round_question, order, sign_everywhere
 
-TASK = TaskId(seed_bytes("task"))
+WINDOW = WindowId(seed_bytes("window"))
 SET = Digest(seed_bytes("set"))
 IDS = tuple(ReportId(seed_bytes(f"report {number}", 16)) for number in range(3))
 ALPHA, BETA = AggregatorId("alpha"), AggregatorId("beta")
@@ -77,7 +77,7 @@ def refusal() -> Refusal:
     """Return a refusal of the sample instalment."""
     sent = instalment()
     return Refusal(
-        task_id=sent.task_id,
+        window_id=sent.window_id,
         report_id=sent.report_id,
         round=sent.round,
         session_id=sent.session_id,
@@ -88,14 +88,14 @@ def refusal() -> Refusal:
 def commitment(name: AggregatorId) -> Commitment:
     """Return a made-up commitment."""
     made = Digest(seed_bytes(f"commitment {name}"))
-    return Commitment(task_id=TASK, aggregator_id=name, set_digest=SET, commitment=made)
+    return Commitment(window_id=WINDOW, aggregator_id=name, set_digest=SET, commitment=made)
 
 
 def share(name: AggregatorId) -> NoisedShare:
     """Return a made-up noised share of three elements."""
     vector = b"".join((1000 + place).to_bytes(8, "little") for place in range(3))
     return NoisedShare(
-        task_id=TASK, aggregator_id=name, set_digest=SET, vector=vector, blind=seed_bytes(f"blind {name}")
+        window_id=WINDOW, aggregator_id=name, set_digest=SET, vector=vector, blind=seed_bytes(f"blind {name}")
     )
 
 
@@ -111,7 +111,7 @@ def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     receipt = make_receipt(session_secret(), instalment())
     first = instalment(round=1, public_share=b"")
     both = InstalmentReplyColumns(
-        task_id=receipt.task_id,
+        window_id=receipt.window_id,
         round=receipt.round,
         report_ids=2 * receipt.report_id,
         session_ids=2 * receipt.session_id,
@@ -119,7 +119,7 @@ def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         digests=receipt.digest,
         macs=receipt.mac,
     )
-    released = ReleaseAnswer(state=TaskState.RELEASED, record=seed_bytes("record", 500), signatures=SIGNATURES)
+    released = ReleaseAnswer(state=WindowState.RELEASED, record=seed_bytes("record", 500), signatures=SIGNATURES)
     return {
         "session_request": (codec.SESSION_REQUEST, session_request()),
         "session_requests": (codec.SESSION_REQUESTS, (session_request(),)),
@@ -132,11 +132,11 @@ def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "upload_answer": (UPLOAD_ANSWER, UploadAnswer.of([receipt])),
         "upload_answer_refused": (UPLOAD_ANSWER, UploadAnswer.of([refusal()])),
         "upload_answer_of_both": (UPLOAD_ANSWER, UploadAnswer(runs=(both,))),
-        "release_query": (codec.RELEASE_QUERY, ReleaseQuery(aggregator_id=ALPHA, task_id=TASK)),
-        "release_answer_collecting": (codec.RELEASE_ANSWER, ReleaseAnswer(state=TaskState.COLLECTING)),
+        "release_query": (codec.RELEASE_QUERY, ReleaseQuery(aggregator_id=ALPHA, window_id=WINDOW)),
+        "release_answer_collecting": (codec.RELEASE_ANSWER, ReleaseAnswer(state=WindowState.COLLECTING)),
         "release_answer_aborted": (
             codec.RELEASE_ANSWER,
-            ReleaseAnswer(state=TaskState.ABORTED, abort_reason="too_few_reports"),
+            ReleaseAnswer(state=WindowState.ABORTED, abort_reason="too_few_reports"),
         ),
         "release_answer_released": (codec.RELEASE_ANSWER, released),
     }
@@ -144,29 +144,29 @@ def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
 
 def peer_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     """Return name -> (codec, value) for peer.proto."""
-    return {**_task_messages(), **_batch_messages(), **_opening_messages()}
+    return {**_window_messages(), **_batch_messages(), **_opening_messages()}
 
 
-def _task_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
-    status = TaskStatus(
-        state=TaskState.RELEASING,
+def _window_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
+    status = WindowStatus(
+        state=WindowState.RELEASING,
         ledger_rows=7,
         set_digest=SET,
         rejections=((RejectReason.TOO_LATE, 3), (RejectReason.INVALID_PROOF, 1)),
     )
     return {
-        "deliver_answer": (peer_codec.DELIVER_ANSWER, TaskState.RELEASED),
-        "abort_answer": (peer_codec.ABORT_ANSWER, TaskState.ABORTED),
-        "abort_task": (peer_codec.ABORT_TASK, AbortTask(task_id=TASK, reason="peer_unreachable")),
-        "status_query": (peer_codec.STATUS_QUERY, TASK),
-        "shared_query": (peer_shared.SHARED_QUERY, SeriesId(TASK)),
+        "deliver_answer": (peer_codec.DELIVER_ANSWER, WindowState.RELEASED),
+        "abort_answer": (peer_codec.ABORT_ANSWER, WindowState.ABORTED),
+        "abort_window": (peer_codec.ABORT_WINDOW, AbortWindow(window_id=WINDOW, reason="peer_unreachable")),
+        "status_query": (peer_codec.STATUS_QUERY, WINDOW),
+        "shared_query": (peer_shared.SHARED_QUERY, QuestionId(WINDOW)),
         "shared_query_first": (peer_shared.SHARED_QUERY, None),
-        "shared_ids": (peer_shared.SHARED_IDS, SharedIds(series_ids=(SeriesId(TASK),), more=True)),
-        "shared_series_query": (peer_shared.SHARED_SERIES_QUERY, SeriesId(TASK)),
+        "shared_ids": (peer_shared.SHARED_IDS, SharedIds(question_ids=(QuestionId(WINDOW),), more=True)),
+        "shared_question_query": (peer_shared.SHARED_QUESTION_QUERY, QuestionId(WINDOW)),
         "status": (peer_codec.STATUS, status),
         "status_aborted": (
             peer_codec.STATUS,
-            TaskStatus(state=TaskState.ABORTED, ledger_rows=0, abort_reason="too_few_reports"),
+            WindowStatus(state=WindowState.ABORTED, ledger_rows=0, abort_reason="too_few_reports"),
         ),
     }
 
@@ -176,33 +176,33 @@ def _batch_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     ids, pair = b"".join(IDS), b"".join(IDS[:2])
     reasons = bytes((0, RejectReason.MISSING_AT_PEER.value, RejectReason.INVALID_PROOF.value))
     proposal = BatchProposal(
-        task_id=TASK, batch=5, report_ids=ids, share_digests=digest * 3, verifier_shares=verifier * 3
+        window_id=WINDOW, batch=5, report_ids=ids, share_digests=digest * 3, verifier_shares=verifier * 3
     )
-    reply = BatchReply(task_id=TASK, batch=5, report_ids=ids, reasons=reasons, verifier_shares=verifier)
-    finish = FinishBatch(task_id=TASK, batch=5, report_ids=pair, messages=seed_bytes("message") * 2)
-    empty = FinishBatch(task_id=TASK, batch=5, report_ids=b"", messages=b"")
+    reply = BatchReply(window_id=WINDOW, batch=5, report_ids=ids, reasons=reasons, verifier_shares=verifier)
+    finish = FinishBatch(window_id=WINDOW, batch=5, report_ids=pair, messages=seed_bytes("message") * 2)
+    empty = FinishBatch(window_id=WINDOW, batch=5, report_ids=b"", messages=b"")
     return {
         "batch_proposal": (peer_codec.BATCH_PROPOSAL, proposal),
         "batch_reply": (peer_codec.BATCH_REPLY, reply),
         "finish_batch": (peer_codec.FINISH_BATCH, finish),
         "finish_batch_empty": (peer_codec.FINISH_BATCH, empty),
-        "batch_decision": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=5, accepted=pair)),
-        "batch_decision_zero": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=0, accepted=b"")),
-        "set_agreed": (peer_codec.SET_ANSWER, SetAgreed(task_id=TASK, set_digest=SET)),
-        "set_differs": (peer_codec.SET_ANSWER, SetDiffers(task_id=TASK, leaves=bytes([0x80, *[0] * 30, 1]))),
+        "batch_decision": (peer_codec.BATCH_DECISION, BatchDecision(window_id=WINDOW, batch=5, accepted=pair)),
+        "batch_decision_zero": (peer_codec.BATCH_DECISION, BatchDecision(window_id=WINDOW, batch=0, accepted=b"")),
+        "set_agreed": (peer_codec.SET_ANSWER, SetAgreed(window_id=WINDOW, set_digest=SET)),
+        "set_differs": (peer_codec.SET_ANSWER, SetDiffers(window_id=WINDOW, leaves=bytes([0x80, *[0] * 30, 1]))),
     }
 
 
 def _opening_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     both = (commitment(ALPHA), commitment(BETA))
     record = seed_bytes("record", 500)
-    proposal = RecordProposal(task_id=TASK, shares=(share(ALPHA), share(BETA)), record=record)
-    signature = RecordSignature(task_id=TASK, aggregator_id=BETA, signature=SIGNATURES[1])
-    finished = FinishedRecord(task_id=TASK, record=record, signatures=SIGNATURES)
+    proposal = RecordProposal(window_id=WINDOW, shares=(share(ALPHA), share(BETA)), record=record)
+    signature = RecordSignature(window_id=WINDOW, aggregator_id=BETA, signature=SIGNATURES[1])
+    finished = FinishedRecord(window_id=WINDOW, record=record, signatures=SIGNATURES)
     return {
-        "commit_query": (peer_codec.COMMIT_QUERY, CommitQuery(task_id=TASK, set_digest=SET)),
+        "commit_query": (peer_codec.COMMIT_QUERY, CommitQuery(window_id=WINDOW, set_digest=SET)),
         "commitment": (peer_codec.COMMITMENT, commitment(BETA)),
-        "open_query": (peer_codec.OPEN_QUERY, OpenQuery(task_id=TASK, set_digest=SET, commitments=both)),
+        "open_query": (peer_codec.OPEN_QUERY, OpenQuery(window_id=WINDOW, set_digest=SET, commitments=both)),
         "noised_share": (peer_codec.NOISED_SHARE, share(BETA)),
         "record_proposal": (peer_codec.RECORD_PROPOSAL, proposal),
         "record_signature": (peer_codec.RECORD_SIGNATURE, signature),
@@ -210,36 +210,39 @@ def _opening_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     }
 
 
-def series_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
-    """Return name -> (codec, value) for what is said about series."""
-    series = one_round_series(Mode.RESPONSE)
-    signed = sign_everywhere(series)
+def question_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
+    """Return name -> (codec, value) for what is said about question."""
+    question = one_round_question(Mode.RESPONSE)
+    signed = sign_everywhere(question)
     orders = (
-        sign_order(order(series, 1, OrderAction.PAUSE, 2), signing_key(0)),
-        sign_order(order(series, 2, OrderAction.RESUME, 4), signing_key(0)),
-        sign_order(order(series, 1, OrderAction.STOP, 6, position=1), signing_key(1)),
+        sign_order(order(question, 1, OrderAction.PAUSE, 2), signing_key(0)),
+        sign_order(order(question, 2, OrderAction.RESUME, 4), signing_key(0)),
+        sign_order(order(question, 1, OrderAction.STOP, 6, position=1), signing_key(1)),
     )
     lists = tuple(sign_key_list(key_list(position), signing_key(position)) for position in range(2))
-    offer = SeriesOffer(signed=signed, key_lists=lists, orders=orders)
-    bare = SeriesOffer(signed=signed, key_lists=lists[1:], orders=())
-    answer = SeriesAnswer(series_id=series.series_id, key_list=lists[1])
-    install = InstallSeries(signed=signed, seed=SEED, orders=orders[:1])
+    offer = QuestionOffer(signed=signed, key_lists=lists, orders=orders)
+    bare = QuestionOffer(signed=signed, key_lists=lists[1:], orders=())
+    answer = QuestionAnswer(question_id=question.question_id, key_list=lists[1])
+    install = InstallQuestion(signed=signed, seed=SEED, orders=orders[:1])
     return {
-        "series_offer": (series_codec.SERIES_OFFER, offer),
-        "series_offer_bare": (series_codec.SERIES_OFFER, bare),
-        "series_list": (series_codec.SERIES_LIST, SeriesList(offers=(offer, bare))),
-        "series_list_empty": (series_codec.SERIES_LIST, SeriesList(offers=())),
-        "series_list_more": (series_codec.SERIES_LIST, SeriesList(offers=(bare,), more=True)),
-        "series_list_query": (series_codec.SERIES_LIST_QUERY, SeriesQuery(aggregator_id=ALPHA, deployment="bologna")),
-        "series_list_query_after": (
-            series_codec.SERIES_LIST_QUERY,
-            SeriesQuery(aggregator_id=ALPHA, deployment="bologna", after=series.series_id),
+        "question_offer": (question_codec.QUESTION_OFFER, offer),
+        "question_offer_bare": (question_codec.QUESTION_OFFER, bare),
+        "question_list": (question_codec.QUESTION_LIST, QuestionList(offers=(offer, bare))),
+        "question_list_empty": (question_codec.QUESTION_LIST, QuestionList(offers=())),
+        "question_list_more": (question_codec.QUESTION_LIST, QuestionList(offers=(bare,), more=True)),
+        "question_list_query": (
+            question_codec.QUESTION_LIST_QUERY,
+            QuestionQuery(aggregator_id=ALPHA, deployment="bologna"),
         ),
-        "install_series": (series_codec.INSTALL_SERIES, install),
-        "install_series_answer": (series_codec.INSTALL_SERIES_ANSWER, answer),
-        "deliver_order": (series_codec.DELIVER_ORDER, orders[2]),
-        "deliver_order_answer": (series_codec.DELIVER_ORDER_ANSWER, answer),
+        "question_list_query_after": (
+            question_codec.QUESTION_LIST_QUERY,
+            QuestionQuery(aggregator_id=ALPHA, deployment="bologna", after=question.question_id),
+        ),
+        "install_question": (question_codec.INSTALL_QUESTION, install),
+        "install_question_answer": (question_codec.INSTALL_QUESTION_ANSWER, answer),
+        "deliver_order": (question_codec.DELIVER_ORDER, orders[2]),
+        "deliver_order_answer": (question_codec.DELIVER_ORDER_ANSWER, answer),
     }
 
 
-MESSAGES = {**device_messages(), **peer_messages(), **series_messages()}
+MESSAGES = {**device_messages(), **peer_messages(), **question_messages()}

@@ -60,77 +60,77 @@ class ReadCell:
 class ReadRecord:
     """What a record says."""
 
-    task_id: bytes
+    window_id: bytes
     name: str
     public_keys: tuple[bytes, ...]
     cells: tuple[ReadCell, ...]
     sentences: tuple[str, ...]
 
 
-def _skip_domain(task: _Bytes) -> None:
-    kind = task.number(1)
+def _skip_domain(window: _Bytes) -> None:
+    kind = window.number(1)
     if kind == 1:
-        for _ in range(task.number(2)):
-            task.fraction()
-        task.number(1)
-        task.text()
+        for _ in range(window.number(2)):
+            window.fraction()
+        window.number(1)
+        window.text()
     elif kind == 2:
-        for _ in range(task.number(2)):
-            task.text()
+        for _ in range(window.number(2)):
+            window.text()
     elif kind in (3, 6):
         for _ in range(3):
-            task.fraction()
-        task.take(4)
+            window.fraction()
+        window.take(4)
         if kind == 6:
-            task.take(2)
-            task.text()
-            task.text()
+            window.take(2)
+            window.text()
+            window.text()
     else:
-        task.number(1)
-        task.take(8 * task.number(2))
+        window.number(1)
+        window.take(8 * window.number(2))
 
 
-def _skip_mechanism(task: _Bytes) -> None:
-    kind = task.number(1)
+def _skip_mechanism(window: _Bytes) -> None:
+    kind = window.number(1)
     if kind == 1:
-        task.fraction()
-        for _ in range(task.number(2)):
-            task.fraction()
+        window.fraction()
+        for _ in range(window.number(2)):
+            window.fraction()
     elif kind == 2:
-        task.take(32)
+        window.take(32)
     elif kind:
-        task.fraction()
+        window.fraction()
 
 
-def _read_task(data: bytes) -> tuple[str, tuple[bytes, ...]]:
-    """Return the task's name and its aggregators' Ed25519 keys."""
-    task = _Bytes(data)
-    if task.take(8) != b"FCTASK02":
-        raise ValueError("not a task")
-    task.take(32 + 4 + 1)  # Which window of which series.
-    name = task.text()
-    task.text()
-    task.text()
-    _skip_domain(task)
-    task.number(1)
-    _skip_mechanism(task)
-    task.take(4 * 8 + 4 + 4)
-    task.number(1)
-    noised = task.number(1)
+def _read_window(data: bytes) -> tuple[str, tuple[bytes, ...]]:
+    """Return the window's name and its aggregators' Ed25519 keys."""
+    window = _Bytes(data)
+    if window.take(8) != b"FCWIND01":
+        raise ValueError("not a window")
+    window.take(32 + 4 + 1)  # Which window of which question.
+    name = window.text()
+    window.text()
+    window.text()
+    _skip_domain(window)
+    window.number(1)
+    _skip_mechanism(window)
+    window.take(4 * 8 + 4 + 4)
+    window.number(1)
+    noised = window.number(1)
     if noised:
-        task.fraction()
+        window.fraction()
     if noised == 2:
-        task.number(1)
-    task.fraction()
-    task.take(4 * task.number(2))
-    task.number(1)
-    task.take(32)
+        window.number(1)
+    window.fraction()
+    window.take(4 * window.number(2))
+    window.number(1)
+    window.take(32)
     keys: list[bytes] = []
-    for _ in range(task.number(1)):
+    for _ in range(window.number(1)):
         for _ in range(4):
-            task.text()
-        keys.append(task.take(32))
-    task.end()
+            window.text()
+        keys.append(window.take(32))
+    window.end()
     return name, tuple(keys)
 
 
@@ -155,8 +155,8 @@ def verify_record(data: bytes, signatures: Sequence[bytes]) -> ReadRecord:
     record = _Bytes(data)
     if record.take(8) != b"FCRECD02":
         raise ValueError("not a record")
-    task = record.sized(4)
-    name, keys = _read_task(task)
+    window = record.sized(4)
+    name, keys = _read_window(window)
     if len(keys) != len(signatures):
         raise ValueError("not one signature an aggregator")
     for key, signature in zip(keys, signatures, strict=True):
@@ -181,5 +181,5 @@ def verify_record(data: bytes, signatures: Sequence[bytes]) -> ReadRecord:
         sentences.append([record.text() for _ in range(5)][-1])
     record.end()
     return ReadRecord(
-        task_id=hashlib.sha256(task).digest(), name=name, public_keys=keys, cells=cells, sentences=tuple(sentences)
+        window_id=hashlib.sha256(window).digest(), name=name, public_keys=keys, cells=cells, sentences=tuple(sentences)
     )

@@ -17,25 +17,25 @@ from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
 from fleetcount_client.mqtt_transport import MqttTransport
 from fleetcount_client.transport import Unreachable
-from fleetcount_protocol.ids import AggregatorId, TaskId, UserName
+from fleetcount_protocol.ids import AggregatorId, UserName, WindowId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES
-from fleetcount_protocol.messages import ReleaseAnswer, SeriesOffer, TaskState
-from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.fields import Mode
+from fleetcount_protocol.messages import QuestionOffer, ReleaseAnswer, WindowState
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.wire import topics
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
-from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_protocol.wire.question import QUESTION_OFFER
 from structlog.testing import capture_logs
 
 from tests.support.aggregators import Network
 from tests.support.flooding import remaining
-from tests.support.series_samples import one_round_series, sign_everywhere
+from tests.support.question_samples import one_round_question, sign_everywhere
 
 __all__ = ["ATTACKS", "MIB", "HostileBroker"]
 
 MIB = 1 << 20
 ACCEPTED = bytes.fromhex("20020000")
-ALPHA, CAR, TASK = AggregatorId("alpha"), UserName("d-1"), TaskId(bytes(32))
+ALPHA, CAR, WINDOW = AggregatorId("alpha"), UserName("d-1"), WindowId(bytes(32))
 _TRY_S = 1.0
 _STATUS = Path("/proc/self/status")
 
@@ -67,21 +67,21 @@ def queued() -> Iterator[bytes]:
     for number in range(2_000):
         user = UserName(f"d-{number}")
         yield message(topics.session_topic("test", ALPHA, user), bytes(8_000), number + 1)
-        yield message(topics.report_topic("test", ALPHA, user, TASK), bytes(200_000), number + 1)
+        yield message(topics.report_topic("test", ALPHA, user, WINDOW), bytes(200_000), number + 1)
 
 
 def kept() -> Iterator[bytes]:
-    """Retained series and releases without end, of the largest that can be read."""
+    """Retained question and releases without end, of the largest that can be read."""
     names = tuple(f"{place:0200}" for place in range(4_095))
-    base = one_round_series(Mode.DIRECT, domain=Categories(names=names))
+    base = one_round_question(Mode.DIRECT, domain=Categories(names=names))
     for number in range(100):
-        series = replace(base, name=f"series {number}")
-        payload = SERIES_OFFER.encode(SeriesOffer(signed=sign_everywhere(series), key_lists=(), orders=()))
-        yield message(topics.series_topic("test", ALPHA, series.series_id), payload, number + 1, 0x33)
-        release = ReleaseAnswer(state=TaskState.RELEASED, record=bytes(MAX_RECORD_BYTES), signatures=(bytes(64),))
+        question = replace(base, name=f"question {number}")
+        payload = QUESTION_OFFER.encode(QuestionOffer(signed=sign_everywhere(question), key_lists=(), orders=()))
+        yield message(topics.question_topic("test", ALPHA, question.question_id), payload, number + 1, 0x33)
+        release = ReleaseAnswer(state=WindowState.RELEASED, record=bytes(MAX_RECORD_BYTES), signatures=(bytes(64),))
         payload = RELEASE_ANSWER.encode(release)
-        task_id = TaskId(number.to_bytes(32))
-        yield message(topics.release_topic("test", ALPHA, task_id), payload, number + 1, 0x33)
+        window_id = WindowId(number.to_bytes(32))
+        yield message(topics.release_topic("test", ALPHA, window_id), payload, number + 1, 0x33)
 
 
 def small() -> Iterator[bytes]:
@@ -149,12 +149,12 @@ class Memory:
 
 
 async def device(port: int) -> list[str]:
-    """Ask for series as a device does, again; return what came of it."""
+    """Ask for questions as a device does, again; return what came of it."""
     transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", user=lambda: CAR, call_timeout_s=_TRY_S)
     told: list[str] = []
     for _ in range(2):
         try:
-            told.append(f"{len(await transport.list_series())} offered")
+            told.append(f"{len(await transport.list_questions())} offered")
         except Unreachable as error:
             told.append(str(error))
     await transport.close()

@@ -1,4 +1,4 @@
-"""One grammar of "host:port" for whoever reads one: tasks, descriptors, every configuration, the command line."""
+"""One grammar of "host:port" for whoever reads one: windows, descriptors, every configuration, the command line."""
 
 import tomllib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from fleetcount_relay.config import UpstreamTable
 from fleetcount_transport.settings import read_settings
 from fleetcount_transport.toml_table import Source, Table
 
-from tests.support.protocol_samples import aggregator, keyed_aggregator, sampling_task
+from tests.support.protocol_samples import aggregator, keyed_aggregator, sampling_window
 
 GOOD = (
     *("a:1", "a-b.example:65535", "127.0.0.1:80", "[::1]:7411", "[2001:db8::2]:1", "localhost:7411"),
@@ -31,8 +31,8 @@ BAD = (
 )
 
 
-def in_task(endpoint: str, _: Path) -> None:
-    sampling_task(aggregators=(aggregator(0), replace(aggregator(1), grpc_endpoint=endpoint)))
+def in_window(endpoint: str, _: Path) -> None:
+    sampling_window(aggregators=(aggregator(0), replace(aggregator(1), grpc_endpoint=endpoint)))
 
 
 def in_descriptor(endpoint: str, directory: Path) -> None:
@@ -69,7 +69,7 @@ def in_command(endpoint: str, _: Path) -> None:
 
 
 READERS = {
-    "task": in_task,
+    "window": in_window,
     "descriptor": in_descriptor,
     "a device's broker": in_table("broker"),
     "a device's relay": in_table("relay"),

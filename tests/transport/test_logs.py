@@ -36,16 +36,16 @@ def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_every_line_says_whose_it_is_that_of_a_library_too(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("info", "alpha")
 
-    logs.log.info("task_installed", task="12ab")
+    logs.log.info("window_installed", window="12ab")
     logs.log.debug("not_shown")
     logging.getLogger("grpc").warning("unwell")
 
     ours, library = written(capsys)
-    assert {key: ours[key] for key in ("party", "event", "level", "task")} == {
+    assert {key: ours[key] for key in ("party", "event", "level", "window")} == {
         "party": "alpha",
-        "event": "task_installed",
+        "event": "window_installed",
         "level": "info",
-        "task": "12ab",
+        "window": "12ab",
     }
     assert library == {"party": "alpha", "event": "library", "logger": "grpc", "level": "warning", "message": "unwell"}
 
@@ -55,7 +55,7 @@ def test_a_line_that_cannot_be_written_ends_nobody(monkeypatch: pytest.MonkeyPat
     with Path("/dev/full").open("w", buffering=1) as full, monkeypatch.context() as here:
         here.setattr(sys, "stderr", full)
 
-        logs.log.info("task_installed", task="12ab")
+        logs.log.info("window_installed", window="12ab")
         logging.getLogger("grpc").warning("unwell")
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # What waits in the file can be written at its end.

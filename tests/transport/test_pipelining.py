@@ -83,7 +83,7 @@ async def test_a_broken_stream_is_told_after_what_it_brought() -> None:
     assert answered == [1]
 
 
-async def test_a_cancelled_stream_leaves_no_task() -> None:
+async def test_a_cancelled_stream_leaves_no_window() -> None:
     never = asyncio.Event()
 
     async def silent() -> AsyncIterator[int]:

@@ -20,7 +20,7 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import load_authorities
 from fleetcount_protocol.clock import AnchoredClock
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_transport.admission.admission import Admission
 from fleetcount_transport.denials import Denials
 from fleetcount_transport.failpoints import failpoints_from_environment
@@ -53,12 +53,12 @@ from fleetcount_aggregator.serving import (
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store_keys import StoreKeys
-from fleetcount_aggregator.tasks.loading import load_tasks
-from fleetcount_aggregator.tasks.series_install import load_series
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.trust import trusted_by
 from fleetcount_aggregator.verification.compile_ahead import compile_ahead
 from fleetcount_aggregator.verification.workers import ProcessWorkers
+from fleetcount_aggregator.windows.loading import load_windows
+from fleetcount_aggregator.windows.question_install import load_question
 
 __all__ = ["Core", "build_identity", "limits_of", "repair", "run", "serve"]
 
@@ -128,8 +128,8 @@ async def serve(
             await _serve_replica(config, context, store, roles, stop, release)
             return
         core = Core.of(context)
-        await load_series(context)
-        await load_tasks(context)
+        await load_question(context)
+        await load_windows(context)
         await context.greetings.begin(context.identity.signing_key, context.source)
         listeners = {
             "device_port": (device_listener(config, core), config.grpc.device_listen),
@@ -163,26 +163,27 @@ async def _serve_replica(
 
 
 async def repair(
-    config: AggregatorConfig, environment: Mapping[str, str], tasks: Sequence[TaskId], *, dry_run: bool
+    config: AggregatorConfig, environment: Mapping[str, str], windows: Sequence[WindowId], *, dry_run: bool
 ) -> tuple[list[Mended], list[str]]:
-    """Settle the tasks in quarantine, or these of them, and mend what belongs to none; the aggregator must be stopped.
+    """Settle the windows in quarantine, or these of them, and mend what belongs to none; the aggregator must be
+    stopped.
 
-    Returns what became of each task, and a sentence for everything else that was done. `dry_run`: nothing is, these
+    Returns what became of each window, and a sentence for everything else that was done. `dry_run`: nothing is, these
     are what would be.
 
     Raises:
-        UsageError: the configuration cannot be used, or a task is not in quarantine.
+        UsageError: the configuration cannot be used, or a window is not in quarantine.
         MachineError: the store cannot be opened, is in use, or failed.
     """
     async with _context(config, environment, partial(_store, alone=True)) as (context, store):
-        await load_series(context)
-        await load_tasks(context)
-        if unknown := [one for one in tasks if one not in context.quarantined]:
-            raise UsageError(f"task {unknown[0].hex()} is not damaged; {len(context.quarantined)} tasks are")
+        await load_question(context)
+        await load_windows(context)
+        if unknown := [one for one in windows if one not in context.quarantined]:
+            raise UsageError(f"window {unknown[0].hex()} is not damaged; {len(context.quarantined)} windows are")
         mending = Repair(context, ReleaseSteps(context), store)
-        chosen = tasks or tuple(context.quarantined)
-        mended = [await mending.task(one, AbortReason.DAMAGED, dry_run=dry_run) for one in chosen]
-        return mended, [] if tasks else await mending.others(dry_run=dry_run)
+        chosen = windows or tuple(context.quarantined)
+        mended = [await mending.window(one, AbortReason.DAMAGED, dry_run=dry_run) for one in chosen]
+        return mended, [] if windows else await mending.others(dry_run=dry_run)
 
 
 @contextlib.asynccontextmanager
@@ -194,8 +195,8 @@ async def _context(
     keys = config.keys.key_ring()
     tls = load_tls(config)
     failpoints = failpoints_from_environment(environment)
-    if not config.aggregator.task_directory.is_dir():
-        raise ConfigError(f"aggregator.task_directory {config.aggregator.task_directory} is not a directory")
+    if not config.aggregator.question_directory.is_dir():
+        raise ConfigError(f"aggregator.question_directory {config.aggregator.question_directory} is not a directory")
     store = opening(config, identity)
     workers = ProcessWorkers(config.workers.count)
     workers.compile_ahead(compile_ahead, pause_s=_COMPILING_AFTER_S)

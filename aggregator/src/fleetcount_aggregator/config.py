@@ -62,7 +62,7 @@ class AggregatorTable:
     operator: str = setting(read_operator)
     deployment: str = setting(Table.deployment)
     state_directory: Path = setting(Table.file_name)
-    task_directory: Path = setting(Table.file_name)
+    question_directory: Path = setting(Table.file_name)
 
 
 def _key_place(table: Table, key: str) -> Path | str:
@@ -170,7 +170,7 @@ def _shard_count(table: Table, key: str) -> int:
 class StoreTable:
     """[store]: without `url` the store is a SQLite file in the state directory; with it, a PostgreSQL database.
 
-    With it several processes may be one aggregator. A task is cut into `shards`, each written by one of them; others
+    With it several processes may be one aggregator. A window is cut into `shards`, each written by one of them; others
     reach this one at `replica_address` (that of `replica_listen` without it), and what it holds is another's `lease_s`
     after it was heard of last.
     """
@@ -258,7 +258,7 @@ def _budget_epsilon(table: Table, key: str, allowed: Range) -> Decimal:
 class LimitsTable:
     """[limits]: what the operator allows. Without `total_epsilon` it is ten times `largest_epsilon`.
 
-    Without `keep_records_s` records and debits are kept for ever (`tasks.retention`).
+    Without `keep_records_s` records and debits are kept for ever (`windows.retention`).
     """
 
     largest_epsilon: Decimal = setting(_budget_epsilon, _LARGEST_EPSILON)

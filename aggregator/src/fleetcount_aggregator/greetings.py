@@ -26,7 +26,7 @@ from fleetcount_protocol.channel.greetings import (
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import DecodeError, PeerError, SignatureError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError

@@ -1,9 +1,9 @@
-"""The journal: the closed list of a task's durable steps, the states that allow each, and the one way to take one.
+"""The journal: the closed list of a window's durable steps, the states that allow each, and the one way to take one.
 
-A step is taken once a task, or once a batch of it. What it answers and everything it changes become durable in one
+A step is taken once a window, or once a batch of it. What it answers and everything it changes become durable in one
 transaction (`Store.apply`), before any party sees the answer. A crash before that leaves nothing of the step, which is
 done anew; a crash after it leaves all of it, so that the stored answer is given again, byte for byte. The same step
-with another request is always refused. In the order in which a task passes them, with what a repeat does not redo:
+with another request is always refused. In the order in which a window passes them, with what a repeat does not redo:
 
     step        at      first taken in           what survives a crash
     batches     leader  agreeing                 how many reports one batch has
@@ -30,18 +30,20 @@ from types import MappingProxyType
 from typing import Final
 
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, State, StateConflictError
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
-from fleetcount_aggregator.storage.store import BatchRow, LedgerRow, StepRow, TaskChange
+from fleetcount_aggregator.storage.store import BatchRow, LedgerRow, StepRow, WindowChange
 
 __all__ = ["KEPT", "RULES", "Entry", "Step", "StepRule", "move", "once", "step_name", "taken"]
 
 
 class Step(enum.Enum):
-    """The durable steps of a task; the value is the name in the store, which existing stores hold: never change one."""
+    """The durable steps of a window; the value is the name in the store, which existing stores hold: never change
+    one.
+    """
 
     BATCHES = "batches"
     PROPOSE = "propose"
@@ -58,10 +60,10 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRule:
-    """In which states a step may be taken first, and the state it moves the task to, None if to no other.
+    """In which states a step may be taken first, and the state it moves the window to, None if to no other.
 
-    `per_batch`: taken once a batch, and deleted once the task has ended, as its batches are. `kept`: the ends after
-    which a retired task still has it (`tasks.retention`); a record that was released is kept once.
+    `per_batch`: taken once a batch, and deleted once the window has ended, as its batches are. `kept`: the ends after
+    which a retired window still has it (`windows.retention`); a record that was released is kept once.
     """
 
     allowed: frozenset[State]
@@ -94,12 +96,12 @@ RULES: Final[Mapping[Step, StepRule]] = MappingProxyType(
 KEPT: Final[Mapping[State, tuple[str, ...]]] = MappingProxyType(
     {end: tuple(step.value for step, rule in RULES.items() if end in rule.kept) for end in FINAL_STATES}
 )
-"""The names of the steps that a retired task keeps, by its end."""
+"""The names of the steps that a retired window keeps, by its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a step writes: the bytes of its answ, and what changes in the same transaction (`TaskChange`)."""
+    """What a step writes: the bytes of its answ, and what changes in the same transaction (`WindowChange`)."""
 
     answer: bytes = field(default=b"", repr=False)
     batch: BatchRow | None = None
@@ -113,14 +115,14 @@ def step_name(step: Step, batch: int | None = None) -> str:
     return step.value if batch is None else f"{step.value}/{batch}"
 
 
-async def taken(context: Context, task_id: TaskId, step: Step, batch: int | None = None) -> StepRow | None:
+async def taken(context: Context, window_id: WindowId, step: Step, batch: int | None = None) -> StepRow | None:
     """Return a step with its request and its answer if it has been taken, else None."""
-    return await context.store.step(task_id, step_name(step, batch))
+    return await context.store.step(window_id, step_name(step, batch))
 
 
 async def once(
     context: Context,
-    task_id: TaskId,
+    window_id: WindowId,
     step: Step,
     request: bytes,
     work: Entry | Callable[[], Awaitable[Entry]],
@@ -131,22 +133,22 @@ async def once(
     """Return the answer of a step, taking it if it has not been taken; run by every aggregator for itself.
 
     `request` are the bytes, or their digest, that make two requests the same. `work` makes the entry, and is not begun
-    if the task's state forbids the step. It goes on when its caller gives up waiting; a second caller meanwhile
+    if the window's state forbids the step. It goes on when its caller gives up waiting; a second caller meanwhile
     waits for the same work. A crash loses what it drew or computed, which no party has seen. `within` is entered by
     the one call that takes the step, from before the work to after the entry is stored.
 
     Raises:
-        StateConflictError: the step was not taken, and the task's state does not allow it.
+        StateConflictError: the step was not taken, and the window's state does not allow it.
         PeerRefusalError: CONFLICT, the step was taken for another request; or what `work` raises.
-        DamagedError: the task is in quarantine.
+        DamagedError: the window is in quarantine.
         StoreError: this machine failed; whether the step was taken shows when it is asked for again.
     """
-    context.check_whole(task_id)
+    context.check_whole(window_id)
     name = step_name(step, batch)
-    begin = partial(_known_or_taken, context, task_id, step, name, request, work, within or nullcontext())
-    known = await context.steps_under_way.once((task_id, name), begin)
-    if RULES[step].moves_to is not None and context.states.get(task_id) in RULES[step].allowed:
-        await context.catch_up(task_id)  # It was stored, and the store's answer was lost.
+    begin = partial(_known_or_taken, context, window_id, step, name, request, work, within or nullcontext())
+    known = await context.steps_under_way.once((window_id, name), begin)
+    if RULES[step].moves_to is not None and context.states.get(window_id) in RULES[step].allowed:
+        await context.catch_up(window_id)  # It was stored, and the store's answer was lost.
     if known.request != request:
         raise PeerRefusalError(PeerProblem.CONFLICT)
     return known.answer
@@ -154,7 +156,7 @@ async def once(
 
 async def _known_or_taken(
     context: Context,
-    task_id: TaskId,
+    window_id: WindowId,
     step: Step,
     name: str,
     request: bytes,
@@ -162,22 +164,22 @@ async def _known_or_taken(
     within: AbstractContextManager[None],
 ) -> StepRow:
     # Looked for by the one call that takes it: what another has stored since is not begun again.
-    known = await context.store.step(task_id, name)
+    known = await context.store.step(window_id, name)
     if known is not None:
         return known
-    rule, state = RULES[step], context.states[task_id]
+    rule, state = RULES[step], context.states[window_id]
     if state not in rule.allowed:
         raise StateConflictError(state, name)
     with within:
         entry = work if isinstance(work, Entry) else await work()
         row = StepRow(name=name, request=request, answer=entry.answer, passing=rule.per_batch)
         # From here on the answer is durable; if the store has the step already, the stored answer wins over this one.
-        return await context.apply(_change(task_id, rule, row, entry)) or row
+        return await context.apply(_change(window_id, rule, row, entry)) or row
 
 
-def _change(task_id: TaskId, rule: StepRule, row: StepRow, entry: Entry) -> TaskChange:
-    return TaskChange(
-        task_id=task_id,
+def _change(window_id: WindowId, rule: StepRule, row: StepRow, entry: Entry) -> WindowChange:
+    return WindowChange(
+        window_id=window_id,
         required=rule.allowed,
         new_state=rule.moves_to,
         step=row,
@@ -188,14 +190,14 @@ def _change(task_id: TaskId, rule: StepRule, row: StepRow, entry: Entry) -> Task
     )
 
 
-async def move(context: Context, task_id: TaskId, to: State, *, reason: str = "") -> State:
-    """Move a task to a state without a step, if its own state allows; return the state it is in after that."""
-    context.check_whole(task_id)
+async def move(context: Context, window_id: WindowId, to: State, *, reason: str = "") -> State:
+    """Move a window to a state without a step, if its own state allows; return the state it is in after that."""
+    context.check_whole(window_id)
     allowed = frozenset(state for state, following in TRANSITIONS.items() if to in following)
-    if context.states[task_id] not in allowed:
-        return context.states[task_id]
+    if context.states[window_id] not in allowed:
+        return context.states[window_id]
     try:
-        await context.apply(TaskChange(task_id=task_id, required=allowed, new_state=to, abort_reason=reason))
+        await context.apply(WindowChange(window_id=window_id, required=allowed, new_state=to, abort_reason=reason))
     except StateConflictError as conflict:
         return conflict.state
     return to

@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 from fleetcount_protocol.errors import MachineError, PeerError, PeerProblem
-from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import (
-    AbortTask,
+    AbortWindow,
     BatchDecision,
     BatchProposal,
     BatchReply,
@@ -17,19 +17,19 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
-    InstallSeries,
+    InstallQuestion,
     NoisedShare,
     OpenQuery,
+    QuestionAnswer,
     RecordProposal,
     RecordSignature,
     ReleaseAnswer,
     SealSet,
-    SeriesAnswer,
     SetAgreed,
     SetDiffers,
-    TaskStatus,
+    WindowStatus,
 )
-from fleetcount_protocol.series.orders import SignedOrder
+from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
 
 from fleetcount_aggregator.host.states import State, StateConflictError
@@ -55,7 +55,7 @@ _CONFLICTS = {State.ABORTED: PeerProblem.ABORTED, State.RELEASED: PeerProblem.RE
 
 
 async def guarded(step: Awaitable[Result]) -> Result:
-    """Return what the step returns; a task in the wrong state becomes the refusal a peer may see."""
+    """Return what the step returns; a window in the wrong state becomes the refusal a peer may see."""
     try:
         return await step
     except StateConflictError as conflict:
@@ -68,12 +68,12 @@ class Peer(Protocol):
     Every method raises PeerRefusalError or PeerUnreachableError.
     """
 
-    async def install_series(self, request: InstallSeries) -> SeriesAnswer:
-        """Hand over a series signed by all; the answer holds the peer's key list of now."""
+    async def install_question(self, request: InstallQuestion) -> QuestionAnswer:
+        """Hand over a question signed by all; the answer holds the peer's key list of now."""
         ...
 
-    async def deliver_order(self, signed: SignedOrder) -> SeriesAnswer:
-        """Hand over an order about a series; the answer is as that of `install_series`."""
+    async def deliver_order(self, signed: SignedOrder) -> QuestionAnswer:
+        """Hand over an order about a question; the answer is as that of `install_question`."""
         ...
 
     async def propose_batch(self, request: BatchProposal) -> BatchReply:
@@ -101,25 +101,27 @@ class Peer(Protocol):
         ...
 
     async def deliver_record(self, request: FinishedRecord) -> State:
-        """Hand over the finished record; return the task's state there."""
+        """Hand over the finished record; return the window's state there."""
         ...
 
-    async def abort(self, request: AbortTask) -> State:
-        """Abort the task there; return its state, which is released if it was too late."""
+    async def abort(self, request: AbortWindow) -> State:
+        """Abort the window there; return its state, which is released if it was too late."""
         ...
 
-    async def status(self, task_id: TaskId) -> TaskStatus:
-        """Return where the task stands there."""
+    async def status(self, window_id: WindowId) -> WindowStatus:
+        """Return where the window stands there."""
         ...
 
-    async def shared(self, after: SeriesId | None) -> SharedIds:
-        """Return which series, by id above one, there are there that the caller takes part in."""
+    async def shared(self, after: QuestionId | None) -> SharedIds:
+        """Return which question, by id above one, there are there that the caller takes part in."""
         ...
 
-    async def shared_series(self, series_id: SeriesId) -> InstallSeries:
-        """Return one of those series with its seed and its orders."""
+    async def shared_question(self, question_id: QuestionId) -> InstallQuestion:
+        """Return one of those questions with its seed and its orders."""
         ...
 
-    async def outcome(self, task_id: TaskId) -> ReleaseAnswer:
-        """Return how the task ended there; only the signatures under a record prove it, an abort is the peer's word."""
+    async def outcome(self, window_id: WindowId) -> ReleaseAnswer:
+        """Return how the window ended there; only the signatures under a record prove it, an abort is the peer's
+        word.
+        """
         ...

@@ -11,7 +11,7 @@ from typing import Final
 
 from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.admission.admission import Admission, closed_circle
 from fleetcount_transport.admission.front import Front
 from fleetcount_transport.key_files import tls_context
@@ -47,8 +47,8 @@ from fleetcount_aggregator.storage.lease_tables import (
     DONE_CHANNEL,
     JOB_CHANNEL,
     KEY_CHANNEL,
-    SERIES_CHANNEL,
-    TASK_CHANNEL,
+    QUESTION_CHANNEL,
+    WINDOW_CHANNEL,
 )
 from fleetcount_aggregator.storage.leases import Member, Slot
 from fleetcount_aggregator.storage.notices import Notices
@@ -56,12 +56,12 @@ from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.tasks.loading import load_tasks
-from fleetcount_aggregator.tasks.sealing_keys import SealingKeys
-from fleetcount_aggregator.tasks.series_install import load_series
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import certified_peer, claimed_peer
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
+from fleetcount_aggregator.windows.loading import load_windows
+from fleetcount_aggregator.windows.question_install import load_question
+from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 
 __all__ = ["Replica"]
 
@@ -118,18 +118,18 @@ class Replica:
             # Whoever has the connection that put an outcome at the broker: a coordinator takes it away by itself.
             context.withdraw = Withdrawing(context, config.mqtt)
 
-    def _is_open(self, task_id: TaskId) -> bool:
-        return self._context.states.get(task_id) in OPEN_STATES
+    def _is_open(self, window_id: WindowId) -> bool:
+        return self._context.states.get(window_id) in OPEN_STATES
 
-    def _has_ended(self, task_id: TaskId) -> bool:
-        # A task that is not known here yet has been installed a moment ago.
-        return self._context.states.get(task_id) in FINAL_STATES
+    def _has_ended(self, window_id: WindowId) -> bool:
+        # A window that is not known here yet has been installed a moment ago.
+        return self._context.states.get(window_id) in FINAL_STATES
 
     def _hearers(self) -> dict[str, Callable[[str], None]]:
         following = self._following
 
-        def task_changed(named: str) -> None:
-            following.task_changed(named)
+        def window_changed(named: str) -> None:
+            following.window_changed(named)
             self.keeper.look()
 
         def done(asker: str) -> None:
@@ -137,8 +137,8 @@ class Replica:
                 self._leased.look()
 
         return {
-            TASK_CHANNEL: task_changed,
-            SERIES_CHANNEL: following.series_changed,
+            WINDOW_CHANNEL: window_changed,
+            QUESTION_CHANNEL: following.question_changed,
             CHAIN_CHANNEL: following.chain_changed,
             KEY_CHANNEL: following.key_destroyed,
             JOB_CHANNEL: lambda _: self._worker.look(),
@@ -151,7 +151,7 @@ class Replica:
             look()
 
     async def begin(self) -> None:
-        """Take up what the database has of tasks and series.
+        """Take up what the database has of questions.
 
         Raises:
             FleetcountError: the store failed, or holds what cannot be read.
@@ -225,8 +225,8 @@ class Replica:
         """Do what happens once, until cancelled; raises FencedError when another process does it."""
         await self.keeper.settle()
         await self._following.rest()
-        await load_series(self._context)
-        await load_tasks(self._context)
+        await load_question(self._context)
+        await load_windows(self._context)
         await self._jobs.tidy()
         await self._context.greetings.begin(self._context.identity.signing_key, self._context.source)
         listener = peer_listener(self._config, self.core)

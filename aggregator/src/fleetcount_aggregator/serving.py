@@ -12,7 +12,7 @@ from typing import Any, Final
 import grpc
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.errors import MachineError, UsageError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.admission.admission import Admission, closed_circle
 from fleetcount_transport.admission.descriptors import connections_allowed
 from fleetcount_transport.admission.front import Front
@@ -28,7 +28,7 @@ from fleetcount_aggregator.host.key_rotation import Rotation
 from fleetcount_aggregator.host.reasons import WaitFor
 from fleetcount_aggregator.host.share import Share
 from fleetcount_aggregator.host.signs import Dependency
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.intake.routing import Reports
@@ -41,9 +41,6 @@ from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.roles.scheduler import Scheduler
 from fleetcount_aggregator.roles.settling import Settling
 from fleetcount_aggregator.storage.store import FencedError
-from fleetcount_aggregator.tasks.directory import TaskDirectory
-from fleetcount_aggregator.tasks.retention import Retention
-from fleetcount_aggregator.tasks.sealing_keys import SealingKeys
 from fleetcount_aggregator.transport.grpc_server import (
     DeviceShell,
     PeerShell,
@@ -52,6 +49,9 @@ from fleetcount_aggregator.transport.grpc_server import (
     device_server,
     peer_server,
 )
+from fleetcount_aggregator.windows.directory import QuestionDirectory
+from fleetcount_aggregator.windows.retention import Retention
+from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 
 __all__ = [
     "Core",
@@ -214,11 +214,11 @@ def mqtt_work(
 
 def coordinator_work(config: AggregatorConfig, core: Core) -> Work:
     """Return what goes on in one process of an aggregator alone."""
-    directory = TaskDirectory(core.context, config.aggregator.task_directory)
+    directory = QuestionDirectory(core.context, config.aggregator.question_directory)
     sealing_keys = SealingKeys(core.context, _rotation(config))
     return {
-        "task-directory": lambda: every(1.0, directory.poll, core.context),
-        "watch": lambda: _watch_tasks(core),
+        "question-directory": lambda: every(1.0, directory.poll, core.context),
+        "watch": lambda: _watch_windows(core),
         "restored": lambda: settle_restored(core.context, ReleaseSteps(core.context)),
         "windows": lambda: every(TICK_S, core.scheduler.open_windows, core.context),
         "peers": lambda: every(PROBE_S, lambda: probe_peers(core.context), core.context),
@@ -235,7 +235,7 @@ def _rotation(config: AggregatorConfig) -> Rotation | None:
 
 
 async def every(seconds: float, work: Callable[[], Awaitable[Any]], context: Context) -> None:
-    """Do some work again and again; a failing machine is logged, noted under the task's name, and tried again."""
+    """Do some work again and again; a failing machine is logged, noted under the window's name, and tried again."""
     current = asyncio.current_task()
     name = "" if current is None else current.get_name()
     while True:
@@ -257,31 +257,31 @@ async def _forget_sessions(context: Context) -> None:
     await context.store.forget_sessions(context.now() - _SESSION_GRACE_S)
 
 
-async def _watch_tasks(core: Core) -> None:
-    """Give every task that needs looking after a worker of its own, one at a time a task."""
-    running: dict[TaskId, asyncio.Task[None]] = {}
+async def _watch_windows(core: Core) -> None:
+    """Give every window that needs looking after a worker of its own, one at a time a window."""
+    running: dict[WindowId, asyncio.Task[None]] = {}
     async with asyncio.TaskGroup() as group:
         while True:
-            running = {task_id: worker for task_id, worker in running.items() if not worker.done()}
-            for task in core.scheduler.pending():
-                if task.task_id not in running:
-                    running[task.task_id] = group.create_task(
-                        _look_after(core, task), name=f"task-{task.task_id.hex()[:12]}"
+            running = {window_id: worker for window_id, worker in running.items() if not worker.done()}
+            for window in core.scheduler.pending():
+                if window.window_id not in running:
+                    running[window.window_id] = group.create_task(
+                        _look_after(core, window), name=f"window-{window.window_id.hex()[:12]}"
                     )
             await asyncio.sleep(TICK_S)
 
 
-async def _look_after(core: Core, task: InstalledTask) -> None:
-    """Look after one task once. The top of a task: what goes wrong is logged, and the task is looked at again."""
+async def _look_after(core: Core, window: InstalledWindow) -> None:
+    """Look after one window once. The top of a window: what goes wrong is logged, and the window is looked at again."""
     try:
-        await core.scheduler.look_after(task)
-        core.context.waits.over(task.task_id, WaitFor.STORE)
+        await core.scheduler.look_after(window)
+        core.context.waits.over(window.window_id, WaitFor.STORE)
     except FencedError:
         raise
     except MachineError as error:
         core.context.metrics.store_failed()
-        core.context.waits.note(task.task_id, WaitFor.STORE, str(error))
+        core.context.waits.note(window.window_id, WaitFor.STORE, str(error))
         await asyncio.sleep(1)
     except Exception as error:
-        log.error("task_failed", task=str(task.task_id), error=type(error).__name__)
+        log.error("window_failed", window=str(window.window_id), error=type(error).__name__)
         await asyncio.sleep(1)

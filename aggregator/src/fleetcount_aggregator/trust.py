@@ -4,7 +4,7 @@ It must not hold a private key.
 """
 
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.trust_files import read_succession, succeeded
 
 from fleetcount_aggregator.config import AggregatorConfig, ConfigError

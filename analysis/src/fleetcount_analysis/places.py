@@ -1,4 +1,4 @@
-"""From a grid's own metres to longitude and latitude, by the frame that its task signs.
+"""From a grid's own metres to longitude and latitude, by the frame that its window signs.
 
 Pure: arrays in, arrays out, no protocol bytes. It must not guess: a code whose formula is not here is refused by name.
 """
@@ -31,13 +31,13 @@ _UTM_SCALE: Final = 0.9996
 _UTM_EASTING_M: Final = 500_000.0
 _SOUTHERN_NORTHING_M: Final = 10_000_000.0
 _MOST_EAST_M: Final = 1_000_000.0
-"""Farthest from a central meridian; zones end before 350 km, and the series is exact to a millimetre far beyond."""
+"""Farthest from a central meridian; zones end before 350 km, and the question is exact to a millimetre far beyond."""
 _MOST_NORTH_M: Final = 10_000_000.0
 _HALF_EQUATOR_M: Final = math.pi * _RADIUS_M
 
 
 class Frame(Protocol):
-    """Where a grid is, as `fleetcount_protocol.task.domain.Frame`: a position is easting and northing plus offset."""
+    """Where a grid is, as `fleetcount_protocol.window.domain.Frame`: a position is easting and northing plus offset."""
 
     @property
     def epsg(self) -> int:
@@ -94,14 +94,14 @@ def corners(frame: Frame, west: float, south: float, side: float) -> list[tuple[
 
 
 def _inverse(epsg: int) -> Inverse | None:
-    series, zone = divmod(epsg, 100)
+    question, zone = divmod(epsg, 100)
     if epsg == 4326:
         return _degrees
     if epsg == 3857:
         return _web_mercator
-    if series in (326, 327) and 1 <= zone <= 60:
-        return _utm(zone, _WGS84_FLATTENING, _SOUTHERN_NORTHING_M if series == 327 else 0.0)
-    if series == 258 and 28 <= zone <= 38:
+    if question in (326, 327) and 1 <= zone <= 60:
+        return _utm(zone, _WGS84_FLATTENING, _SOUTHERN_NORTHING_M if question == 327 else 0.0)
+    if question == 258 and 28 <= zone <= 38:
         return _utm(zone, _GRS80_FLATTENING, 0.0)
     return None
 
@@ -126,10 +126,10 @@ def _web_mercator(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def _utm(zone: int, flattening: float, northing: float) -> Inverse:
-    """Return the inverse transverse Mercator projection of a zone, Kruger's series in the third flattening n to n**4.
+    """Return the inverse transverse Mercator projection of a zone, Kruger's question in the third flattening n to n**4.
 
     IOGP Guidance Note 7-2, method 9807, its coefficients h1' to h4'; derived in Karney, Transverse Mercator with an
-    accuracy of a few nanometers (J. Geodesy 85, 2011). Latitude follows from conformal latitude by the series in n of
+    accuracy of a few nanometers (J. Geodesy 85, 2011). Latitude follows from conformal latitude by the question in n of
     Kawase (Bulletin of the GSI 59, 2011). What is left out, n**5, is three micrometres at 1,000 km from the meridian.
     """
     n = flattening / (2 - flattening)

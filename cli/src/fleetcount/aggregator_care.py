@@ -21,7 +21,7 @@ from fleetcount.lazy import StrictCommand
 if TYPE_CHECKING:
     from fleetcount_aggregator.config import AggregatorConfig
     from fleetcount_aggregator.storage.store_keys import StoreKeys
-    from fleetcount_protocol.ids import TaskId
+    from fleetcount_protocol.ids import WindowId
 
 __all__ = ["backup", "check", "loaded", "migrate", "repair", "restore", "store_keys"]
 
@@ -59,7 +59,7 @@ def store_keys(settings: "AggregatorConfig", instead: Mapping[str, Path] | None 
 def check(config: Path, as_json: bool) -> None:
     """Say what of the store is damaged, what that means, and what `repair` would do. Changes nothing.
 
-    Rows by the tags they carry, data keys, and the report logs of tasks under way; while the aggregator runs, not its
+    Rows by the tags they carry, data keys, and the report logs of windows under way; while the aggregator runs, not its
     logs, which are written to. An older copy of the whole store carries good tags: the other aggregators notice it.
 
     Exit codes: 0 nothing is damaged, 1 something is, 2 usage or configuration, 5 the store cannot be read at all.
@@ -72,7 +72,7 @@ def check(config: Path, as_json: bool) -> None:
         rows = [
             {
                 "table": one.damage.table,
-                "task": None if one.damage.task_id is None else one.damage.task_id.hex(),
+                "window": None if one.damage.window_id is None else one.damage.window_id.hex(),
                 "what": one.damage.what,
                 "means": one.means,
                 "repair": one.repair,
@@ -82,7 +82,7 @@ def check(config: Path, as_json: bool) -> None:
         click.echo(json.dumps({"runs": found.runs, "damaged": rows}, indent=2))
     else:
         if found.runs and settings.store_place.url is None:
-            click.echo("the aggregator runs: the logs of tasks under way are not looked at")
+            click.echo("the aggregator runs: the logs of windows under way are not looked at")
         for one in found.verdicts:
             click.echo(f"{one.damage}")
             click.echo(f"    means:  {one.means}")
@@ -93,51 +93,54 @@ def check(config: Path, as_json: bool) -> None:
         click.echo(f"nothing of {settings.store_place.name} is damaged")
 
 
-def _task_id(text: str) -> "TaskId":
+def _window_id(text: str) -> "WindowId":
     from fleetcount_protocol.errors import FleetcountError
-    from fleetcount_protocol.ids import TaskId
+    from fleetcount_protocol.ids import WindowId
 
     try:
-        return TaskId(bytes.fromhex(text))
+        return WindowId(bytes.fromhex(text))
     except (ValueError, FleetcountError) as error:
-        raise click.BadParameter(f"{text!r} is not a task id: 64 hexadecimal digits", param_hint="--task") from error
+        raise click.BadParameter(
+            f"{text!r} is not a window id: 64 hexadecimal digits", param_hint="--window"
+        ) from error
 
 
 @click.command("repair", cls=StrictCommand)
 @_CONFIG
-@click.option("--task", "tasks", multiple=True, metavar="ID", help="Only this task; may be given several times.")
+@click.option("--window", "windows", multiple=True, metavar="ID", help="Only this window; may be given several times.")
 @click.option("--dry-run", is_flag=True, help="Ask the other aggregators and say what would be done; change nothing.")
-def repair(config: Path, tasks: tuple[str, ...], dry_run: bool) -> None:
-    """End the tasks that `check` names, by the record that the others have, or here if none of them has one.
+def repair(config: Path, windows: tuple[str, ...], dry_run: bool) -> None:
+    """End the windows that `check` names, by the record that the others have, or here if none of them has one.
 
     Stop the aggregator first. A record is adopted only with the signatures of all its aggregators; no number is made
-    up, and what a task was charged stays charged. A task waits while another aggregator of it does not answer, until
-    the task expires. Without --task what belongs to no task is mended too: debits, marks of peers, sessions.
+    up, and what a window was charged stays charged. A window waits while another aggregator of it does not answer,
+    until the window expires. Without --window what belongs to no window is mended too: debits, marks of peers,
+    sessions.
 
-    Exit codes: 0 done, 2 usage or configuration, 4 a task waits for an aggregator, 5 something is beyond repair here.
+    Exit codes: 0 done, 2 usage or configuration, 4 a window waits for an aggregator, 5 something is beyond repair here.
     """
     from fleetcount_aggregator.app import repair as mend
     from fleetcount_aggregator.roles.repair import Settled
     from fleetcount_aggregator.storage.store import StoreError
     from fleetcount_transport.logs import configure
 
-    chosen = [_task_id(one) for one in tasks]
+    chosen = [_window_id(one) for one in windows]
     settings = loaded(config)
     configure(settings.log.level)
     mended, others = asyncio.run(mend(settings, os.environ, chosen, dry_run=dry_run))
     prefix = "without --dry-run: " if dry_run else ""
     for one in mended:
         silent = f" (no answer: {', '.join(one.silent)})" if one.silent else ""
-        click.echo(f"{prefix}{one.settled.value}{silent}: task {one.task_id.hex()}")
+        click.echo(f"{prefix}{one.settled.value}{silent}: window {one.window_id.hex()}")
     for line in others:
         click.echo(f"{prefix}{line}")
     if not (mended or others):
         click.echo("nothing was damaged")
     waiting = sorted({name for one in mended if one.settled is Settled.WAITS for name in one.silent})
     if beyond := [one for one in mended if one.settled is Settled.BEYOND_REPAIR]:
-        raise StoreError(f"{len(beyond)} tasks are beyond repair: put back a backup")
+        raise StoreError(f"{len(beyond)} windows are beyond repair: put back a backup")
     if waiting:
-        raise CannotReachError(f"{', '.join(waiting)} did not say how a task ended; run this again")
+        raise CannotReachError(f"{', '.join(waiting)} did not say how a window ended; run this again")
 
 
 @click.command("backup", cls=StrictCommand)
@@ -147,9 +150,10 @@ def repair(config: Path, tasks: tuple[str, ...], dry_run: bool) -> None:
 def backup(config: Path, output: Path, with_keys: bool) -> None:
     """Write what must not be forgotten into one file, while the aggregator runs or not.
 
-    It has tasks, records, debits, marks and series; no data key, no share and no session, so nothing that is deleted at
-    the end of a task lives on in it. A task under way when it was made does not go on after a restore: its record is
-    adopted if the others have one, and otherwise it ends as aborted. Without the store key nobody can put it back.
+    It has windows, records, debits, marks and questions; no data key, no share and no session, so nothing that is
+    deleted at the end of a window lives on in it. A window under way when it was made does not go on after a restore:
+    its record is adopted if the others have one, and otherwise it ends as aborted. Without the store key nobody can put
+    it back.
     """
     from fleetcount_aggregator.storage.backup import KEPT_KEYS, BackupFile, write_backup
     from fleetcount_aggregator.storage.store_check import check_key
@@ -169,7 +173,7 @@ def backup(config: Path, output: Path, with_keys: bool) -> None:
         write_backup(settings.store_place, sealed_by.row_seal, output, about, keys)
     click.echo(f"wrote {output}")
     click.echo(
-        "no data key is in it: tasks under way do not go on from it, and end as aborted unless released elsewhere"
+        "no data key is in it: windows under way do not go on from it, and end as aborted unless released elsewhere"
     )
     if keys:
         click.echo(f"it holds {' and '.join(sorted(keys))}: whoever has it is this aggregator")
@@ -194,8 +198,8 @@ def restore(config: Path, file: Path) -> None:
     """Put a backup in the place of a store that is gone. Refused where a store is: move that away first.
 
     Checks every row before anything takes its name; run it again after whatever ended it. At its first start the
-    aggregator asks the others how the tasks that were under way have ended, before it does anything about them: a
-    record with all signatures is adopted, the rest ends as `restored_backup`. Nothing is drawn for a task twice.
+    aggregator asks the others how the windows that were under way have ended, before it does anything about them: a
+    record with all signatures is adopted, the rest ends as `restored_backup`. Nothing is drawn for a window twice.
     """
     from fleetcount_aggregator.storage.backup import KEPT_KEYS, put_back
 

@@ -16,7 +16,7 @@ from fleetcount.lazy import LazyGroup, table
 from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:
-    from fleetcount_aggregator.tasks.status import AggregatorStatus, SeriesLine, TaskLine
+    from fleetcount_aggregator.windows.status import AggregatorStatus, QuestionLine, WindowLine
 
 __all__ = ["aggregator"]
 
@@ -35,7 +35,12 @@ _CONFIG = click.option(
     lazy=table(
         [
             ("check", "fleetcount.aggregator_care", "check", "What of the store is damaged, and what that means."),
-            ("repair", "fleetcount.aggregator_care", "repair", "End damaged tasks by the record others have, or here."),
+            (
+                "repair",
+                "fleetcount.aggregator_care",
+                "repair",
+                "End damaged windows by the record others have, or here.",
+            ),
             ("backup", "fleetcount.aggregator_care", "backup", "Write a backup, while the aggregator runs or not."),
             ("restore", "fleetcount.aggregator_care", "restore", "Put a backup in the place of a store that is gone."),
             ("migrate", "fleetcount.aggregator_care", "migrate", "Bring a store up to the tables of this version."),
@@ -43,7 +48,7 @@ _CONFIG = click.option(
     ),
 )
 def aggregator() -> None:
-    """Run one aggregator, or look at its tasks.
+    """Run one aggregator, or look at its windows.
 
     Exit codes: 0 done, 2 usage or configuration, 3 refused, 4 cannot reach a party, 5 this machine (disk, store, port),
     130 interrupted.
@@ -123,7 +128,7 @@ def move_store(source: Path, target: Path) -> None:
 
     Stop the aggregator first; serve the second file afterwards. Every row is read back and compared. Ended by anything,
     run it again: until it has ended well one place at most can be served. The place that the store has left keeps its
-    rows, refuses to be served, and can be deleted; the data keys of tasks have left it.
+    rows, refuses to be served, and can be deleted; the data keys of windows have left it.
     """
     from fleetcount_aggregator.storage.move_store import move_store as move
 
@@ -135,17 +140,18 @@ def move_store(source: Path, target: Path) -> None:
     click.echo(f"{old.store_place.name} {said} {new.store_place.name}; serve {target} from now on")
 
 
-@aggregator.command("status", short_help="The tasks of an aggregator and where they stand.")
+@aggregator.command("status", short_help="The windows of an aggregator and where they stand.")
 @_CONFIG
 @JSON
 def status(config: Path, as_json: bool) -> None:
-    """List every series with its windows, the last 100 tasks with state and what each waits for, refusals, and debits.
+    """List every question with its windows, the last 100 windows with state and what each waits for, refusals, and
+    debits.
 
     Reads the store of this machine, whether the aggregator runs or not. One that runs, and has [metrics], is asked why
-    its tasks wait: for whom, since when and until when. `fleetcount aggregator tasks` goes through all tasks.
+    its windows wait: for whom, since when and until when. `fleetcount aggregator windows` goes through all windows.
     """
     from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.tasks.status import read_standing, read_status
+    from fleetcount_aggregator.windows.status import read_standing, read_status
 
     from fleetcount.pages import waits_here
 
@@ -154,10 +160,11 @@ def status(config: Path, as_json: bool) -> None:
     waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
     result = {
         "not_served": not_served,
-        "series": [_series_json(one) for one in found.series],
-        "tasks": [_task_json(one, waits) for one in found.tasks],
+        "questions": [_question_json(one) for one in found.questions],
+        "windows": [_window_json(one, waits) for one in found.windows],
         "ledger": [
-            {"task_id": row.task_id.hex(), "signal": row.signal, "epsilon": str(row.epsilon)} for row in found.ledger
+            {"window_id": row.window_id.hex(), "signal": row.signal, "epsilon": str(row.epsilon)}
+            for row in found.ledger
         ],
     }
     lines = [not_served] * bool(not_served)
@@ -165,98 +172,100 @@ def status(config: Path, as_json: bool) -> None:
 
 
 def _status_lines(config: Path, found: "AggregatorStatus", waits: Mapping[str, str]) -> Iterator[str]:
-    for series in found.series:
-        yield from _series_lines(series)
-    for task in found.tasks:
-        yield from _task_lines(task, waits)
-    if found.tasks and found.tasks[0].number > 0:
-        yield f"older tasks: fleetcount aggregator tasks --config {config} --before {found.tasks[0].number}"
-    if not (found.tasks or found.series):
-        yield "no tasks"
+    for question in found.questions:
+        yield from _question_lines(question)
+    for window in found.windows:
+        yield from _window_lines(window, waits)
+    if found.windows and found.windows[0].number > 0:
+        yield f"older windows: fleetcount aggregator windows --config {config} --before {found.windows[0].number}"
+    if not (found.windows or found.questions):
+        yield "no windows"
     for row in found.ledger:
-        yield f"ledger  {row.task_id.hex()[:12]}  {row.signal}  epsilon {row.epsilon}"
+        yield f"ledger  {row.window_id.hex()[:12]}  {row.signal}  epsilon {row.epsilon}"
 
 
-@aggregator.command("tasks", short_help="All tasks of an aggregator, page by page.")
+@aggregator.command("windows", short_help="All windows of an aggregator, page by page.")
 @_CONFIG
-@click.option("--count", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Tasks a page.")
-@click.option("--before", metavar="NUMBER", type=click.IntRange(min=0), help="Only tasks installed before this one.")
-@click.option("--open", "unfinished", is_flag=True, help="Only tasks that have not ended.")
+@click.option("--count", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Windows a page.")
+@click.option("--before", metavar="NUMBER", type=click.IntRange(min=0), help="Only windows installed before this one.")
+@click.option("--open", "unfinished", is_flag=True, help="Only windows that have not ended.")
 @JSON
-def tasks(config: Path, count: int, before: int | None, unfinished: bool, as_json: bool) -> None:
-    """List tasks with their numbers, the one installed last first; windows of series and tasks that ended too.
+def windows(config: Path, count: int, before: int | None, unfinished: bool, as_json: bool) -> None:
+    """List windows with their numbers, the one installed last first; windows of questions and windows that ended too.
 
     The last line says how to see the next page. Reads the store of this machine, whether the aggregator runs or not.
     """
     from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.tasks.status import read_standing, read_tasks
+    from fleetcount_aggregator.windows.status import read_standing, read_windows
 
     from fleetcount.pages import waits_here
 
     settings = load_config(config, os.environ)
-    found = read_tasks(settings.store_place, count, before, unfinished=unfinished)
+    found = read_windows(settings.store_place, count, before, unfinished=unfinished)
     waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
     lines = [
-        f"{task.number:>8}  {line}" if number == 0 else f"{'':10}{line}"
-        for task in found
-        for number, line in enumerate(_task_lines(task, waits))
+        f"{window.number:>8}  {line}" if number == 0 else f"{'':10}{line}"
+        for window in found
+        for number, line in enumerate(_window_lines(window, waits))
     ]
     if not_served := read_standing(settings.store_place):
         click.echo(not_served, err=as_json)  # A program's answer is an array, as it always was.
     if len(found) == count:
         more = " --open" * unfinished
-        lines.append(f"the next: fleetcount aggregator tasks --config {config} --before {found[-1].number}{more}")
-    show([_task_json(task, waits) for task in found], lines or ["no tasks"], as_json=as_json)
+        lines.append(f"the next: fleetcount aggregator windows --config {config} --before {found[-1].number}{more}")
+    show([_window_json(window, waits) for window in found], lines or ["no windows"], as_json=as_json)
 
 
-def _task_json(task: "TaskLine", waits: Mapping[str, str]) -> dict[str, Any]:
-    """Return a task for programs; what was refused is by reason."""
+def _window_json(window: "WindowLine", waits: Mapping[str, str]) -> dict[str, Any]:
+    """Return a window for programs; what was refused is by reason."""
     return {
-        "number": task.number,
-        "task_id": task.task_id.hex(),
-        "name": task.name,
-        "state": task.state.value,
-        "abort_reason": task.abort_reason,
-        "window": task.index,
-        "wait": waits.get(task.task_id.hex(), "" if task.wait is None else task.wait.text(time.time())),
-        "refused": {reason.label: count for reason, count in task.rejections.items()},
+        "number": window.number,
+        "window_id": window.window_id.hex(),
+        "name": window.name,
+        "state": window.state.value,
+        "abort_reason": window.abort_reason,
+        "window": window.index,
+        "wait": waits.get(window.window_id.hex(), "" if window.wait is None else window.wait.text(time.time())),
+        "refused": {reason.label: count for reason, count in window.rejections.items()},
     }
 
 
-def _series_json(series: "SeriesLine") -> dict[str, Any]:
-    """Return a series for programs; `opens` is the Unix time at which the next window does."""
+def _question_json(question: "QuestionLine") -> dict[str, Any]:
+    """Return a question for programs; `opens` is the Unix time at which the next window does."""
     return {
-        "series_id": series.series_id.hex(),
-        "name": series.name,
-        "windows": series.windows,
-        "released": series.released,
-        "next": None if series.opens is None else series.following,
-        "opens": series.opens,
-        "missing": {reason: list(windows) for reason, windows in series.missing.items()},
-        "refused_by": series.refused_by,
+        "question_id": question.question_id.hex(),
+        "name": question.name,
+        "windows": question.windows,
+        "released": question.released,
+        "next": None if question.opens is None else question.following,
+        "opens": question.opens,
+        "missing": {reason: list(windows) for reason, windows in question.missing.items()},
+        "refused_by": question.refused_by,
     }
 
 
-def _task_lines(task: "TaskLine", waits: Mapping[str, str]) -> Iterator[str]:
-    """Return what an operator reads of one task: where it stands, what it waits for, and what was refused why."""
-    why = f" ({task.abort_reason})" if task.abort_reason else ""
-    place = "" if task.index is None else f"  window {task.index}"
-    yield f"{task.task_id.hex()[:12]}  {task.state.value}{why}  {task.name}{place}"
-    expected = "" if task.wait is None else task.wait.text(time.time())
-    if wait := waits.get(task.task_id.hex(), expected):
+def _window_lines(window: "WindowLine", waits: Mapping[str, str]) -> Iterator[str]:
+    """Return what an operator reads of one window: where it stands, what it waits for, and what was refused why."""
+    why = f" ({window.abort_reason})" if window.abort_reason else ""
+    place = "" if window.index is None else f"  window {window.index}"
+    yield f"{window.window_id.hex()[:12]}  {window.state.value}{why}  {window.name}{place}"
+    expected = "" if window.wait is None else window.wait.text(time.time())
+    if wait := waits.get(window.window_id.hex(), expected):
         yield f"    {wait}"
-    for reason, count in sorted(task.rejections.items(), key=lambda item: item[0].label):
+    for reason, count in sorted(window.rejections.items(), key=lambda item: item[0].label):
         yield f"    refused: {reason.label} {count}"
 
 
-def _series_lines(series: "SeriesLine") -> Iterator[str]:
-    """Return what an operator reads of one series: how far it is, what comes next, and what is missing why."""
+def _question_lines(question: "QuestionLine") -> Iterator[str]:
+    """Return what an operator reads of one question: how far it is, what comes next, and what is missing why."""
     from fleetcount.results import utc
 
-    following = "no window to come" if series.opens is None else f"window {series.following} at {utc(series.opens)}"
-    head = f"series {series.series_id.hex()[:12]}  {series.released} of {series.windows} released"
-    yield f"{head}, {following}  {series.name}"
-    if series.refused_by:
-        yield f"    {series.refused_by} does not take the series; its log says why"
-    for reason, windows in sorted(series.missing.items()):
+    following = (
+        "no window to come" if question.opens is None else f"window {question.following} at {utc(question.opens)}"
+    )
+    head = f"question {question.question_id.hex()[:12]}  {question.released} of {question.windows} released"
+    yield f"{head}, {following}  {question.name}"
+    if question.refused_by:
+        yield f"    {question.refused_by} does not take the question; its log says why"
+    for reason, windows in sorted(question.missing.items()):
         yield f"    missing: {reason} {len(windows)}, the last is window {windows[-1]}"

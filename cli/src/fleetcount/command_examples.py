@@ -45,7 +45,7 @@ EXAMPLES: Final = {
     "question stop": "fleetcount question stop --config beta/aggregator.toml a.question",
     "aggregator serve": "fleetcount aggregator serve --config alpha/aggregator.toml",
     "aggregator status": "fleetcount aggregator status --config alpha/aggregator.toml",
-    "aggregator tasks": "fleetcount aggregator tasks --config alpha/aggregator.toml --open --count 20",
+    "aggregator windows": "fleetcount aggregator windows --config alpha/aggregator.toml --open --count 20",
     "aggregator check": "fleetcount aggregator check --config alpha/aggregator.toml",
     "aggregator repair": "fleetcount aggregator repair --config alpha/aggregator.toml",
     "aggregator backup": "fleetcount aggregator backup --config alpha/aggregator.toml --output alpha.backup",

@@ -32,10 +32,10 @@ _PORT: Final = 8_001
 def console(config: Path, port: int) -> None:
     """Serve a page for an aggregator's operator on this machine's loopback address, until Ctrl-C.
 
-    It shows tasks with their next deadline and why they wait, the other aggregators, certificates, what is refused and
-    why, series, the ledger, and which conditions of the shipped alerts hold. It reads the store, and asks the running
-    aggregator at its [metrics] listen; it changes nothing, and shows nowhere how many reports there are. Whoever can
-    open pages of this machine can read it. From elsewhere: ssh -L 8001:127.0.0.1:8001 HOST.
+    It shows windows with their next deadline and why they wait, the other aggregators, certificates, what is refused
+    and why, question, the ledger, and which conditions of the shipped alerts hold. It reads the store, and asks the
+    running aggregator at its [metrics] listen; it changes nothing, and shows nowhere how many reports there are.
+    Whoever can open pages of this machine can read it. From elsewhere: ssh -L 8001:127.0.0.1:8001 HOST.
 
     Exit codes: 2 usage, configuration or a port that is taken, 5 the store cannot be read.
     """

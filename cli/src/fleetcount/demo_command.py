@@ -79,7 +79,7 @@ _BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto install
     type=Count(1, 13),
     default=1,
     show_default=True,
-    help="Ask so often, as one signed series; the morning moves on five minutes a window.",
+    help="Ask so often, as one signed question; the morning moves on five minutes a window.",
 )
 @click.option("--drill-down", is_flag=True, help="Ask from coarse to fine for the busy ones of 2^32 places of 128 m.")
 @click.option("--sumo", is_flag=True, help="Cars that SUMO drives now in a made town (extra: traffic), not Bologna.")
@@ -132,11 +132,11 @@ def demo(**options: Any) -> None:
     click.echo(one_line(f"{question.scenario.question} asked of {question.vehicles} vehicles"), err=wanted.as_json)
     with _state_directory(keep=wanted.keep) as directory:
         if question.later:
-            from fleetcount.demo_series import asked_series, finish_series
             from fleetcount.demo_walk import finish_walk
+            from fleetcount.demo_windows import asked_question, finish_question
 
-            finish = finish_walk if wanted.drill_down else finish_series
-            finish(question, wanted, asyncio.run(_run(question, wanted, directory, asked_series)))
+            finish = finish_walk if wanted.drill_down else finish_question
+            finish(question, wanted, asyncio.run(_run(question, wanted, directory, asked_question)))
         else:
             _finish(question, wanted, asyncio.run(_run(question, wanted, directory, _asked)))
 
@@ -228,7 +228,7 @@ def asked_of(question: "DemoQuestion", options: "DemoOptions", progress: "Progre
     from fleetcount_simulator.network.run import Ask
 
     return Ask(
-        name=question.scenario.task_name,
+        name=question.scenario.window_name,
         question=question.network,
         transports=("grpc", "mqtt") if options.transport == "both" else (options.transport,),
         connections=options.ways,
@@ -296,5 +296,5 @@ def _released(result: "Asked") -> "tuple[ReleaseRecord, tuple[bytes, ...]]":
     if result.record is not None and result.answer is not None:
         return result.record, result.answer.signatures
     if result.answer is not None:
-        raise RefusedByPolicyError(f"question {result.task.name!r} was aborted: {result.answer.abort_reason}")
+        raise RefusedByPolicyError(f"question {result.window.name!r} was aborted: {result.answer.abort_reason}")
     raise MachineError("no aggregator released the counts in time after the last window")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
-from fleetcount_protocol.task.domain import Frame, SquareGrid
+from fleetcount_protocol.window.domain import Frame, SquareGrid
 
 __all__ = ["comparison_csv", "covered", "draw", "drawn", "title_of", "write_outputs"]
 
@@ -21,7 +21,7 @@ _DRAWING: Final = {"matplotlib": "matplotlib", "PIL": "Pillow"}
 
 
 def comparison_csv(record: ReleaseRecord, truths: Sequence[int]) -> str:
-    """Return cell,truth,estimate,low,high for every cell, in the task's order."""
+    """Return cell,truth,estimate,low,high for every cell, in the window's order."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["cell", "truth", "estimate", "low", "high"])
@@ -70,11 +70,11 @@ def draw(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int], s
     low = [float(cell.low) for cell in record.cells]
     high = [float(cell.high) for cell in record.cells]
     truth = [float(one) for one in truths]
-    domain = record.task.domain
+    domain = record.window.domain
     if isinstance(domain, SquareGrid):
         size, columns, rows = float(domain.size), domain.columns, domain.rows
         geometry = GridGeometry(size=size, columns=columns, rows=rows, **_streets_of(domain))
-        level = float(100 * record.task.release.level)
+        level = float(100 * record.window.release.level)
         figure = count_map(
             geometry, estimate=estimate, low=low, high=high, truth=truth, title=title, level_percent=level, scale=scale
         )
@@ -101,4 +101,4 @@ def title_of(question: str, record: ReleaseRecord) -> str:
     """Return the question with the number of aggregators and the loss of one release."""
     epsilon = next((view.epsilon for view in record.statement if view.epsilon is not None), None)
     loss = f", epsilon {epsilon.normalize():f}" if epsilon is not None else ""
-    return f"{question} ({len(record.task.aggregators)} aggregators{loss})"
+    return f"{question} ({len(record.window.aggregators)} aggregators{loss})"

@@ -16,8 +16,8 @@ from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.responses import Mangat
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.series.fields import Coin, DrillDown, Schedule
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.question.fields import Coin, DrillDown, Schedule
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
 from fleetcount_simulator.demo_scenarios import (
     Scenario,
     bologna_place,

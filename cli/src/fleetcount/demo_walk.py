@@ -1,6 +1,6 @@
 """`fleetcount demo --drill-down`: the busy places of the morning among 2^32, found from coarse to fine.
 
-Reads what a walk came to and writes it beside the truth; the walk itself is asked as `demo_series` asks a series.
+Reads what a walk came to and writes it beside the truth; the walk itself is asked as `demo_windows` asks a question.
 """
 
 import csv
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.task.domain import PLACE_BITS, Prefixes
+from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 from fleetcount_simulator.demo_scenarios import BOLOGNA_TREE
 
 from fleetcount.demo_command import how_lines
 from fleetcount.demo_outputs import drawn
-from fleetcount.demo_series import keep_records, released
+from fleetcount.demo_windows import keep_records, released
 from fleetcount.exits import one_line
 from fleetcount.files import staged_directory
 from fleetcount.question_places import Walked, bound_lines, places_csv, walks_of
 
 if TYPE_CHECKING:
     from fleetcount_analysis.figures import StepMap
-    from fleetcount_protocol.series.fields import DrillDown
+    from fleetcount_protocol.question.fields import DrillDown
     from fleetcount_simulator.engines.walks import DrawnWalks
-    from fleetcount_simulator.network.run import SeriesAsked
+    from fleetcount_simulator.network.run import QuestionAsked
 
     from fleetcount.demo_question import DemoOptions, DemoQuestion
 
@@ -44,7 +44,7 @@ _WIDTH: Final = 100
 Row = tuple[str, ...]
 
 
-def finish_walk(question: "DemoQuestion", options: "DemoOptions", result: "SeriesAsked") -> None:
+def finish_walk(question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> None:
     """Write every file and say which places were found, which were missed, and what is known of the others.
 
     Raises:
@@ -53,9 +53,9 @@ def finish_walk(question: "DemoQuestion", options: "DemoOptions", result: "Serie
     """
     from fleetcount.question_files import describe_question
 
-    walk, records = result.signed.series.drill_down, list(released(result).values())
+    walk, records = result.signed.question.drill_down, list(released(result).values())
     if walk is None:
-        raise UsageError(f"series {result.signed.series.name!r} does not drill down")
+        raise UsageError(f"question {result.signed.question.name!r} does not drill down")
     (walked,) = walks_of(walk, iter(records))
     truths = Counter(int(reading) for reading in question.scenario.readings if isinstance(reading, int))
     rows = list(_rows(walked, truths, walk.threshold))
@@ -66,7 +66,7 @@ def finish_walk(question: "DemoQuestion", options: "DemoOptions", result: "Serie
         names += drawn(["chances.svg", "chances.png"], lambda: _draw_chances(stage / "chances", walk, drawn_walks))
     for line in _step_lines(result, question.vehicles):
         click.echo(line)
-    level = result.signed.series.release.level
+    level = result.signed.question.release.level
     click.echo(f"\n{len(walked.found)} places of {_length(PLACE_BITS)} found at {walk.threshold} vehicles or more\n")
     for line in [*_table(rows, f"{float(level * 100):g} % interval"), *bound_lines(walked, level)]:
         click.echo(line)
@@ -85,11 +85,11 @@ def finish_walk(question: "DemoQuestion", options: "DemoOptions", result: "Serie
     click.echo(f"read it again, every signature checked: fleetcount question places --records {options.output}")
 
 
-def _step_lines(result: "SeriesAsked", vehicles: int) -> Iterator[str]:
+def _step_lines(result: "QuestionAsked", vehicles: int) -> Iterator[str]:
     """Say what came of every step."""
-    levels = result.signed.series.schedule.windows
+    levels = result.signed.question.schedule.windows
     for step, one in enumerate(result.windows):
-        cells = _cells(one.task.domain)
+        cells = _cells(one.window.domain)
         here = f"step {step + 1} of {levels}: {cells.values:,} squares of {_length(cells.bits)}"
         held = f"{int(one.account.counted.sum())} of {vehicles} vehicles hold every receipt"
         yield f"{here}; {held if one.record is not None else 'no record in time'}"
@@ -165,7 +165,7 @@ def _drawn_at(record: ReleaseRecord, walk: "DrillDown", truths: Counter[int], se
     import numpy as np
     from fleetcount_simulator.engines.walks import draw_walks
 
-    return draw_walks(record.task.design, walk, truths, _DRAWN, np.random.default_rng(seed))
+    return draw_walks(record.window.design, walk, truths, _DRAWN, np.random.default_rng(seed))
 
 
 def _draw_chances(stem: Path, walk: "DrillDown", drawn_walks: "Sequence[DrawnWalks]") -> None:
@@ -241,19 +241,19 @@ def _draw(stem: Path, question: str, records: Sequence[ReleaseRecord], truths: C
     from fleetcount_analysis.figures import save_figure, step_maps
 
     steps = [_step_map(record) for record in records]
-    last = _cells(records[-1].task.domain)
+    last = _cells(records[-1].window.domain)
     truth = Counter[int]()
     for place, count in truths.items():
         truth[place >> PLACE_BITS - last.bits] += count
     seen = [float(truth[cell]) for cell in last.cells]
-    title = f"{question} Step by step, {len(records[-1].task.aggregators)} aggregators"
+    title = f"{question} Step by step, {len(records[-1].window.aggregators)} aggregators"
     save_figure(step_maps(steps, truth=seen, title=title), stem)
 
 
 def _step_map(record: ReleaseRecord) -> "StepMap":
     from fleetcount_analysis.figures import StepMap
 
-    domain = _cells(record.task.domain)
+    domain = _cells(record.window.domain)
     rings = (_ring(cell, domain.bits) for cell in domain.cells)
     outlines = [f"POLYGON(({', '.join(f'{x:g} {y:g}' for x, y in ring)}))" for ring in rings]
     estimates = [float(cell.estimate) for cell in record.cells]

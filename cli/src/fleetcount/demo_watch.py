@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 from fleetcount_mechanisms.noise import NoNoise, TwoSidedNoise
-from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.messages import WindowState
 
 from fleetcount.exits import describe
 
@@ -108,6 +108,6 @@ def following(asked: "Ask", teller: "Teller") -> "Ask":
 
 def tell_result(teller: "Teller", result: "Asked") -> None:
     """Hand the record to the page, where there is one."""
-    if result.record is not None and result.answer is not None and result.answer.state is TaskState.RELEASED:
+    if result.record is not None and result.answer is not None and result.answer.state is WindowState.RELEASED:
         teller.released(result.record, result.answer.signatures)
         teller.now("released", "The record is signed; its files are being written.")

@@ -169,7 +169,7 @@ def _device_toml(deployment: Deployment, transport: str) -> str:
         rows += ["", "[mqtt]", f"broker = {toml_text(deployment.mqtt_broker)}"]
     rows += [
         "",
-        "[policy]                            # what the owner allows; a task beyond any of these is refused",
+        "[policy]                            # what the owner allows; a window beyond any of these is refused",
         'signals = ["Vehicle.CurrentLocation", "Vehicle.Speed", "Vehicle.Category"]',
         'largest_epsilon = "1"               # of one release, public view',
         'largest_sampling_rate = "0.5"       # the chance that all aggregators together see the truth',

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from fleetcount_protocol.task.task import Aggregator, HpkeKey
+from fleetcount_protocol.window.window import Aggregator, HpkeKey
 from fleetcount_transport.toml_table import Table, read_toml
 
 __all__ = ["encode_descriptor", "read_descriptor", "toml_text"]

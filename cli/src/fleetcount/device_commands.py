@@ -106,12 +106,14 @@ def _log_to_stderr() -> None:
 
 
 def _conclude(outcomes: "Iterable[Outcome]") -> None:
-    """Print one line a task and exit as the worst of them says."""
+    """Print one line a window and exit as the worst of them says."""
     from fleetcount_client.outcome import OutcomeKind
 
     outcomes = tuple(outcomes)
     for outcome in outcomes:
-        click.echo(one_line(f"{outcome.kind.value:<10} {outcome.task_id.hex()[:12]}  {outcome.name}  {outcome.reason}"))
+        click.echo(
+            one_line(f"{outcome.kind.value:<10} {outcome.window_id.hex()[:12]}  {outcome.name}  {outcome.reason}")
+        )
     if not outcomes:
         click.echo("no question on offer")
     kinds = [outcome.kind for outcome in outcomes]
@@ -130,7 +132,7 @@ def _conclude(outcomes: "Iterable[Outcome]") -> None:
 @CONFIG
 @JSON
 def ledger(config: Path, as_json: bool) -> None:
-    """List every answered task and reserved unit with its cost, the totals of the period, and what was refused."""
+    """List every answered window and reserved unit with its cost, the totals of the period, and what was refused."""
     from fleetcount_client.ledger import spent_within
 
     settings, spool = open_spool(config)
@@ -154,7 +156,7 @@ def ledger(config: Path, as_json: bool) -> None:
     if spent.without_epsilon:
         lines.append(f"{spent.without_epsilon} of them had no finite loss; their cost is the exposure alone")
     for refusal in spool.refusals():
-        text = f"refused {refusal.series_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
+        text = f"refused {refusal.question_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
         lines.append(one_line(f"{time_text(refusal.refused_at)}  {text}"))
     found = {
         "charges": [_charge_json(charge) for charge in charges],
@@ -185,7 +187,7 @@ def _charge_json(charge: "Charge") -> dict[str, Any]:
 def _refusal_json(refusal: "NotedRefusal") -> dict[str, Any]:
     return {
         "refused_at": refusal.refused_at,
-        "series_id": refusal.series_id.hex(),
+        "question_id": refusal.question_id.hex(),
         "name": refusal.name,
         "rule": refusal.rule,
         "message": refusal.message,
@@ -230,14 +232,14 @@ def spool(config: Path, as_json: bool) -> None:
     reports = store.reports()
     rows: list[dict[str, Any]] = [
         {
-            "task_id": report.task_id.hex(),
+            "window_id": report.window_id.hex(),
             "phase": report.phase.name.lower(),
-            "waiting": sum(len(store.outbox(report.task_id, number)) for number in (0, 1, 2)),
+            "waiting": sum(len(store.outbox(report.window_id, number)) for number in (0, 1, 2)),
             "reason": report.reason,
         }
         for report in reports
     ]
-    lines = [f"{one['task_id'][:12]}  {one['phase']:<10} {one['waiting']} waiting  {one['reason']}" for one in rows]
+    lines = [f"{one['window_id'][:12]}  {one['phase']:<10} {one['waiting']} waiting  {one['reason']}" for one in rows]
     lines.append(f"{len(reports)} answers, {sum(not report.phase.final for report in reports)} unfinished")
     show(rows, map(one_line, lines), as_json=as_json)
 

@@ -17,8 +17,8 @@ from fleetcount.results import JSON, show
 if TYPE_CHECKING:
     from fleetcount_client.charges import Charge
     from fleetcount_client.config import DeviceSettings
-    from fleetcount_client.series_book import KnownSeries, SeriesBook
-    from fleetcount_client.series_rows import SeriesRow
+    from fleetcount_client.question_book import KnownQuestion, QuestionBook
+    from fleetcount_client.question_rows import QuestionRow
     from fleetcount_client.spool import Spool
 
 __all__ = ["log", "question"]
@@ -45,16 +45,21 @@ def list_questions(config: Path, as_json: bool) -> None:
     rows = book.rows()
     lines: list[str] = []
     for row in rows:
-        lines.append(one_line(f"{row.series_id.hex()[:12]}  {row.state.name.lower():<8} {row.name}  {row.reason}"))
+        lines.append(one_line(f"{row.question_id.hex()[:12]}  {row.state.name.lower():<8} {row.name}  {row.reason}"))
         lines += [one_line(f"    {line}") for line in _about(book.known(row), row, spool)]
     lines.append(f"{len(rows)} questions; new ones: {settings.join.value}; trust = {settings.policy.trust.value!r}")
     show([_row_json(row, spool) for row in rows], [*lines, _private_line(settings)], as_json=as_json)
 
 
-def _row_json(row: "SeriesRow", spool: "Spool") -> dict[str, Any]:
-    held = _reserved(spool, row.series_id)
+def _row_json(row: "QuestionRow", spool: "Spool") -> dict[str, Any]:
+    held = _reserved(spool, row.question_id)
     sent = sum(charge.sent for charge in held)
-    known = {"series_id": row.series_id.hex(), "name": row.name, "state": row.state.name.lower(), "reason": row.reason}
+    known = {
+        "question_id": row.question_id.hex(),
+        "name": row.name,
+        "state": row.state.name.lower(),
+        "reason": row.reason,
+    }
     return known | {"sent": sent, "reserved": len(held) - sent}
 
 
@@ -68,11 +73,11 @@ def join(config: Path, which: str) -> None:
     """
     book, spool, _ = _open(config)
     row = _find(book, which)
-    refusal = book.join(row.series_id)
+    refusal = book.join(row.question_id)
     if refusal is not None:
         raise RefusedByPolicyError(f"{row.name}: {refusal.rule}: {refusal.message}")
-    held = len(_reserved(spool, row.series_id))
-    click.echo(one_line(f"joined {row.series_id.hex()[:12]}  {row.name}: {held} charges, each with its own time"))
+    held = len(_reserved(spool, row.question_id))
+    click.echo(one_line(f"joined {row.question_id.hex()[:12]}  {row.name}: {held} charges, each with its own time"))
 
 
 @question.command("leave", short_help="Take part no more.")
@@ -82,18 +87,18 @@ def leave(config: Path, which: str) -> None:
     """Leave a question and free what was reserved for windows that nothing was ever sent for."""
     book, spool, _ = _open(config)
     row = _find(book, which)
-    freed = book.leave(row.series_id)
-    kept = len(_reserved(spool, row.series_id))
-    click.echo(one_line(f"left {row.series_id.hex()[:12]}  {row.name}: {freed} charges freed, {kept} stay (sent)"))
+    freed = book.leave(row.question_id)
+    kept = len(_reserved(spool, row.question_id))
+    click.echo(one_line(f"left {row.question_id.hex()[:12]}  {row.name}: {freed} charges freed, {kept} stay (sent)"))
 
 
-@question.command("reserved", short_help="What joined series hold of the budget.")
+@question.command("reserved", short_help="What joined questions hold of the budget.")
 @CONFIG
 @JSON
 def reserved(config: Path, as_json: bool) -> None:
     """List every unit that is reserved and not yet answered, with its time and the answers it stands for."""
     _, spool, _ = _open(config)
-    held = [charge for charge in spool.charges() if charge.series_id is not None and not charge.sent]
+    held = [charge for charge in spool.charges() if charge.question_id is not None and not charge.sent]
     rows = [{"from": one.asked_at, "until": one.asked_until, "name": one.name} for one in held]
     lines = [one_line(f"{time_text(one.asked_at)} to {time_text(one.asked_until)}  {one.name}") for one in held]
     show(rows, [*lines, f"{len(held)} reserved"], as_json=as_json)
@@ -105,7 +110,7 @@ def reserved(config: Path, as_json: bool) -> None:
 def log(config: Path, as_json: bool) -> None:
     """Tell in words what this device was asked, what it reserved, answered and refused, the oldest first."""
     book, spool, settings = _open(config)
-    told = sorted([*_answers(spool), *_series_lines(book, spool), *_refusals(spool)])
+    told = sorted([*_answers(spool), *_question_lines(book, spool), *_refusals(spool)])
     lines = [one_line(f"{time_text(moment)}  {text}") for moment, text in told]
     lines.append(f"{len(told)} entries; a truth is never among them. {_private_line(settings)}")
     show([{"at": moment, "text": text} for moment, text in told], lines, as_json=as_json)
@@ -119,18 +124,18 @@ def _answers(spool: "Spool") -> Iterator[tuple[float, str]]:
         yield answer.asked_at, f"{how}: {answer.name!r} about {answer.signal}{why}"
 
 
-def _series_lines(book: "SeriesBook", spool: "Spool") -> Iterator[tuple[float, str]]:
-    from fleetcount_client.series_rows import SeriesState
+def _question_lines(book: "QuestionBook", spool: "Spool") -> Iterator[tuple[float, str]]:
+    from fleetcount_client.question_rows import QuestionState
 
     said = {
-        SeriesState.OFFERED: "asked to join {name!r}; waits for your word (fleetcount device question join)",
-        SeriesState.JOINED: "joined {name!r}: {reserved} charges reserved or sent",
-        SeriesState.LEFT: "left {name!r}: {reserved} charges stay, as something was sent for them",
-        SeriesState.REFUSED: "refused to join {name!r}: {reason}",
-        SeriesState.ENDED: "{name!r} has ended: {reserved} charges stay, as something was sent for them",
+        QuestionState.OFFERED: "asked to join {name!r}; waits for your word (fleetcount device question join)",
+        QuestionState.JOINED: "joined {name!r}: {reserved} charges reserved or sent",
+        QuestionState.LEFT: "left {name!r}: {reserved} charges stay, as something was sent for them",
+        QuestionState.REFUSED: "refused to join {name!r}: {reason}",
+        QuestionState.ENDED: "{name!r} has ended: {reserved} charges stay, as something was sent for them",
     }
     for row in book.rows():
-        held = len(_reserved(spool, row.series_id))
+        held = len(_reserved(spool, row.question_id))
         yield row.changed_at, said[row.state].format(name=row.name, reserved=held, reason=row.reason)
 
 
@@ -139,13 +144,13 @@ def _refusals(spool: "Spool") -> Iterator[tuple[float, str]]:
         yield refusal.refused_at, f"refused: {refusal.name!r} ({refusal.rule}: {refusal.message})"
 
 
-def _about(known: "KnownSeries", row: "SeriesRow", spool: "Spool") -> Iterator[str]:
+def _about(known: "KnownQuestion", row: "QuestionRow", spool: "Spool") -> Iterator[str]:
     schedule, one = known.asked.schedule, known.asked
     yield (
         f"{schedule.windows} windows from {time_text(schedule.opens(0))} to {time_text(schedule.end)} about"
         f" {one.signal}, one every {schedule.every_s} s; a coin holds for a {one.coin.name.lower()}"
     )
-    held = _reserved(spool, row.series_id)
+    held = _reserved(spool, row.question_id)
     if held:
         sent, answers = sum(charge.sent for charge in held), sum(charge.answers for charge in held)
         yield (
@@ -154,8 +159,8 @@ def _about(known: "KnownSeries", row: "SeriesRow", spool: "Spool") -> Iterator[s
         )
 
 
-def _reserved(spool: "Spool", series_id: bytes) -> "list[Charge]":
-    return [charge for charge in spool.charges() if charge.series_id == series_id]
+def _reserved(spool: "Spool", question_id: bytes) -> "list[Charge]":
+    return [charge for charge in spool.charges() if charge.question_id == question_id]
 
 
 def _private_line(settings: "DeviceSettings") -> str:
@@ -165,8 +170,8 @@ def _private_line(settings: "DeviceSettings") -> str:
     return f"In your private places and at your private values of {names} the answer is 'none'; nobody else can tell."
 
 
-def _find(book: "SeriesBook", which: str) -> "SeriesRow":
-    """Return the series of a name or of the beginning of an id.
+def _find(book: "QuestionBook", which: str) -> "QuestionRow":
+    """Return the question of a name or of the beginning of an id.
 
     Raises:
         UsageError: none, or more than one.
@@ -176,14 +181,14 @@ def _find(book: "SeriesBook", which: str) -> "SeriesRow":
     found = [
         row
         for row in book.rows()
-        if row.name == which or (len(which) >= _SHORTEST_ID and row.series_id.hex().startswith(which.lower()))
+        if row.name == which or (len(which) >= _SHORTEST_ID and row.question_id.hex().startswith(which.lower()))
     ]
     if len(found) != 1:
         raise UsageError(f"{len(found)} questions are called {which!r}; 'fleetcount device question list' shows ids")
     return found[0]
 
 
-def _open(config: Path) -> "tuple[SeriesBook, Spool, DeviceSettings]":
+def _open(config: Path) -> "tuple[QuestionBook, Spool, DeviceSettings]":
     from fleetcount_client.assembly import book_of
 
     settings, spool = open_spool(config)

@@ -167,7 +167,7 @@ def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
-        check_modes(private, [config.aggregator.task_directory]),
+        check_modes(private, [config.aggregator.question_directory]),
     ]
 
 
@@ -216,7 +216,7 @@ def _store(config: "AggregatorConfig") -> "Finding":
     from fleetcount_aggregator.storage.opening import reading, server_of
     from fleetcount_aggregator.storage.schema import SQLITE, version_of
     from fleetcount_aggregator.storage.store import StoreError
-    from fleetcount_aggregator.tasks.status import read_standing
+    from fleetcount_aggregator.windows.status import read_standing
 
     place = config.store_place
     if place.url is None:
@@ -238,7 +238,7 @@ def _store(config: "AggregatorConfig") -> "Finding":
 
 
 async def _peer(path: Path, name: str, endpoint: str, largest_skew_s: float) -> "Finding":
-    """Ask a peer about a task that does not exist: it must refuse by name, over TLS in both directions."""
+    """Ask a peer about a window that does not exist: it must refuse by name, over TLS in both directions."""
     from fleetcount.doctor_checks import Finding, Severity
     from fleetcount.readers import ask_peer
 
@@ -321,20 +321,20 @@ async def _device(path: Path) -> "list[Finding]":
 
 
 async def _offer(settings: "DeviceSettings") -> "Finding":
-    """Ask for the series on offer, as the device itself would."""
+    """Ask for the question on offer, as the device itself would."""
     from fleetcount_client.assembly import transport_of
 
     from fleetcount.doctor_checks import Finding, Severity
 
     transport = transport_of(settings)
     try:
-        offers = await transport.list_series()
+        offers = await transport.list_questions()
     except FleetcountError as error:
         return Finding(what="aggregators", severity=Severity.FAILED, text=str(error))
     finally:
         await transport.close()
-    series = {offer.signed.series.series_id for offer in offers}
-    return _ok("aggregators", f"{len(series)} series on offer")
+    questions = {offer.signed.question.question_id for offer in offers}
+    return _ok("aggregators", f"{len(questions)} questions on offer")
 
 
 def _reader(path: Path) -> "list[Finding]":

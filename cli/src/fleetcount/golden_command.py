@@ -32,7 +32,7 @@ def golden(file: Path, as_json: bool) -> None:
 
     Decimals must agree to a relative 1e-9, integers and fractions exactly. One line a group: ok, or MISS with the first
     difference; a group this version does not know is a miss, and so is a row with a number too small or too large to be
-    judged. In the groups of series, variance is the parameter s of the noise N_Z(0, s), and Var its own variance. An
+    judged. In the groups of questions, variance is the parameter s of the noise N_Z(0, s), and Var its own variance. An
     example of the form is tests/golden/golden.json.
 
     Exit code 0 when every group is reproduced, 1 on any miss, 2 when the file is not of this form.

@@ -130,7 +130,7 @@ def succeed(config: Path, new_key: str, overlap_days: int, output: Path) -> None
     from fleetcount_aggregator.host.keys import load_signing_key
     from fleetcount_aggregator.host.token_keys import PKCS11_SCHEME
     from fleetcount_protocol.ids import AggregatorId
-    from fleetcount_protocol.task.succession import Succession, encode_signed_succession, sign_succession
+    from fleetcount_protocol.window.succession import Succession, encode_signed_succession, sign_succession
 
     from fleetcount.files import write_file
 
@@ -200,7 +200,7 @@ def descriptor(config: Path, source: Path, output: Path) -> None:
 
     from fleetcount_aggregator.config import load_config
     from fleetcount_aggregator.host.keys import load_signing_key
-    from fleetcount_protocol.task.task import HpkeKey
+    from fleetcount_protocol.window.window import HpkeKey
 
     from fleetcount.descriptors import encode_descriptor, read_descriptor
     from fleetcount.files import write_file
@@ -299,7 +299,7 @@ def _ids(text: str) -> list[str]:
 
 
 def _operators(text: str | None, ids: Sequence[str]) -> list[str]:
-    from fleetcount_protocol.task.rules import operator_key
+    from fleetcount_protocol.window.rules import operator_key
 
     names = text.split(",") if text is not None else [f"Operator of {name}" for name in ids]
     if len(names) != len(ids):

@@ -166,6 +166,6 @@ LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999
 """The level of an interval."""
 POSTERIOR: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False, high_included=False))
 DELTA: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1, 1000), low_included=False))
-"""The delta at which a series is stated: above 0, at most 1/1000."""
+"""The delta at which a question is stated: above 0, at most 1/1000."""
 SEED: Final = Count(0, 2**64 - 1)
 """A scenario's seed: 64 bits."""

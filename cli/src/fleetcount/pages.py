@@ -60,7 +60,7 @@ def _answer(listen: str, path: str) -> tuple[int, bytes] | None:
 
 
 def waits_here(listen: str) -> dict[str, str]:
-    """Return why each open task of a running aggregator does not go on, by task id in hexadecimal form."""
-    page = ask_page(listen, "/tasks") or {}
-    waits = {row["task"]: row["wait"]["text"] for row in page.get("tasks", []) if row.get("wait")}
+    """Return why each open window of a running aggregator does not go on, by window id in hexadecimal form."""
+    page = ask_page(listen, "/windows") or {}
+    waits = {row["window"]: row["wait"]["text"] for row in page.get("windows", []) if row.get("wait")}
     return waits | {name: f"in quarantine: {damage}" for name, damage in page.get("quarantined", {}).items()}

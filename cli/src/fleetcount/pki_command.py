@@ -117,7 +117,7 @@ def enrol(root: Path, csr: Path, output: Path, days: int) -> None:
 @_OUTPUT
 @_days(365)
 def reader(root: Path, csr: Path, name: str, output: Path, days: int) -> None:
-    """Issue a reader's certificate: it reads tasks and releases, and reports nothing."""
+    """Issue a reader's certificate: it reads windows and releases, and reports nothing."""
     from fleetcount_protocol.channel.certificates import Purpose
 
     _enrol(root, Purpose.READER, csr, name, (), output, days)
@@ -207,7 +207,7 @@ def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: i
     """Issue the next certificate, with the names and the purpose of the present one.
 
     With a new key the party is a new one to those who count: so that it does not count twice, its old key goes onto the
-    deny list, and what it sent under it to tasks that have not ended is left out.
+    deny list, and what it sent under it to windows that have not ended is left out.
     """
     from fleetcount.pki_store import PkiDirectory, read_request
 

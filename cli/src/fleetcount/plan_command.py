@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.limits import MAX_SERIES_WINDOWS, MAX_ZOOMS
+from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS, MAX_ZOOMS
 
 from fleetcount.exits import one_line
 from fleetcount.files import check_output_directory, staged_directory
@@ -57,7 +57,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
     show_default=True,
     help=f"How many, {FEWEST_AGGREGATORS} to {MOST_AGGREGATORS}.",
 )
-@click.option("--windows", type=Count(1, MAX_SERIES_WINDOWS), help="Compare every way to ask so many times.")
+@click.option("--windows", type=Count(1, MAX_QUESTION_WINDOWS), help="Compare every way to ask so many times.")
 @click.option("--every", type=Length(), default="1 h", show_default=True, help="With --windows: how often.")
 @click.option("--delta", type=DELTA, default="1e-9", show_default=True, help="With --windows: delta of the promise.")
 @click.option("--threat", type=OneOf(_THREATS), help="With --windows: recommend a way against this one.")
@@ -90,7 +90,7 @@ def plan(  # one parameter an option, passed by name
     always, for several in every cell of at least as many devices as there are aggregators. What a smaller one buys: if
     all aggregators collude, they see each truth with that probability only.
 
-    With --windows epsilon is the loss of all answers of a device to a series, at delta: every way to ask is compared,
+    With --windows epsilon is the loss of all answers of a device to a question, at delta: every way to ask is compared,
     and the threat that each answers is named (some seconds). --threat one-honest: at least one operator is honest;
     all-collude: all may collude, and then see a part; none-trusted: the promise holds against all of them.
 
@@ -106,15 +106,15 @@ def plan(  # one parameter an option, passed by name
 
     if output is not None:
         check_output_directory(output)
-    series = {name: others.pop(name) for name in ("windows", "every", "delta", "threat")}
+    question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
     zooms = square_zooms(values, others.pop("zooms"))
-    if steps is not None and series["windows"] is None:
-        series["windows"] = len(steps)
-    if refused := _not_together(series, steps, zooms, output, others["largest_posterior"]):
+    if steps is not None and question["windows"] is None:
+        question["windows"] = len(steps)
+    if refused := _not_together(question, steps, zooms, output, others["largest_posterior"]):
         raise UsageError(refused)
-    if series["windows"] is not None:
-        of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "zooms": zooms, **series}
+    if question["windows"] is not None:
+        of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "zooms": zooms, **question}
         asked = Asked(devices=devices, values=values, epsilon=epsilon, **of_all)
         compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
         return
@@ -125,21 +125,21 @@ def plan(  # one parameter an option, passed by name
 
 
 def _not_together(
-    series: Mapping[str, Any],
+    question: Mapping[str, Any],
     steps: Sequence[int] | None,
     zooms: "Zooms | None",
     output: Path | None,
     largest_posterior: Fraction | None,
 ) -> str:
     """Return why options that were given do not go with each other, or nothing."""
-    if steps is not None and (output is not None or series["threat"] is not None):
+    if steps is not None and (output is not None or question["threat"] is not None):
         return "--levels goes with neither --output nor --threat"
     if zooms is not None and (steps is not None or largest_posterior is not None):
         return "--zooms goes with neither --levels nor --largest-posterior"
-    if series["windows"] is not None and largest_posterior is not None:
+    if question["windows"] is not None and largest_posterior is not None:
         return "--largest-posterior is about one record, allowed: without --windows"
-    if series["windows"] is None and series["threat"] is not None:
-        return f"--threat is {series['threat']!r}, allowed with --windows: how often the question is asked"
+    if question["windows"] is None and question["threat"] is not None:
+        return f"--threat is {question['threat']!r}, allowed with --windows: how often the question is asked"
     return ""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
-from fleetcount_protocol.task.domain import PLACE_BITS
+from fleetcount_protocol.window.domain import PLACE_BITS
 
 from fleetcount.plan_windows import Asked
 from fleetcount.results import show
@@ -97,7 +97,7 @@ def _designs(asked: Asked, candidates: int) -> "Iterator[tuple[str, Design]]":
     from fleetcount_mechanisms.design import Design
     from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
     from fleetcount_mechanisms.sampling import SamplingDie
-    from fleetcount_protocol.series.fields import DAY_S, Coin, Schedule
+    from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
 
     schedule = Schedule(
         first=0, every_s=asked.every, windows=asked.windows, round_one_s=1, round_two_s=0, expiry_s=DAY_S

@@ -55,15 +55,15 @@ def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) ->
     Raises:
         MechanismError: no way keeps the promise.
     """
-    from fleetcount_mechanisms.accounting.shape import SeriesShape
+    from fleetcount_mechanisms.accounting.shape import ScheduleShape
     from fleetcount_mechanisms.comparison import Unit, compare
     from fleetcount_mechanisms.errors import InfeasibleTargetError
-    from fleetcount_protocol.series.fields import DAY_S, Coin, Schedule
+    from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
 
     windows = asked.windows
     schedule = Schedule(first=0, every_s=asked.every, windows=windows, round_one_s=1, round_two_s=0, expiry_s=DAY_S)
-    units: dict[Unit, Coin] = {"window": Coin.WINDOW, "day": Coin.DAY, "series": Coin.SERIES}
-    shapes: dict[Unit, SeriesShape] = {unit: schedule.shape(coin) for unit, coin in units.items()}
+    units: dict[Unit, Coin] = {"window": Coin.WINDOW, "day": Coin.DAY, "question": Coin.QUESTION}
+    shapes: dict[Unit, ScheduleShape] = {unit: schedule.shape(coin) for unit, coin in units.items()}
     rows = compare(
         asked.devices,
         asked.values,
@@ -148,7 +148,7 @@ def _printed(row: "Compared", windows: int) -> tuple[str, ...]:
 
 
 def _bytes(row: "Compared") -> int:
-    from fleetcount_protocol.task.circuit import report_bytes
+    from fleetcount_protocol.window.circuit import report_bytes
 
     return report_bytes(row.plan.design)
 

@@ -18,7 +18,7 @@ from fleetcount.numbers import EPSILON
 from fleetcount.results import EXPLAIN, JSON, show, utc
 
 if TYPE_CHECKING:  # `fleetcount question --help` starts without cryptography.
-    from fleetcount_protocol.series.series import SignedSeries
+    from fleetcount_protocol.question.question import SignedQuestion
 
 __all__ = ["question"]
 
@@ -107,7 +107,7 @@ def show_question(path: Path, explain: bool, as_json: bool) -> None:
     _check_name(path)
     signed = read_question(path)
     if as_json:
-        show(question_json(signed.series), (), as_json=True)
+        show(question_json(signed.question), (), as_json=True)
     else:
         _describe(signed, explain)
 
@@ -133,7 +133,7 @@ def sign(config_path: Path, path: Path, explain: bool) -> None:
 @_CONFIG
 @click.argument("path", metavar="NAME.question", type=_FILE)
 def submit(config_path: Path, path: Path) -> None:
-    """Check all signatures and the seed, and put both files into the leader's task directory.
+    """Check all signatures and the seed, and put both files into the leader's question directory.
 
     A question that is counted from submission starts now: the leader fixes its times as it installs it, once; submitted
     again it keeps them. The leader removes its copy of the seed once the question is stored. Delete yours then.
@@ -159,14 +159,14 @@ def _order_command(action: str, short: str, text: str) -> None:
     @click.option("--yes", is_flag=True, help="Do not ask before a question is stopped.", hidden=action != "stop")
     @click.argument("path", metavar="NAME.question", type=_FILE)
     def order(config_path: Path, start: str | None, yes: bool, path: Path) -> None:
-        from fleetcount_protocol.series.orders import OrderAction
+        from fleetcount_protocol.question.orders import OrderAction
 
         from fleetcount.exits import RefusedByPolicyError
         from fleetcount.question_files import operator_of, read_question
         from fleetcount.question_order_files import give_order, stop_lines
 
         _check_name(path)
-        asked, operator, kind = read_question(path).series, operator_of(config_path), OrderAction[action.upper()]
+        asked, operator, kind = read_question(path).question, operator_of(config_path), OrderAction[action.upper()]
         given = give_order(asked, operator, kind, start, time.time(), path.stem)
         if kind is OrderAction.STOP:
             for line in stop_lines(given, operator):
@@ -175,14 +175,14 @@ def _order_command(action: str, short: str, text: str) -> None:
                 raise RefusedByPolicyError("not stopped; nothing was written")
         given.write()
         window, number = given.order.from_window, given.order.number
-        opens = utc(given.series.schedule.opens(window))
+        opens = utc(given.question.schedule.opens(window))
         click.echo(f"{action} from window {window} on, which opens {opens}: order {number}, {given.target}")
 
 
 _order_command(
     "pause",
     "Skip windows from one on, until resume.",
-    """Sign an order that skips windows from one on, and put it into the leader's task directory.
+    """Sign an order that skips windows from one on, and put it into the leader's question directory.
 
     Run by the leader's operator. Windows keep their numbers and times: nothing moves, is made up for or costs less.
     Devices keep their reservations, because a pause may end. Windows are decided about a minute before they open.
@@ -191,7 +191,7 @@ _order_command(
 _order_command(
     "resume",
     "Ask again from a window on.",
-    """Sign an order that asks windows again from one on, and put it into the leader's task directory.
+    """Sign an order that asks windows again from one on, and put it into the leader's question directory.
 
     Run by the leader's operator, after a pause.
     """,
@@ -199,7 +199,8 @@ _order_command(
 _order_command(
     "stop",
     "End this operator's part, and with it the question.",
-    """Sign an order that ends this operator's part from a window on, and put it into its aggregator's task directory.
+    """Sign an order that ends this operator's part from a window on, and put it into its aggregator's question
+    directory.
 
     Run by any operator: without its part no window can be opened. Nothing follows a stop. Says first what stays charged
     and what comes back, at aggregators and devices, and asks; a question that is stopped before its first window costs
@@ -214,7 +215,7 @@ def _check_name(path: Path) -> None:
         raise UsageError(f"the question file is {str(path)[:80]!r}; its name must end in .question")
 
 
-def _describe(signed: "SignedSeries", explain: bool) -> None:
+def _describe(signed: "SignedQuestion", explain: bool) -> None:
     from fleetcount.question_files import describe_question
 
     width = min(_WIDEST, max(40, shutil.get_terminal_size((_WIDEST, 24)).columns))

@@ -86,7 +86,7 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
         lines.append(_written(kept, output, kind or _FORMATS[output.suffix], questions["windows"]))
     missing = {str(index): reason for index, reason in sorted(kept.table.missing.items())}
     rows = [row for _, row in told if row is not None]
-    found = {"series": kept.series.name, "missing": missing, "answers": rows}
+    found = {"question": kept.question.name, "missing": missing, "answers": rows}
     show(found | ({} if output is None else {"written": str(output)}), lines, as_json=as_json)
 
 
@@ -97,13 +97,13 @@ def _written(kept: "KeptTable", path: Path, kind: str, windows: str | None) -> s
 
     from fleetcount.question_table import place_note, places_of
 
-    title = kept.series.name
+    title = kept.question.name
     if kind == "geojson":
         chosen = _windows(kept, windows, [kept.last])
         if len(chosen) != 1:
             raise UsageError(f"a GeoJSON map shows one window; --windows names {len(chosen)}")
-        write_geojson(kept.table, places_of(kept.series, kept.zoom), chosen[0], path, title, kept.participants)
-        return "; ".join(part for part in (f"wrote {path}: window {chosen[0]}", place_note(kept.series)) if part)
+        write_geojson(kept.table, places_of(kept.question, kept.zoom), chosen[0], path, title, kept.participants)
+        return "; ".join(part for part in (f"wrote {path}: window {chosen[0]}", place_note(kept.question)) if part)
     if windows is not None:
         raise UsageError("--windows is for questions and maps; a table holds every released window")
     if kind == "csv":
@@ -126,7 +126,7 @@ def _windows(kept: "KeptTable", text: str | None, default: Sequence[int]) -> lis
 
     if text is None:
         return list(default)
-    return sorted(parse_spans("window", text, 0, kept.series.schedule.windows - 1))
+    return sorted(parse_spans("window", text, 0, kept.question.schedule.windows - 1))
 
 
 # Answers.
@@ -229,11 +229,11 @@ def _readable(kept: "KeptTable", windows: frozenset[int]) -> Iterator[Told]:
 def _consistent(kept: "KeptTable", windows: str | None) -> Iterator[Told]:
     from fleetcount_analysis.answers import consistent_zooms
 
-    design, zooms = kept.series.design, kept.series.release.zooms
+    design, zooms = kept.question.design, kept.question.release.zooms
     if zooms == 1:
-        raise UsageError(f"question {kept.series.name!r} has one zoom; --consistent is for several")
+        raise UsageError(f"question {kept.question.name!r} has one zoom; --consistent is for several")
     yield f"counts of all {zooms} zooms that add up; intervals of {_level(kept)}, each alone; and the raw numbers", None
-    label = kept.series.first_window.label
+    label = kept.question.first_window.label
     for row in kept.table.rows(_windows(kept, windows, [kept.last])):
         found, number = consistent_zooms(design, kept.opened[row], kept.table.level), 0
         for zoom, estimates in enumerate(found.estimates):
@@ -285,7 +285,7 @@ def _level(kept: "KeptTable") -> str:
 
 
 def _pair(text: str, kept: "KeptTable") -> tuple[int, int]:
-    last, parts = kept.series.schedule.windows - 1, text.split(",")
+    last, parts = kept.question.schedule.windows - 1, text.split(",")
     try:
         earlier, later = (parse_count(part.strip(), 0, last) for part in parts)
     except ValueError:

@@ -1,6 +1,6 @@
 """Question files on their way from the asker to the leader: NAME.question, signed once by every operator.
 
-Reads, checks and writes files; it must not open a connection. The seed of the verify keys goes to the leader's task
+Reads, checks and writes files; it must not open a connection. The seed of the verify keys goes to the leader's window
 directory alone.
 """
 
@@ -16,25 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_client.ledger import Ledger
-from fleetcount_client.policy import OwnerPolicy, judge_series
-from fleetcount_client.reservation import charges_of_series
-from fleetcount_mechanisms.accounting.series_statement import plain_words, series_views
+from fleetcount_client.policy import OwnerPolicy, judge_question
+from fleetcount_client.reservation import charges_of_question
+from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
-from fleetcount_protocol.series.derive import check_verify_seed, window_task
-from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.series.series_json import series_to_json
-from fleetcount_protocol.series.signed_file import (
-    MAX_SIGNED_SERIES_BYTES,
-    decode_signed_series,
-    encode_signed_series,
-    signed_series,
+from fleetcount_protocol.question.derive import check_verify_seed, window_at
+from fleetcount_protocol.question.fields import Coin
+from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question_json import question_to_json
+from fleetcount_protocol.question.signed_file import (
+    MAX_SIGNED_QUESTION_BYTES,
+    decode_signed_question,
+    encode_signed_question,
+    signed_question,
 )
-from fleetcount_protocol.series.signing import sign_series, verify_signed_series
-from fleetcount_protocol.task.signing import TrustedAggregator, verify_ed25519
+from fleetcount_protocol.question.signing import sign_question, verify_signed_question
+from fleetcount_protocol.window.signing import TrustedAggregator, verify_ed25519
 
 from fleetcount.exits import RefusedByPolicyError, one_line
 from fleetcount.files import read_bytes, write_file
@@ -56,7 +56,7 @@ __all__ = [
     "unsigned",
 ]
 
-_COIN_WORDS: Final = {Coin.WINDOW: "one window", Coin.DAY: "a whole UTC day", Coin.SERIES: "the whole question"}
+_COIN_WORDS: Final = {Coin.WINDOW: "one window", Coin.DAY: "a whole UTC day", Coin.QUESTION: "the whole question"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,35 +89,35 @@ def seed_path(path: Path) -> Path:
     return path.with_suffix(".seed")
 
 
-def read_question(path: Path) -> SignedSeries:
+def read_question(path: Path) -> SignedQuestion:
     """Return the question and the signatures it has so far.
 
     Raises:
         UsageError: the file cannot be read or is no question file.
     """
-    data = read_bytes(path, largest=MAX_SIGNED_SERIES_BYTES)
+    data = read_bytes(path, largest=MAX_SIGNED_QUESTION_BYTES)
     try:
-        return decode_signed_series(data)
+        return decode_signed_question(data)
     except FleetcountError as error:
         raise UsageError(f"{path} is no question file: {error}") from error
 
 
-def unsigned(series: Series) -> SignedSeries:
+def unsigned(question: Question) -> SignedQuestion:
     """Return a question that nobody has signed yet."""
-    return SignedSeries(series=series, signatures=(b"",) * len(series.aggregators))
+    return SignedQuestion(question=question, signatures=(b"",) * len(question.aggregators))
 
 
-def new_question_files(path: Path, series: Series, seed: bytes) -> None:
+def new_question_files(path: Path, question: Question, seed: bytes) -> None:
     """Write an unsigned question, the seed of its verify keys (mode 0600) and NAME.json for people: all or none.
 
     Raises:
         UsageError: one of them is there already, or cannot be written.
     """
-    text = json.dumps(question_json(series), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(question_json(question), indent=1, ensure_ascii=False) + "\n"
     files = (
         (seed_path(path), seed, 0o600),
         (path.with_suffix(".json"), text.encode(), 0o644),
-        (path, encode_signed_series(unsigned(series)), 0o644),
+        (path, encode_signed_question(unsigned(question)), 0o644),
     )
     for file, _, _ in files:
         if file.exists():
@@ -133,16 +133,16 @@ def new_question_files(path: Path, series: Series, seed: bytes) -> None:
         raise
 
 
-def question_json(series: Series) -> dict[str, Any]:
+def question_json(question: Question) -> dict[str, Any]:
     """Return a question for programs and people: every field, its promise in plain words, and every view."""
-    views = series_views(series.design, series.shape, series.delta)
-    words = plain_words(series.design, series.shape, series.delta)
-    if series.schedule.windows == 1:
-        words = plain_sentences(series.design, views)
-    return series_to_json(series) | {"sentences": list(words), "statement": views_json(views)}
+    views = question_views(question.design, question.shape, question.delta)
+    words = plain_words(question.design, question.shape, question.delta)
+    if question.schedule.windows == 1:
+        words = plain_sentences(question.design, views)
+    return question_to_json(question) | {"sentences": list(words), "statement": views_json(views)}
 
 
-def add_signature(path: Path, operator: Operator) -> SignedSeries:
+def add_signature(path: Path, operator: Operator) -> SignedQuestion:
     """Sign the question at `path` as this operator and write it back; signing again changes nothing.
 
     Raises:
@@ -154,63 +154,64 @@ def add_signature(path: Path, operator: Operator) -> SignedSeries:
     from fleetcount_aggregator.host.keys import load_signing_key
 
     signed = read_question(path)
-    series = signed.series
-    position = series.first_window.position_of(operator.aggregator_id)
-    _check_before_signing(series, operator)
-    for aggregator, signature in zip(series.aggregators, signed.signatures, strict=True):
+    question = signed.question
+    position = question.first_window.position_of(operator.aggregator_id)
+    _check_before_signing(question, operator)
+    for aggregator, signature in zip(question.aggregators, signed.signatures, strict=True):
         if signature:
             what = f"{path} was changed after it was signed: the signature of {aggregator.aggregator_id}"
-            verify_ed25519(aggregator.signing_public_key, signature, series.canonical, what)
+            verify_ed25519(aggregator.signing_public_key, signature, question.canonical, what)
     key = load_signing_key(operator.config.keys.signing_key_file)
     signatures = list(signed.signatures)
-    signatures[position] = sign_series(series, key)
-    result = signed_series(series, tuple(signatures))
-    write_file(path, encode_signed_series(result), mode=stat.S_IMODE(path.stat().st_mode))
+    signatures[position] = sign_question(question, key)
+    result = signed_question(question, tuple(signatures))
+    write_file(path, encode_signed_question(result), mode=stat.S_IMODE(path.stat().st_mode))
     return result
 
 
-def _check_before_signing(series: Series, operator: Operator) -> None:
+def _check_before_signing(question: Question, operator: Operator) -> None:
     """Refuse a question that this operator's aggregator would not take on."""
     config = operator.config
-    if series.deployment != config.aggregator.deployment:
+    if question.deployment != config.aggregator.deployment:
         raise RefusedByPolicyError(
-            f"deployment of the question is {series.deployment!r}; this aggregator serves"
+            f"deployment of the question is {question.deployment!r}; this aggregator serves"
             f" {config.aggregator.deployment!r}"
         )
-    for one in series.aggregators:
+    for one in question.aggregators:
         known = operator.trusted.get(one.aggregator_id)
         if known is None:
             raise RefusedByPolicyError(f"aggregator {one.aggregator_id!r} is not among this configuration's [[peers]]")
         own = one.aggregator_id == operator.aggregator_id
-        keys = known.keys[-1:] if own else known.keys_at(series.schedule.latest_start)
+        keys = known.keys[-1:] if own else known.keys_at(question.schedule.latest_start)
         if known.operator != one.operator or one.signing_public_key not in keys:
             raise RefusedByPolicyError(f"aggregator {one.aggregator_id!r} has another operator or key than configured")
-    if series.min_batch_size < config.limits.smallest_min_batch_size:
+    if question.min_batch_size < config.limits.smallest_min_batch_size:
         raise RefusedByPolicyError(
-            f"min_batch_size is {series.min_batch_size}; it must be at least {config.limits.smallest_min_batch_size}"
+            f"min_batch_size is {question.min_batch_size}; it must be at least {config.limits.smallest_min_batch_size}"
         )
 
 
 def submit_question(path: Path, operator: Operator, now: float) -> Path:
-    """Put a complete question and its seed into the leader's task directory; the question appears last, and at once.
+    """Put a complete question and its seed into the leader's question directory; the question appears last, and at
+    once.
 
     Raises:
         UsageError: not the leader, signatures missing, the seed is missing or not the question's, or the first
             window takes no answers any more.
         RefusedByPolicyError: it was submitted before.
-        SignatureError, TaskError: a signature that does not verify.
+        SignatureError, QuestionError: a signature that does not verify.
     """
     signed = read_question(path)
-    series = signed.series
-    leader = series.aggregators[0].aggregator_id
+    question = signed.question
+    leader = question.aggregators[0].aggregator_id
     if leader != operator.aggregator_id:
         raise UsageError(f"the question is led by {leader!r}; submit it there, not at {operator.aggregator_id!r}")
-    missing = [one.aggregator_id for one, s in zip(series.aggregators, signed.signatures, strict=True) if not s]
+    missing = [one.aggregator_id for one, s in zip(question.aggregators, signed.signatures, strict=True) if not s]
     if missing:
         raise UsageError(f"{path} is not signed by {', '.join(missing)}; each operator runs 'fleetcount question sign'")
     with _named(path):
-        verify_signed_series(signed, operator.trusted)
-    closes, counted = series.first_window.round_one_closes, series.schedule.submission
+        verify_signed_question(signed, operator.trusted)
+    closes, counted = question.first_window.round_one_closes, question.schedule.submission
     if counted is not None and now + counted.delay_s > counted.latest:
         late = utc(counted.latest - counted.delay_s)
         raise UsageError(f"it is {utc(now)}, the question had to be submitted by {late}; create it anew")
@@ -218,14 +219,14 @@ def submit_question(path: Path, operator: Operator, now: float) -> Path:
         raise UsageError(f"round one of the first window closed at {utc(closes)}; create the question anew")
     seed = read_bytes(seed_path(path), largest=VERIFY_KEY_BYTES)
     with _named(seed_path(path)):
-        check_verify_seed(series, seed)
-    directory = operator.config.aggregator.task_directory
+        check_verify_seed(question, seed)
+    directory = operator.config.aggregator.question_directory
     target = directory / path.name
     if target.exists():
         raise UsageError(f"{target} exists already; give the question another file name")
-    _check_first(directory, series)
+    _check_first(directory, question)
     write_file(seed_path(target), seed, mode=0o600)
-    write_file(target, encode_signed_series(signed), overwrite=False)
+    write_file(target, encode_signed_question(signed), overwrite=False)
     return target
 
 
@@ -238,11 +239,11 @@ def _named(path: Path) -> Generator[None]:
         raise type(error)(f"{path}: {error}") from None
 
 
-def _check_first(directory: Path, series: Series) -> None:
+def _check_first(directory: Path, question: Question) -> None:
     """Refuse a question that was submitted under another name: the aggregator would take no notice of it."""
     for other in sorted(directory.glob("*.question")):
         with contextlib.suppress(UsageError):
-            same = read_question(other).series.series_id == series.series_id
+            same = read_question(other).question.question_id == question.question_id
             if same and not other.with_suffix(".refused").exists():
                 raise RefusedByPolicyError(f"{other} is the same question; it is submitted once")
 
@@ -250,29 +251,29 @@ def _check_first(directory: Path, series: Series) -> None:
 # What a person reads.
 
 
-def describe_question(signed: SignedSeries, width: int, *, explain: bool = False) -> list[str]:
+def describe_question(signed: SignedQuestion, width: int, *, explain: bool = False) -> list[str]:
     """Return what a person wants to know before signing: plain words first, wrapped; `explain` adds every view."""
-    series = signed.series
+    question = signed.question
     who = [
         f"{one.aggregator_id} ({one.operator}){'' if signature else ', not signed yet'}"
-        for one, signature in zip(series.aggregators, signed.signatures, strict=True)
+        for one, signature in zip(question.aggregators, signed.signatures, strict=True)
     ]
-    values = "1 value" if series.first_window.values == 1 else f"{series.first_window.values} values"
+    values = "1 value" if question.first_window.values == 1 else f"{question.first_window.values} values"
     lines = [
-        f"question {series.name!r} {series.series_id}",
-        f"asks {series.signal} in {values}, mode {series.mode.name.lower()}, deployment {series.deployment!r}",
-        *_schedule_lines(series),
-        _release_line(series),
+        f"question {question.name!r} {question.question_id}",
+        f"asks {question.signal} in {values}, mode {question.mode.name.lower()}, deployment {question.deployment!r}",
+        *_schedule_lines(question),
+        _release_line(question),
         "aggregators: " + "; ".join(who),
-        f"answers are taken from devices with a {series.admission.name.lower()} of the deployment",
-        *([] if series.schedule.windows == 1 else [""]),
-        *_privacy_lines(series, explain=explain),
+        f"answers are taken from devices with a {question.admission.name.lower()} of the deployment",
+        *([] if question.schedule.windows == 1 else [""]),
+        *_privacy_lines(question, explain=explain),
     ]
     return [part for line in lines for part in _wrapped(line, width)]
 
 
-def _schedule_lines(series: Series) -> Iterator[str]:
-    schedule, first = series.schedule, series.first_window
+def _schedule_lines(question: Question) -> Iterator[str]:
+    schedule, first = question.schedule, question.first_window
     if schedule.first is None and (counted := schedule.submission) is not None:
         many = f"{schedule.windows:,} windows, one every {_length_text(schedule.every_s)}"
         yield (
@@ -289,44 +290,44 @@ def _schedule_lines(series: Series) -> Iterator[str]:
             f"to {utc(schedule.end)}; each takes answers for "
             f"{_length_text(schedule.round_one_s + schedule.round_two_s)}"
         )
-    if (walk := series.drill_down) is not None:
+    if (walk := question.drill_down) is not None:
         yield (
             f"drills down over {', '.join(map(str, walk.levels))} bits, a window a level: cells of {walk.threshold} or "
             f"more, the {walk.most_survivors} busiest; one truth asked at {len(walk.levels)} levels counts as as many "
             "answers"
         )
-    if series.design.rounds == 2:
-        yield f"sampling rate {series.design.exposure}; one toss holds for {_COIN_WORDS[series.coin]}"
+    if question.design.rounds == 2:
+        yield f"sampling rate {question.design.exposure}; one toss holds for {_COIN_WORDS[question.coin]}"
 
 
-def _release_line(series: Series) -> str:
-    noise, zooms = series.design.noise, series.release.zooms
+def _release_line(question: Question) -> str:
+    noise, zooms = question.design.noise, question.release.zooms
     strength = "no noise"
-    if series.design.noised:
+    if question.design.noised:
         strength = f"each aggregator's noise: {noise.name}, sd {ceil(noise.draw_variance**0.5 * 1000) / 1000:g}"
     counted = f", counted at {zooms} zooms in one report" if zooms > 1 else ""
-    return f"at least {series.min_batch_size} reports a window; {strength}{counted}"
+    return f"at least {question.min_batch_size} reports a window; {strength}{counted}"
 
 
-def _privacy_lines(series: Series, *, explain: bool) -> list[str]:
+def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
     """Return the promise in plain words: of one window as its record will say it, of many for all together."""
-    taking_part, views = default_answer(series), series_views(series.design, series.shape, series.delta)
-    if series.schedule.windows == 1:
-        return [*privacy_lines(series.design, views, explain=explain), taking_part]
-    lines = [*plain_words(series.design, series.shape, series.delta), taking_part]
+    taking_part, views = default_answer(question), question_views(question.design, question.shape, question.delta)
+    if question.schedule.windows == 1:
+        return [*privacy_lines(question.design, views, explain=explain), taking_part]
+    lines = [*plain_words(question.design, question.shape, question.delta), taking_part]
     if explain:
         lines += ["", "What each adversary can learn of one device:"]
         lines += [f"  {view.audience}, {view.neighbours}: {view.sentence}" for view in views]
     return lines
 
 
-def default_answer(series: Series) -> str:
+def default_answer(question: Question) -> str:
     """Return in a sentence whether a device with default limits, which allows such questions at all, takes part."""
-    policy = OwnerPolicy(signals=frozenset({series.signal}), allow_direct=True, allow_one_sided=True)
-    series = series.at_latest()
-    refusal = judge_series(policy, series, window_task(series, 0))
+    policy = OwnerPolicy(signals=frozenset({question.signal}), allow_direct=True, allow_one_sided=True)
+    question = question.at_latest()
+    refusal = judge_question(policy, question, window_at(question, 0))
     if refusal is None:
-        charges = charges_of_series(series, policy, series.schedule.opens(0), -inf)
+        charges = charges_of_question(question, policy, question.schedule.opens(0), -inf)
         refusal = Ledger().judge(policy, charges)
     if refusal is None:
         return "A device with default limits that allows such questions takes all of it."

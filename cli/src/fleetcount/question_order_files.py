@@ -1,7 +1,7 @@
 """Order files on their way from an operator to its own aggregator: NAME.0001.order, and so on.
 
-Reads the aggregator's store and task directory, writes into the latter; it must not open a connection. The aggregator
-decides about every order again: what is checked here is checked so that the operator hears of it at once.
+Reads the aggregator's store and question directory, writes into the latter; it must not open a connection. The
+aggregator decides about every order again: what is checked here is checked so that the operator hears of it at once.
 """
 
 from collections.abc import Iterator, Set
@@ -11,22 +11,22 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fleetcount_protocol.errors import FleetcountError, TaskError, UsageError
-from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_ORDERS_PER_SERIES
-from fleetcount_protocol.series.fields import Schedule
-from fleetcount_protocol.series.orders import (
+from fleetcount_protocol.errors import FleetcountError, QuestionError, UsageError
+from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_ORDERS_PER_QUESTION
+from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.question.orders import (
     OrderAction,
-    SeriesOrder,
+    QuestionOrder,
     check_follows,
     decode_signed_order,
     encode_signed_order,
     sign_order,
     skipped_windows,
-    started_series,
+    started_question,
     stopped_at,
     verify_order,
 )
-from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.question.question import Question
 
 from fleetcount.exits import RefusedByPolicyError
 from fleetcount.files import read_bytes, write_file
@@ -36,21 +36,25 @@ from fleetcount.results import utc
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.host.store_place import StorePlace
-    from fleetcount_aggregator.tasks.status import SeriesLine
+    from fleetcount_aggregator.windows.status import QuestionLine
 
 __all__ = ["GivenOrder", "give_order", "installed_question", "stop_lines"]
 
 _FILE_BYTES: Final = MAX_ORDER_BYTES + 128
 _MARGIN_S: Final = 5
-"""An aggregator looks into its task directory every second: a window decided about sooner is not named by default."""
+"""An aggregator looks into its question directory every second: a window decided about sooner is not named by
+default.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenOrder:
-    """An order that its operator may give: `series` with its start, and the file in the task directory it goes to."""
+    """An order that its operator may give: `question` with its start, and the file in the question directory it goes
+    to.
+    """
 
-    order: SeriesOrder
-    series: Series
+    order: QuestionOrder
+    question: Question
     target: Path
     signed: bytes
 
@@ -64,7 +68,7 @@ class GivenOrder:
 
 
 def give_order(
-    series: Series, operator: Operator, action: OrderAction, start: str | None, now: float, name: str
+    question: Question, operator: Operator, action: OrderAction, start: str | None, now: float, name: str
 ) -> GivenOrder:
     """Return a signed order of this operator that its aggregator may take; nothing is written yet.
 
@@ -79,51 +83,51 @@ def give_order(
     from fleetcount_aggregator.host.keys import load_signing_key
 
     config, own = operator.config, operator.aggregator_id
-    position = series.first_window.position_of(own)
+    position = question.first_window.position_of(own)
     if position and action is not OrderAction.STOP:
-        leader = series.aggregators[0].aggregator_id
+        leader = question.aggregators[0].aggregator_id
         raise RefusedByPolicyError(
             f"{action.name.lower()} is for the leader, {leader!r}; {own!r} may stop its own part"
         )
-    installed = installed_question(series, config.store_place)
-    directory = config.aggregator.task_directory
-    series = started_series(series, (one.order for one in installed.orders))
+    installed = installed_question(question, config.store_place)
+    directory = config.aggregator.question_directory
+    question = started_question(question, (one.order for one in installed.orders))
     taken = [one.order for one in installed.orders if one.order.aggregator_id == own]
-    dropped = _dropped(directory, series, operator)
+    dropped = _dropped(directory, question, operator)
     given = [*taken, *(order for path, order in dropped if not path.with_suffix(".refused").exists())]
-    order = SeriesOrder(
-        series_id=series.series_id,
+    order = QuestionOrder(
+        question_id=question.question_id,
         number=max((one.number for one in [*taken, *(order for _, order in dropped)]), default=0) + 1,
         action=action,
         aggregator_id=own,
-        from_window=_window(start, series.schedule, installed.following, now),
+        from_window=_window(start, question.schedule, installed.following, now),
     )
     _check_given(order, set(given))
-    _check_changes(series, order, {one.order for one in installed.orders} | set(given))
+    _check_changes(question, order, {one.order for one in installed.orders} | set(given))
     target = directory / f"{name}.{order.number:04}.order"
     key = load_signing_key(config.keys.signing_key_file)
-    return GivenOrder(order=order, series=series, target=target, signed=encode_signed_order(sign_order(order, key)))
+    return GivenOrder(order=order, question=question, target=target, signed=encode_signed_order(sign_order(order, key)))
 
 
 def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     """Yield what a stop leaves charged and what it gives back, by party, before it is given."""
     from fleetcount_aggregator.app import limits_of
-    from fleetcount_aggregator.tasks.period_budget import series_charge, spent_from
+    from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
 
-    series, window = given.series, given.order.from_window
-    last, limits = series.schedule.windows - 1, limits_of(operator.config)
-    opens = utc(series.schedule.opens(window))
-    yield f"this ends question {series.name!r} for good, at all aggregators, from window {window} on, opening {opens}"
-    charges = [series_charge(series), series_charge(series, window)]
-    whole, kept = (spent_from(series.schedule.opens(0), [one], limits).get(one.signal, 0) for one in charges)
-    everyone = f"each aggregator ({', '.join(one.aggregator_id for one in series.aggregators)})"
+    question, window = given.question, given.order.from_window
+    last, limits = question.schedule.windows - 1, limits_of(operator.config)
+    opens = utc(question.schedule.opens(window))
+    yield f"this ends question {question.name!r} for good, at all aggregators, from window {window} on, opening {opens}"
+    charges = [question_charge(question), question_charge(question, window)]
+    whole, kept = (spent_from(question.schedule.opens(0), [one], limits).get(one.signal, 0) for one in charges)
+    everyone = f"each aggregator ({', '.join(one.aggregator_id for one in question.aggregators)})"
     if window == 0:
-        yield f"{everyone}: epsilon {whole} on {series.signal} was charged, all of it comes back"
+        yield f"{everyone}: epsilon {whole} on {question.signal} was charged, all of it comes back"
         yield "each device: what it reserved comes back; nothing was answered"
         return
     yield (
-        f"{everyone}: epsilon {whole} on {series.signal} was charged for {last + 1} windows; {kept} stays, for windows"
-        f" 0 to {window - 1} and what shares a toss with them"
+        f"{everyone}: epsilon {whole} on {question.signal} was charged for {last + 1} windows; {kept} stays, for"
+        f" windows 0 to {window - 1} and what shares a toss with them"
     )
     yield (
         f"each device: what it reserved for windows {window} to {last} comes back where nothing of the same toss was"
@@ -131,31 +135,31 @@ def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     )
 
 
-def installed_question(series: Series, place: "StorePlace") -> "SeriesLine":
+def installed_question(question: Question, place: "StorePlace") -> "QuestionLine":
     """Return what an operator's own aggregator knows of a question.
 
     Raises:
         RefusedByPolicyError: it is not installed there.
     """
-    from fleetcount_aggregator.tasks.status import read_status
+    from fleetcount_aggregator.windows.status import read_status
 
-    found = read_status(place).series if place.url is not None or place.file.is_file() else ()
+    found = read_status(place).questions if place.url is not None or place.file.is_file() else ()
     for one in found:
-        if one.series_id == series.series_id:
+        if one.question_id == question.question_id:
             return one
     raise RefusedByPolicyError(
-        f"question {series.series_id.hex()[:12]} is not installed at this aggregator; it is once it runs and all"
+        f"question {question.question_id.hex()[:12]} is not installed at this aggregator; it is once it runs and all"
         " helpers can be reached"
     )
 
 
-def _dropped(directory: Path, series: Series, operator: Operator) -> list[tuple[Path, SeriesOrder]]:
-    """Return the orders signed by this operator about a question that lie in the task directory, taken or not."""
-    found: list[tuple[Path, SeriesOrder]] = []
+def _dropped(directory: Path, question: Question, operator: Operator) -> list[tuple[Path, QuestionOrder]]:
+    """Return the orders signed by this operator about a question that lie in the question directory, taken or not."""
+    found: list[tuple[Path, QuestionOrder]] = []
     for path in sorted(directory.glob("*.order")):
         try:
             signed = decode_signed_order(read_bytes(path, largest=_FILE_BYTES))
-            verify_order(signed, series, operator.trusted)
+            verify_order(signed, question, operator.trusted)
         except FleetcountError:
             continue  # Of another question, or the aggregator refuses it and says why beside it: it takes no number.
         if signed.order.aggregator_id == operator.aggregator_id:
@@ -163,19 +167,19 @@ def _dropped(directory: Path, series: Series, operator: Operator) -> list[tuple[
     return found
 
 
-def _check_given(order: SeriesOrder, given: Set[SeriesOrder]) -> None:
-    if len(given) >= MAX_ORDERS_PER_SERIES:
-        raise RefusedByPolicyError(f"the question has {len(given)} orders, allowed: {MAX_ORDERS_PER_SERIES}")
+def _check_given(order: QuestionOrder, given: Set[QuestionOrder]) -> None:
+    if len(given) >= MAX_ORDERS_PER_QUESTION:
+        raise RefusedByPolicyError(f"the question has {len(given)} orders, allowed: {MAX_ORDERS_PER_QUESTION}")
     try:
         check_follows(order, given)
-    except TaskError as error:
+    except QuestionError as error:
         raise RefusedByPolicyError(str(error)) from None
 
 
-def _check_changes(series: Series, order: SeriesOrder, known: Set[SeriesOrder]) -> None:
+def _check_changes(question: Question, order: QuestionOrder, known: Set[QuestionOrder]) -> None:
     """Refuse a pause of what is not asked anyway, and a resume of what is: orders of a question are few."""
-    before = skipped_windows(series, known)
-    if order.action is OrderAction.STOP or skipped_windows(series, known | {order}) != before:
+    before = skipped_windows(question, known)
+    if order.action is OrderAction.STOP or skipped_windows(question, known | {order}) != before:
         return
     start, stop = order.from_window, stopped_at(known)
     skipped = " and ".join(f"{max(start, one.start)} to {one.stop - 1}" for one in before if one.stop > start)
@@ -192,7 +196,7 @@ def _window(start: str | None, schedule: Schedule, following: int | None, now: f
     Raises:
         UsageError: as `give_order`.
     """
-    from fleetcount_aggregator.tasks.windows import opening_lead_s
+    from fleetcount_aggregator.windows.windows import opening_lead_s
 
     last, lead = schedule.windows - 1, opening_lead_s(schedule)
     first = last + 1 if following is None else max(following, _opening_from(schedule, now + lead))

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task.domain import PLACE_BITS, Prefixes
+from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 
 from fleetcount.lazy import StrictCommand
 from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:  # SciPy is loaded with the first walk.
     from fleetcount_analysis.answers.drill_down import FoundPlace, PrunedPlace, WalkStep
+    from fleetcount_protocol.question.fields import DrillDown
     from fleetcount_protocol.release import ReleaseRecord
-    from fleetcount_protocol.series.fields import DrillDown
 
 __all__ = ["Walked", "bound_lines", "places", "places_csv", "walk_lines", "walks_of"]
 
@@ -55,15 +55,15 @@ def places(directory: Path, output: Path | None, as_json: bool) -> None:
     that was left out, so that only a bound is known there.
     """
     from fleetcount.files import check_output_file, write_file
-    from fleetcount.question_records import Chain, kept_records, series_of_records
+    from fleetcount.question_records import Chain, kept_records, question_of_records
 
     if output is not None:
         check_output_file(output)
-    series = series_of_records(directory).series
-    if (walk := series.drill_down) is None:
-        raise UsageError(f"question {series.name!r} does not drill down; every record has its whole map")
-    walked = list(walks_of(walk, kept_records(directory, Chain(series))))
-    lines = [line for one in walked for line in walk_lines(one, walk, series.release.level)]
+    question = question_of_records(directory).question
+    if (walk := question.drill_down) is None:
+        raise UsageError(f"question {question.name!r} does not drill down; every record has its whole map")
+    walked = list(walks_of(walk, kept_records(directory, Chain(question))))
+    lines = [line for one in walked for line in walk_lines(one, walk, question.release.level)]
     if not walked:
         lines.append("no walk has a record yet")
     if output is not None:
@@ -90,7 +90,7 @@ def walks_of(walk: "DrillDown", records: "Iterator[ReleaseRecord]") -> Iterator[
     steps: list[WalkStep] = []
     number = -1
     for record in records:
-        place = record.task.series
+        place = record.window.question
         if steps and place.index // len(walk.levels) != number:
             yield _walked(walk, number, steps)
             steps = []
@@ -103,11 +103,11 @@ def walks_of(walk: "DrillDown", records: "Iterator[ReleaseRecord]") -> Iterator[
 def _step(record: "ReleaseRecord") -> "WalkStep":
     from fleetcount_analysis.answers.drill_down import WalkStep
 
-    domain = record.task.domain
+    domain = record.window.domain
     if not isinstance(domain, Prefixes):
-        raise UsageError(f"the record of task {record.task_id} is not of prefixes")
+        raise UsageError(f"the record of window {record.window_id} is not of prefixes")
     return WalkStep(
-        design=record.task.design,
+        design=record.window.design,
         level=record.level,
         bits=domain.bits,
         cells=domain.cells,

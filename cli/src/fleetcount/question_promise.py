@@ -6,7 +6,7 @@ Reads text and solves for the noise; it must not know when windows are, but for 
 from fractions import Fraction
 from typing import Final, cast
 
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.errors import MechanismError
@@ -14,10 +14,10 @@ from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.zooms import Zooms
-from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
-from fleetcount_protocol.task.domain import ValueDomain, zooms_of
-from fleetcount_protocol.task.task import Release, ReleaseKind
+from fleetcount_protocol.window.domain import ValueDomain, zooms_of
+from fleetcount_protocol.window.window import Release, ReleaseKind
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
@@ -46,7 +46,7 @@ _LEVEL: Final = Range("(0, 1)")
 
 
 def read_promise(
-    root: Table, answer: AnswerLaw, domain: ValueDomain, shape: SeriesShape, epsilon: Fraction | None
+    root: Table, answer: AnswerLaw, domain: ValueDomain, shape: ScheduleShape, epsilon: Fraction | None
 ) -> tuple[Release, Fraction]:
     """Return the release of every window, and the delta at which the whole question is stated.
 
@@ -107,7 +107,7 @@ def _given_key(table: Table, kind: ReleaseKind, epsilon: Fraction | None) -> str
 
 
 def _solved_noise(
-    kind: ReleaseKind, answer: AnswerLaw, shape: SeriesShape, epsilon: Fraction, delta: Fraction, zooms: Zooms | None
+    kind: ReleaseKind, answer: AnswerLaw, shape: ScheduleShape, epsilon: Fraction, delta: Fraction, zooms: Zooms | None
 ) -> PlannedNoise:
     if shape.windows == 1 and (kind is not ReleaseKind.GAUSSIAN or delta == STATED_DELTA):
         # A single release has a promise without delta, or at the delta that all single ones are stated at.
@@ -122,7 +122,7 @@ def _zooms(table: Table, domain: ValueDomain) -> Zooms | None:
     count = table.integer("zooms", 1, MAX_ZOOMS, 1)
     try:
         return zooms_of(domain, count)
-    except TaskError as error:
+    except QuestionError as error:
         raise table.wrong("zooms", f"is {count}: {error}") from None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
+from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount.exits import CannotReachError, RefusedByPolicyError, one_line
 from fleetcount.files import check_output_directory, staged_directory
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fleetcount_protocol.messages import ReleaseAnswer
-    from fleetcount_protocol.series.orders import SeriesOrder
-    from fleetcount_protocol.series.series import Series, SignedSeries
-    from fleetcount_protocol.task.task import Task
+    from fleetcount_protocol.question.orders import QuestionOrder
+    from fleetcount_protocol.question.question import Question, SignedQuestion
+    from fleetcount_protocol.window.window import Window
 
     from fleetcount.question_records import Chain
     from fleetcount.readers import Reader
@@ -56,7 +56,7 @@ _DONE: Final = ("released", "aborted")
 @click.option(
     "--window",
     "index",
-    type=Count(0, MAX_SERIES_WINDOWS - 1),
+    type=Count(0, MAX_QUESTION_WINDOWS - 1),
     help="Which one an operator sees; default: the last that has opened.",
 )
 @JSON
@@ -81,7 +81,7 @@ def status(path: Path, config_path: Path, records: Path | None, index: int | Non
 
         if records is not None:
             raise click.UsageError("--records goes with a reader's configuration; an operator sees one window")
-        show_states(config_path, signed.series, index, time.time(), as_json=as_json)
+        show_states(config_path, signed.question, index, time.time(), as_json=as_json)
         return
     from fleetcount.question_records import kept_chain
     from fleetcount.readers import read_reader
@@ -91,7 +91,7 @@ def status(path: Path, config_path: Path, records: Path | None, index: int | Non
     reader = read_reader(config_path)
     chain = kept_chain(records, signed, reader.trusted)
     orders = asyncio.run(_fetched(signed, reader, chain, None, time.time()))
-    head = one_line(f"question {signed.series.name!r} {signed.series.series_id}")
+    head = one_line(f"question {signed.question.name!r} {signed.question.question_id}")
     show(_chain_json(chain, orders), [head, *_chain_lines(chain, orders, time.time())], as_json=as_json)
 
 
@@ -126,31 +126,31 @@ def release(path: Path, config_path: Path, output: Path, wait_s: int, explain: b
 
     check_output_directory(output)
     signed, reader = read_question(path), read_reader(config_path)
-    if signed.series.schedule.windows == 1:
+    if signed.question.schedule.windows == 1:
         _release_one(signed, reader, output, wait_s, explain=explain, as_json=as_json)
     else:
         _release_many(signed, reader, output, wait_s, as_json=as_json)
 
 
 def _release_one(
-    signed: "SignedSeries", reader: "Reader", output: Path, wait_s: int, *, explain: bool, as_json: bool
+    signed: "SignedQuestion", reader: "Reader", output: Path, wait_s: int, *, explain: bool, as_json: bool
 ) -> None:
     from fleetcount_protocol.release import record_to_json
 
     from fleetcount.release_report import checked_record, release_json, statement_lines, table_lines
 
-    deadline, told, series = time.monotonic() + wait_s, False, signed.series
+    deadline, told, question = time.monotonic() + wait_s, False, signed.question
     while True:
-        task, answer = asyncio.run(_answer(reader, series))
+        window, answer = asyncio.run(_answer(reader, question))
         if (answer is not None and answer.state.value in _DONE) or time.monotonic() >= deadline:
             break
-        if not told and task is not None:
-            click.echo(f"waiting up to {wait_s} s: the window closes {utc(task.round_two_closes)}", err=True)
+        if not told and window is not None:
+            click.echo(f"waiting up to {wait_s} s: the window closes {utc(window.round_two_closes)}", err=True)
             told = True
         time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
-    if task is None or answer is None:
-        raise RefusedByPolicyError(f"question {series.name!r} is at no aggregator that answers, at least not yet")
-    record = checked_record(answer, task, reader.trusted)
+    if window is None or answer is None:
+        raise RefusedByPolicyError(f"question {question.name!r} is at no aggregator that answers, at least not yet")
+    record = checked_record(answer, window, reader.trusted)
     with staged_directory(output) as stage:
         (stage / "release.json").write_text(record_to_json(record, answer.signatures), encoding="utf-8")
     lines = [
@@ -163,23 +163,23 @@ def _release_one(
     show(release_json(record) | {"written": str(output / "release.json")}, lines, as_json=as_json)
 
 
-async def _answer(reader: "Reader", series: "Series") -> "tuple[Task | None, ReleaseAnswer | None]":
+async def _answer(reader: "Reader", question: "Question") -> "tuple[Window | None, ReleaseAnswer | None]":
     """Return the only window of a question and what is known of it; no window before it has started."""
-    from fleetcount_protocol.series.derive import window_task
-    from fleetcount_protocol.series.orders import started_series
+    from fleetcount_protocol.question.derive import window_at
+    from fleetcount_protocol.question.orders import started_question
 
     from fleetcount.readers import WindowReader
 
-    async with WindowReader(reader, series.aggregators) as asking:
-        if series.schedule.first is None:
-            series = started_series(series, await asking.orders(series))
-        if series.schedule.first is None:
+    async with WindowReader(reader, question.aggregators) as asking:
+        if question.schedule.first is None:
+            question = started_question(question, await asking.orders(question))
+        if question.schedule.first is None:
             return None, None
-        task = window_task(series, 0)
-        return task, await asking.ask(task.task_id)
+        window = window_at(question, 0)
+        return window, await asking.ask(window.window_id)
 
 
-def _release_many(signed: "SignedSeries", reader: "Reader", output: Path, wait_s: int, *, as_json: bool) -> None:
+def _release_many(signed: "SignedQuestion", reader: "Reader", output: Path, wait_s: int, *, as_json: bool) -> None:
     from fleetcount.question_records import QUESTION_FILE, open_records
 
     there = output.exists(), (output / QUESTION_FILE).exists()
@@ -191,7 +191,7 @@ def _release_many(signed: "SignedSeries", reader: "Reader", output: Path, wait_s
         except CannotReachError:
             _take_back(output, *there, released=chain.released)
             raise
-        ended = chain.asked >= signed.series.schedule.windows
+        ended = chain.asked >= signed.question.schedule.windows
         if ended or time.time() >= deadline:
             break
         time.sleep(min(_LOOK_S, max(0.0, deadline - time.time())))
@@ -214,25 +214,25 @@ def _take_back(output: Path, directory: bool, question: bool, *, released: int) 
 
 
 async def _fetched(
-    signed: "SignedSeries", reader: "Reader", chain: "Chain", output: Path | None, now: float
-) -> "Sequence[SeriesOrder] | None":
+    signed: "SignedQuestion", reader: "Reader", chain: "Chain", output: Path | None, now: float
+) -> "Sequence[QuestionOrder] | None":
     """Follow the chain as far as it goes; return the orders known, None if nobody who knows them answers."""
-    from fleetcount_protocol.series.orders import started_series
+    from fleetcount_protocol.question.orders import started_question
 
     from fleetcount.question_records import fetch_windows, save_record
     from fleetcount.readers import WindowReader
 
-    async with WindowReader(reader, signed.series.aggregators) as asking:
-        if chain.series.schedule.first is None:
-            orders = await asking.orders(chain.series)
-            chain.series = started_series(chain.series, orders)
-            if chain.series.schedule.first is None:
+    async with WindowReader(reader, signed.question.aggregators) as asking:
+        if chain.question.schedule.first is None:
+            orders = await asking.orders(chain.question)
+            chain.question = started_question(chain.question, orders)
+            if chain.question.schedule.first is None:
                 return orders
         async for record, signatures in fetch_windows(chain, asking, reader.trusted, now):
             if output is not None:
                 save_record(output, record, signatures)
         try:
-            return await asking.orders(signed.series)
+            return await asking.orders(signed.question)
         except CannotReachError:
             return None
 
@@ -240,49 +240,49 @@ async def _fetched(
 # What is printed.
 
 
-def _chain_json(chain: "Chain", orders: "Sequence[SeriesOrder] | None") -> dict[str, Any]:
+def _chain_json(chain: "Chain", orders: "Sequence[QuestionOrder] | None") -> dict[str, Any]:
     """Return what a program reads of a chain: every window that is missing, or without a record yet, with why.
 
     "ordered" has the windows that orders skip, first and last of each run; null if nobody who knows them answered.
     """
-    from fleetcount_protocol.series.orders import skipped_windows
+    from fleetcount_protocol.question.orders import skipped_windows
 
     return {
-        "question": chain.series.name,
-        "question_id": chain.series.series_id.hex(),
-        "windows": chain.series.schedule.windows,
+        "question": chain.question.name,
+        "question_id": chain.question.question_id.hex(),
+        "windows": chain.question.schedule.windows,
         "released": chain.released,
         "last": None if chain.last < 0 else chain.last,
         "missing": {str(index): reason for index, reason in sorted(chain.missing.items())},
         "pending": {str(index): reason for index, reason in sorted(chain.pending.items())},
-        "ordered": None if orders is None else [[one[0], one[-1]] for one in skipped_windows(chain.series, orders)],
+        "ordered": None if orders is None else [[one[0], one[-1]] for one in skipped_windows(chain.question, orders)],
     }
 
 
-def _chain_lines(chain: "Chain", orders: "Sequence[SeriesOrder] | None", now: float) -> Iterator[str]:
+def _chain_lines(chain: "Chain", orders: "Sequence[QuestionOrder] | None", now: float) -> Iterator[str]:
     """Return what a person reads of a chain: released, missing by reason, without a record yet, and what comes next."""
-    series, windows = chain.series, chain.series.schedule.windows
+    question, windows = chain.question, chain.question.schedule.windows
     yield f"{chain.released} of {windows:,} windows released{_chained(chain)}"
     for reason, spans in by_reason(chain.missing):
         yield one_line(f"missing: {spans}: {reason}")
     for reason, spans in by_reason(chain.pending):
         yield one_line(f"no record: {spans}: {reason}; the next record will say why")
-    if series.schedule.first is None:
+    if question.schedule.first is None:
         yield f"not started: {NOT_STARTED}"
         return
-    following = max(0, -(-int(now - series.schedule.opens(0)) // series.schedule.every_s))
+    following = max(0, -(-int(now - question.schedule.opens(0)) // question.schedule.every_s))
     if following < windows and orders is None:
         yield "whether windows ahead are paused or stopped is not known: nobody who knows it answers"
-    yield from _ahead(series, orders or (), following, now)
+    yield from _ahead(question, orders or (), following, now)
 
 
-def _ahead(series: "Series", orders: "Sequence[SeriesOrder]", following: int, now: float) -> Iterator[str]:
+def _ahead(question: "Question", orders: "Sequence[QuestionOrder]", following: int, now: float) -> Iterator[str]:
     """Yield what orders skip from a window on, and which window is asked next."""
-    from fleetcount_protocol.series.orders import OrderAction, skipped_windows, stopped_at
+    from fleetcount_protocol.question.orders import OrderAction, skipped_windows, stopped_at
 
-    schedule, stop = series.schedule, stopped_at(orders)
+    schedule, stop = question.schedule, stopped_at(orders)
     by = ", ".join(sorted({one.aggregator_id for one in orders if one.action is OrderAction.STOP}))
-    skipped = {index for one in skipped_windows(series, orders) for index in one if index >= following}
+    skipped = {index for one in skipped_windows(question, orders) for index in one if index >= following}
     paused = [index for index in skipped if stop is None or index < stop]
     if paused:
         yield f"paused: {spans_text(paused)}"

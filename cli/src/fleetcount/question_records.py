@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.orders import started_by_window
+from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.signed_file import encode_signed_question
+from fleetcount_protocol.question.signing import verify_signed_question
 from fleetcount_protocol.release import ReleaseRecord, record_from_json, record_to_json, verify_record_signatures
 from fleetcount_protocol.release.walk import WalkEnd, next_step
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.orders import started_by_window
-from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.series.signed_file import encode_signed_series
-from fleetcount_protocol.series.signing import verify_signed_series
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.trust_files import read_succession, succeeded
 
 from fleetcount.exits import CheckFailedError
@@ -38,14 +38,14 @@ __all__ = [
     "kept_chain",
     "kept_records",
     "open_records",
+    "question_of_records",
     "record_path",
     "save_record",
-    "series_of_records",
 ]
 
 QUESTION_FILE: Final = "question"
 Taken = Callable[[ReleaseRecord, tuple[bytes, ...]], None]
-_ENDED: Final = (TaskState.RELEASED, TaskState.ABORTED)
+_ENDED: Final = (WindowState.RELEASED, WindowState.ABORTED)
 
 
 @dataclass(slots=True)
@@ -56,23 +56,23 @@ class Chain:
     names them with the reason that counts.
     """
 
-    series: Series
+    question: Question
     released: int = 0
     last: int = -1
     missing: dict[int, str] = field(default_factory=dict[int, str])
     pending: dict[int, str] = field(default_factory=dict[int, str])
     _record: ReleaseRecord | None = field(default=None, repr=False)
 
-    def task(self, index: int) -> Task | WalkEnd:
-        """Return the task of a window whose earlier windows were all followed, or why a walk does not ask it."""
-        walk = self.series.drill_down
+    def window(self, index: int) -> Window | WalkEnd:
+        """Return a window whose earlier windows were all followed, or why a walk does not ask it."""
+        walk = self.question.drill_down
         if walk is None or not walk.step_of(index):
-            return window_task(self.series, index)
+            return window_at(self.question, index)
         if self._record is None or self.last != index - 1:
             nothing = self.pending.get(index - 1) == WalkEnd.NOTHING_SURVIVED.value
             return WalkEnd.NOTHING_SURVIVED if nothing else WalkEnd.WALK_ENDED
-        survivors = next_step(self.series, self._record)
-        return survivors if isinstance(survivors, WalkEnd) else window_task(self.series, index, survivors)
+        survivors = next_step(self.question, self._record)
+        return survivors if isinstance(survivors, WalkEnd) else window_at(self.question, index, survivors)
 
     def follow(self, record: ReleaseRecord) -> None:
         """Take the next record, which must name the last one as the one before it.
@@ -80,10 +80,10 @@ class Chain:
         Raises:
             CheckFailedError: a record of another question or window, or one that names another record before it.
         """
-        place, link = record.task.series, record.chain
-        task = self.task(place.index)
-        if not isinstance(task, Task) or record.task_id != task.task_id:
-            raise CheckFailedError(f"the record of task {record.task_id} is of no window of this question")
+        place, link = record.window.question, record.chain
+        window = self.window(place.index)
+        if not isinstance(window, Window) or record.window_id != window.window_id:
+            raise CheckFailedError(f"the record of window {record.window_id} is of no window of this question")
         before = None if self.last < 0 else self.last
         if (link.previous_index, link.previous) != (before, self._record and self._record.digest):
             named = "no record" if link.previous_index is None else f"that of window {link.previous_index}"
@@ -113,21 +113,21 @@ async def fetch_windows(
         CannotReachError: no aggregator answers.
         SignatureError, CheckFailedError: a record that is not what it must be.
     """
-    schedule = chain.series.schedule
+    schedule = chain.question.schedule
     for index in range(chain.asked, schedule.windows):
         if schedule.closes(index) > now:
             return
-        task = chain.task(index)
-        if isinstance(task, WalkEnd):
-            chain.pending[index] = task.value
+        window = chain.window(index)
+        if isinstance(window, WalkEnd):
+            chain.pending[index] = window.value
             continue
-        answer = await ask.ask(task.task_id)
+        answer = await ask.ask(window.window_id)
         if answer is not None and answer.state not in _ENDED:
             return
-        if answer is None or answer.state is TaskState.ABORTED:
-            chain.pending[index] = "no task" if answer is None else answer.abort_reason
+        if answer is None or answer.state is WindowState.ABORTED:
+            chain.pending[index] = "no window" if answer is None else answer.abort_reason
             continue
-        record = checked_record(answer, task, trusted)
+        record = checked_record(answer, window, trusted)
         chain.follow(record)
         yield record, answer.signatures
 
@@ -140,62 +140,64 @@ def record_path(directory: Path, index: int) -> Path:
     return directory / f"{index:05d}.json"
 
 
-def open_records(directory: Path, signed: SignedSeries, trusted: Mapping[AggregatorId, TrustedAggregator]) -> Chain:
+def open_records(directory: Path, signed: SignedQuestion, trusted: Mapping[AggregatorId, TrustedAggregator]) -> Chain:
     """Return the chain of the records that a directory has, made with its question's file if it is new.
 
     Raises:
         UsageError: it holds the records of another question, or cannot be written.
-        TaskError, SignatureError: the question is not signed by aggregators that are trusted.
+        QuestionError, SignatureError: the question is not signed by aggregators that are trusted.
         CheckFailedError, SignatureError: as `kept_records`.
     """
-    verify_signed_series(signed, trusted)
+    verify_signed_question(signed, trusted)
     check_output_directory(directory)
     path = directory / QUESTION_FILE
     if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        write_file(path, encode_signed_series(signed))
+        write_file(path, encode_signed_question(signed))
     return kept_chain(directory, signed, trusted)
 
 
 def kept_chain(
-    directory: Path | None, signed: SignedSeries, trusted: Mapping[AggregatorId, TrustedAggregator]
+    directory: Path | None, signed: SignedQuestion, trusted: Mapping[AggregatorId, TrustedAggregator]
 ) -> Chain:
     """Return the chain of the records that a directory has, of none without a directory; writes nothing.
 
     Raises:
         UsageError: it holds the records of another question, or none.
-        TaskError, SignatureError: the question is not signed by aggregators that are trusted.
+        QuestionError, SignatureError: the question is not signed by aggregators that are trusted.
         CheckFailedError, SignatureError: as `kept_records`.
     """
-    verify_signed_series(signed, trusted)
-    chain = Chain(signed.series)
+    verify_signed_question(signed, trusted)
+    chain = Chain(signed.question)
     if directory is None:
         return chain
-    known = series_of_records(directory).series
-    if known.series_id != chain.series.series_id:
-        raise UsageError(f"{directory} has the records of question {known.series_id}, not {chain.series.series_id}")
-    chain.series = known
+    known = question_of_records(directory).question
+    if known.question_id != chain.question.question_id:
+        raise UsageError(
+            f"{directory} has the records of question {known.question_id}, not {chain.question.question_id}"
+        )
+    chain.question = known
     for _ in kept_records(directory, chain):
         pass
     return chain
 
 
-def series_of_records(directory: Path) -> SignedSeries:
+def question_of_records(directory: Path) -> SignedQuestion:
     """Return the question whose records a directory has, signed by the aggregators that it names.
 
     Raises:
         UsageError: there is none.
-        TaskError, SignatureError: signatures that do not verify.
+        QuestionError, SignatureError: signatures that do not verify.
     """
     path = directory / QUESTION_FILE
     if not path.is_file():
         raise UsageError(f"{directory} holds no records; fetch them with 'fleetcount question release'")
     signed = read_question(path)
-    verify_signed_series(signed, _described(directory, signed.series))
-    return replace(signed, series=_started(directory, signed.series))
+    verify_signed_question(signed, _described(directory, signed.question))
+    return replace(signed, question=_started(directory, signed.question))
 
 
-def _started(directory: Path, series: Series) -> Series:
+def _started(directory: Path, question: Question) -> Question:
     """Return a question with the start that its first kept record says; whether all agree shows as they are followed.
 
     Raises:
@@ -203,17 +205,17 @@ def _started(directory: Path, series: Series) -> Series:
     """
     for path in _record_files(directory)[:1]:
         try:
-            return started_by_window(series, record_from_json(read_text(path))[0].task)
+            return started_by_window(question, record_from_json(read_text(path))[0].window)
         except FleetcountError as error:
             raise UsageError(f"{path}: {error}") from error
-    return series
+    return question
 
 
 def _record_files(directory: Path) -> list[Path]:
     return sorted(directory.glob("[0-9][0-9][0-9][0-9][0-9].json"))
 
 
-def _described(directory: Path, series: Series) -> dict[AggregatorId, TrustedAggregator]:
+def _described(directory: Path, question: Question) -> dict[AggregatorId, TrustedAggregator]:
     """Return the aggregators of a question as it names them, and as the successions beside its records say.
 
     Raises:
@@ -227,7 +229,7 @@ def _described(directory: Path, series: Series) -> dict[AggregatorId, TrustedAgg
             ),
             [path for path in files if read_succession(path).succession.aggregator_id == one.aggregator_id],
         )
-        for one in series.aggregators
+        for one in question.aggregators
     }
 
 
@@ -241,16 +243,16 @@ def kept_records(directory: Path, chain: Chain, taken: Taken | None = None) -> I
         UsageError: a file that cannot be read or is no record.
         SignatureError, CheckFailedError: one that is not what it must be, or is missing from the chain.
     """
-    trusted = _described(directory, chain.series)
+    trusted = _described(directory, chain.question)
     for path in _record_files(directory):
         try:
             record, signatures = record_from_json(read_text(path))
         except FleetcountError as error:
             raise UsageError(f"{path}: {error}") from error
-        place = record.task.series
-        if place.series_id != chain.series.series_id:
-            of = f"question {place.series_id}"
-            raise UsageError(f"{path} is of {of}, not of {chain.series.series_id}; a directory holds one question")
+        place = record.window.question
+        if place.question_id != chain.question.question_id:
+            of = f"question {place.question_id}"
+            raise UsageError(f"{path} is of {of}, not of {chain.question.question_id}; a directory holds one question")
         verify_record_signatures(record, signatures, trusted)
         chain.follow(record)
         if taken is not None:
@@ -264,6 +266,6 @@ def save_record(directory: Path, record: ReleaseRecord, signatures: tuple[bytes,
     Raises:
         UsageError, MachineError: it is there already, or cannot be written.
     """
-    path = record_path(directory, record.task.series.index)
+    path = record_path(directory, record.window.question.index)
     write_file(path, record_to_json(record, signatures).encode(), overwrite=False)
     return path

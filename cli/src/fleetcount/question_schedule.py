@@ -10,12 +10,12 @@ from typing import Final
 
 from fleetcount_mechanisms.accounting.exposure import MOST_UNITS
 from fleetcount_protocol.limits import (
-    MAX_SERIES_LIFETIME_S,
-    MAX_SERIES_WINDOWS,
-    MAX_TASK_LIFETIME_S,
+    MAX_QUESTION_LIFETIME_S,
+    MAX_QUESTION_WINDOWS,
+    MAX_WINDOW_LIFETIME_S,
     MAX_WINDOW_S,
 )
-from fleetcount_protocol.series.fields import DAY_S, Coin, Schedule, Submission
+from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule, Submission
 from fleetcount_transport.toml_table import Table
 
 from fleetcount.numbers import parse_length
@@ -60,7 +60,7 @@ def read_schedule(table: Table, coin: Coin, now: float, step: int, levels: int, 
     if opens is not None and opens < now:
         raise table.refuse("opens", f"a time from now on, {utc(now)}: its first window could not be answered")
     window = _length(table, "window", step, MAX_WINDOW_S)
-    every = _length(table, "every", step, MAX_SERIES_LIFETIME_S) if several else max(window, _on_grid(_LEAD_S, step))
+    every = _length(table, "every", step, MAX_QUESTION_LIFETIME_S) if several else max(window, _on_grid(_LEAD_S, step))
     if every < window:
         raise table.refuse("every", f"the window's {window} s or more: windows would overlap")
     one = _round_one(table, window, step) if two_rounds else window
@@ -73,11 +73,11 @@ def read_schedule(table: Table, coin: Coin, now: float, step: int, levels: int, 
         windows=_windows(table, opens, every, now, step, levels),
         round_one_s=one,
         round_two_s=window - one,
-        expiry_s=_length(table, "expires_after", step, MAX_TASK_LIFETIME_S) if given else _on_grid(DAY_S, step),
+        expiry_s=_length(table, "expires_after", step, MAX_WINDOW_LIFETIME_S) if given else _on_grid(DAY_S, step),
         submission=counted,
     )
     if counted is not None and coin is Coin.DAY:
-        raise table.refuse("coin", "'window' or 'series' where opens is counted from submission")
+        raise table.refuse("coin", "'window' or 'question's where opens is counted from submission")
     units = len(schedule.shape(coin).units)
     if units > MOST_UNITS:
         allowed = f"so many windows that there are at most {MOST_UNITS} tosses of the coin; there would be {units}"
@@ -94,13 +94,13 @@ def _submission(table: Table, now: float, step: int) -> Submission | None:
             raise table.wrong("submit_by", 'is given without schedule.opens = "20 s after submission"')
         return None
     delay = int(match[1]) * _UNIT_S[match[2]]
-    if delay > MAX_SERIES_LIFETIME_S:
-        raise table.refuse("opens", f"at most {MAX_SERIES_LIFETIME_S // DAY_S} d after submission")
+    if delay > MAX_QUESTION_LIFETIME_S:
+        raise table.refuse("opens", f"at most {MAX_QUESTION_LIFETIME_S // DAY_S} d after submission")
     if not table.has("submit_by"):
         raise table.wrong("submit_by", "is missing: the last time to submit the question, which everybody signs")
     by, earliest = _moment(table, "submit_by", now, step), _on_grid(now + delay, step)
-    if not now <= by <= now + MAX_SERIES_LIFETIME_S:
-        raise table.refuse("submit_by", f"a time from now on, {utc(now)}, within {MAX_SERIES_LIFETIME_S // DAY_S} d")
+    if not now <= by <= now + MAX_QUESTION_LIFETIME_S:
+        raise table.refuse("submit_by", f"a time from now on, {utc(now)}, within {MAX_QUESTION_LIFETIME_S // DAY_S} d")
     return Submission(delay_s=delay, earliest=earliest, latest=max(earliest, _on_grid(by + delay, step)))
 
 
@@ -123,7 +123,7 @@ def _windows(table: Table, opens: int | None, every: int, now: float, step: int,
     elif table.has("until") == table.has("windows"):
         raise table.refuse("windows", "exactly one of windows (their number) and until (a time, UTC)")
     elif table.has("windows"):
-        count = table.integer("windows", 1, MAX_SERIES_WINDOWS)
+        count = table.integer("windows", 1, MAX_QUESTION_WINDOWS)
     elif opens is None:
         raise table.wrong("until", "is a time, and opens is counted from submission; allowed: windows, their number")
     else:
@@ -131,8 +131,8 @@ def _windows(table: Table, opens: int | None, every: int, now: float, step: int,
         if until <= opens:
             raise table.refuse("until", f"a time after schedule.opens, {utc(opens)}")
         count = -(-(until - opens) // every)
-        if count > MAX_SERIES_WINDOWS:
-            most = f"a time with 1 to {MAX_SERIES_WINDOWS} windows from schedule.opens"
+        if count > MAX_QUESTION_WINDOWS:
+            most = f"a time with 1 to {MAX_QUESTION_WINDOWS} windows from schedule.opens"
             raise table.refuse("until", f"{most}; there would be {count}")
     if count % levels:
         there = "" if key == "windows" else f"; there would be {count}"

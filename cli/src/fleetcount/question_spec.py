@@ -1,4 +1,4 @@
-"""A question's specification file, SPEC.toml, and the series it describes (docs/operating.md, "Asking a question").
+"""A question's specification file, SPEC.toml, and the question it describes (docs/operating.md, "Asking a question").
 
 Reads text; the present time is an argument. It must not draw a key or sign. When windows are is read by
 `question_schedule`, what comes out of them by `question_promise`.
@@ -17,9 +17,9 @@ from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
-from fleetcount_protocol.series.fields import Coin, DrillDown, Participants
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import (
+from fleetcount_protocol.question.fields import Coin, DrillDown, Participants
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.domain import (
     EPSG_CODES,
     MAX_VALUES,
     OFFSET_FORM,
@@ -33,8 +33,8 @@ from fleetcount_protocol.task.domain import (
     SquareGrid,
     ValueDomain,
 )
-from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
-from fleetcount_protocol.task.task import Aggregator, Mode, UploadStyle
+from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS
+from fleetcount_protocol.window.window import Aggregator, Mode, UploadStyle
 from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range, exact_number
 
@@ -57,7 +57,7 @@ _LOCAL_EPSILON: Final = Range("(0, 10]")
 _SIZE: Final = Range("(0, 1000000000]")
 
 
-def read_spec(path: Path, now: float, verify_seed_digest: Digest, epsilon: Fraction | None = None) -> Series:
+def read_spec(path: Path, now: float, verify_seed_digest: Digest, epsilon: Fraction | None = None) -> Question:
     """Return the question of a specification file; `now` is what "in 10 s" counts from, Unix seconds.
 
     `epsilon`, when given, stands in place of the file's own: the loss of everything that is published.
@@ -70,7 +70,7 @@ def read_spec(path: Path, now: float, verify_seed_digest: Digest, epsilon: Fract
         return _question(root, now, verify_seed_digest, epsilon)
 
 
-def _question(root: Table, now: float, verify_seed_digest: Digest, epsilon: Fraction | None) -> Series:
+def _question(root: Table, now: float, verify_seed_digest: Digest, epsilon: Fraction | None) -> Question:
     question = root.section("question", _QUESTION_KEYS)
     mode = Mode[question.choice("mode", ("sampling", "response", "direct"), "sampling").upper()]
     style = UploadStyle[question.choice("upload_style", _UPLOAD_STYLES, "two_instalments").upper()]
@@ -84,7 +84,7 @@ def _question(root: Table, now: float, verify_seed_digest: Digest, epsilon: Frac
     schedule = read_schedule(table, coin, now, step, levels, two_rounds=two_rounds)
     answer: AnswerLaw = Truth(domain.values) if mechanism is None else mechanism
     release, delta = read_promise(root, answer, domain, schedule.shape(coin), epsilon)
-    return Series(
+    return Question(
         name=question.text("name", _TEXT, "1 to 200 characters"),
         deployment=question.deployment("deployment"),
         signal=question.text("signal", _TEXT, "a VSS path"),

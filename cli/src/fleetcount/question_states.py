@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import TaskStatus
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.orders import started_series
-from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.messages import WindowStatus
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.orders import started_question
+from fleetcount_protocol.question.question import Question
 
 from fleetcount.exits import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line
 from fleetcount.question_files import operator_of
@@ -24,15 +24,15 @@ from fleetcount.readers import ask_statuses
 from fleetcount.results import show, utc
 
 if TYPE_CHECKING:
-    from fleetcount_protocol.task.task import Task
+    from fleetcount_protocol.window.window import Window
 
 __all__ = ["show_states"]
 
-_UNKNOWN = "unknown_task"
+_UNKNOWN = "unknown_window"
 """What an aggregator says that has not decided about the window yet, or knows nothing of the question."""
 
 
-def show_states(config_path: Path, series: Series, index: int | None, now: float, *, as_json: bool) -> None:
+def show_states(config_path: Path, question: Question, index: int | None, now: float, *, as_json: bool) -> None:
     """Print every aggregator's state of a window, None: the last that has opened, and whether set digests are equal.
 
     Raises:
@@ -41,26 +41,26 @@ def show_states(config_path: Path, series: Series, index: int | None, now: float
         RefusedByPolicyError: the window was aborted somewhere, or the question has no start here yet.
         CannotReachError: an aggregator that does not answer.
     """
-    if series.schedule.first is None:
-        known = installed_question(series, operator_of(config_path).config.store_place)
-        series = started_series(series, (one.order for one in known.orders))
-    schedule, walk = series.schedule, series.drill_down
+    if question.schedule.first is None:
+        known = installed_question(question, operator_of(config_path).config.store_place)
+        question = started_question(question, (one.order for one in known.orders))
+    schedule, walk = question.schedule, question.drill_down
     if index is None:
         index = min(schedule.windows - 1, max(0, int(now - schedule.opens(0)) // schedule.every_s))
     if index >= schedule.windows:
         raise UsageError(f"--window is {index}, allowed: 0 to {schedule.windows - 1}")
     if walk is not None and walk.step_of(index):
         raise UsageError(f"window {index} is a later step of a drill-down: its records say what it asked")
-    task = window_task(series, index)
-    answers = asyncio.run(ask_statuses(config_path, task))
-    lines = [one_line(f"{name:<12} {_text(task, name, answer)}") for name, answer in answers.items()]
+    window = window_at(question, index)
+    answers = asyncio.run(ask_statuses(config_path, window))
+    lines = [one_line(f"{name:<12} {_text(window, name, answer)}") for name, answer in answers.items()]
     if schedule.windows > 1:
-        lines.insert(0, f"window {index}, which opens {utc(task.round_one_opens)}")
+        lines.insert(0, f"window {index}, which opens {utc(window.round_one_opens)}")
     show([_json(index, str(name), answer) for name, answer in answers.items()], lines, as_json=as_json)
     _conclude(answers, quiet=as_json)
 
 
-def _json(index: int, name: str, answer: TaskStatus | str) -> dict[str, Any]:
+def _json(index: int, name: str, answer: WindowStatus | str) -> dict[str, Any]:
     if isinstance(answer, str):
         return {"aggregator": name, "window": index, "error": answer}
     return {
@@ -73,14 +73,14 @@ def _json(index: int, name: str, answer: TaskStatus | str) -> dict[str, Any]:
     }
 
 
-def _text(task: "Task", name: AggregatorId, answer: TaskStatus | str) -> str:
+def _text(window: "Window", name: AggregatorId, answer: WindowStatus | str) -> str:
     from fleetcount_aggregator.host.reasons import expected_wait
 
     if isinstance(answer, str):
-        opens = f"; windows are decided about shortly before they open, this one opens {utc(task.round_one_opens)}"
+        opens = f"; windows are decided about shortly before they open, this one opens {utc(window.round_one_opens)}"
         return answer + opens * (_UNKNOWN in answer)
     parts = [answer.state.value + (f" ({answer.abort_reason})" if answer.abort_reason else "")]
-    wait = expected_wait(task, answer.state, leads=name == task.leader.aggregator_id, give_up_s=None)
+    wait = expected_wait(window, answer.state, leads=name == window.leader.aggregator_id, give_up_s=None)
     if wait is not None:
         parts.append(wait.text(time.time()))
     if answer.set_digest is not None:
@@ -90,7 +90,7 @@ def _text(task: "Task", name: AggregatorId, answer: TaskStatus | str) -> str:
     return "  ".join(parts)
 
 
-def _conclude(answers: Mapping[AggregatorId, TaskStatus | str], *, quiet: bool) -> None:
+def _conclude(answers: Mapping[AggregatorId, WindowStatus | str], *, quiet: bool) -> None:
     statuses = [answer for answer in answers.values() if not isinstance(answer, str)]
     digests = {answer.set_digest for answer in statuses if answer.set_digest is not None}
     if len(digests) > 1:

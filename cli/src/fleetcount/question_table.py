@@ -12,24 +12,24 @@ from typing import Final
 from fleetcount_analysis.answers import (
     GridPlaces,
     HexagonPlaces,
-    SeriesTable,
+    QuestionTable,
     WindowCounts,
     cells_inside,
     one_zoom,
-    series_table,
+    question_table,
     zoom_numbers,
 )
 from fleetcount_analysis.answers.places import Places
 from fleetcount_analysis.places import PLACED, can_place, to_degrees
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import H3Cells, SquareGrid
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.domain import H3Cells, SquareGrid
+from fleetcount_protocol.window.window import Window
 
 from fleetcount.files import read_text
 from fleetcount.numbers import parse_count
-from fleetcount.question_records import Chain, kept_records, series_of_records
+from fleetcount.question_records import Chain, kept_records, question_of_records
 
 __all__ = ["KeptTable", "opened_numbers", "parse_spans", "place_note", "places_of", "read_table", "table_of"]
 
@@ -43,8 +43,8 @@ class KeptTable:
     Of a question with zooms the table is that of one, the finest being 0; `opened` has the numbers of all of them.
     """
 
-    series: Series
-    table: SeriesTable
+    question: Question
+    table: QuestionTable
     participants: tuple[int, ...] | None = field(repr=False)
     opened: tuple[tuple[int, ...], ...] = field(repr=False)
     zoom: int = 0
@@ -69,10 +69,10 @@ class KeptTable:
             )
             for row in rows
         ]
-        part = series_table(table.design, table.level, table.labels, table.statement, counts, table.missing)
+        part = question_table(table.design, table.level, table.labels, table.statement, counts, table.missing)
         devices = None if self.participants is None else tuple(self.participants[row] for row in rows)
         opened = tuple(self.opened[row] for row in rows)
-        return KeptTable(series=self.series, table=part, participants=devices, opened=opened, zoom=self.zoom)
+        return KeptTable(question=self.question, table=part, participants=devices, opened=opened, zoom=self.zoom)
 
     def cells(self, text: str) -> frozenset[int]:
         """Return the cells that a user names: numbers ("1,5-9"), or the path of a GeoJSON area.
@@ -89,7 +89,7 @@ class KeptTable:
             raise UsageError(f"{text} is no JSON") from error
         if not isinstance(area, dict):
             raise UsageError(f"{text} holds no GeoJSON object")
-        return cells_inside(places_of(self.series, self.zoom), area)
+        return cells_inside(places_of(self.question, self.zoom), area)
 
 
 def read_table(directory: Path, zoom: int = 0) -> KeptTable:
@@ -99,16 +99,16 @@ def read_table(directory: Path, zoom: int = 0) -> KeptTable:
         UsageError: no record, a zoom that the question does not have, or a file that cannot be read.
         SignatureError, CheckFailedError: as `question_records.kept_records`.
     """
-    series = series_of_records(directory).series
-    chain = Chain(series)
-    kept = table_of(series, kept_records(directory, chain), chain.missing, zoom)
+    question = question_of_records(directory).question
+    chain = Chain(question)
+    kept = table_of(question, kept_records(directory, chain), chain.missing, zoom)
     if kept is None:
         raise UsageError(f"{directory} holds no record yet; fetch them with 'fleetcount question release'")
     return kept
 
 
 def table_of(
-    series: Series, records: Iterable[ReleaseRecord], missing: dict[int, str], zoom: int = 0
+    question: Question, records: Iterable[ReleaseRecord], missing: dict[int, str], zoom: int = 0
 ) -> KeptTable | None:
     """Return the table of records in the order of their windows at a zoom, None if there is none.
 
@@ -117,11 +117,11 @@ def table_of(
     Raises:
         UsageError: a drill-down, each window of which asks about other places, or a zoom that it does not have.
     """
-    if zoom >= series.release.zooms:
-        raise UsageError(f"--zoom is {zoom}, allowed: 0 to {series.release.zooms - 1}, the zooms of the question")
-    if series.drill_down is not None:
+    if zoom >= question.release.zooms:
+        raise UsageError(f"--zoom is {zoom}, allowed: 0 to {question.release.zooms - 1}, the zooms of the question")
+    if question.drill_down is not None:
         problem = "drills down, so that it has no one table; see 'fleetcount question places'"
-        raise UsageError(f"question {series.name!r} {problem}")
+        raise UsageError(f"question {question.name!r} {problem}")
     counts: list[WindowCounts] = []
     opened: list[tuple[int, ...]] = []
     devices: list[int] = []
@@ -129,16 +129,16 @@ def table_of(
     statement: tuple[str, ...] = ()
     for record in records:
         if not counts:
-            labels = zoom_numbers(series.design, [cell.label for cell in record.cells], zoom)
+            labels = zoom_numbers(question.design, [cell.label for cell in record.cells], zoom)
             statement = tuple(f"{view.audience}, {view.neighbours}: {view.sentence}" for view in record.statement)
         opened.append(opened_numbers(record))
-        counts.append(_counts(series, record, zoom_numbers(series.design, opened[-1], zoom)))
+        counts.append(_counts(question, record, zoom_numbers(question.design, opened[-1], zoom)))
         devices += [] if record.participants is None else [record.participants.raw]
     if not counts:
         return None
-    table = series_table(one_zoom(series.design, zoom), series.release.level, labels, statement, counts, missing)
+    table = question_table(one_zoom(question.design, zoom), question.release.level, labels, statement, counts, missing)
     kept = tuple(opened)
-    return KeptTable(series=series, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
+    return KeptTable(question=question, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
 
 
 def opened_numbers(record: ReleaseRecord) -> tuple[int, ...]:
@@ -147,23 +147,23 @@ def opened_numbers(record: ReleaseRecord) -> tuple[int, ...]:
     return (*baseline, *(cell.raw for cell in record.cells))
 
 
-def _counts(series: Series, record: ReleaseRecord, outputs: tuple[int, ...]) -> WindowCounts:
-    index = record.task.series.index
+def _counts(question: Question, record: ReleaseRecord, outputs: tuple[int, ...]) -> WindowCounts:
+    index = record.window.question.index
     return WindowCounts(
         index=index,
-        opens=series.schedule.opens(index),
-        unit=series.schedule.unit_of(series.coin, index),
+        opens=question.schedule.opens(index),
+        unit=question.schedule.unit_of(question.coin, index),
         outputs=outputs,
     )
 
 
-def places_of(series: Series | Task, zoom: int = 0) -> Places:
+def places_of(question: Question | Window, zoom: int = 0) -> Places:
     """Return where a question's or a window's cells are, at a zoom: in degrees, unless `place_note` says why not.
 
     Raises:
         UsageError: its values are no places.
     """
-    domain = series.domain
+    domain = question.domain
     match domain.coarser(zoom) if isinstance(domain, SquareGrid) else domain:
         case SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows, frame=frame):
             placed = to_degrees(frame) if frame is not None and can_place(frame.epsg) else None
@@ -171,12 +171,12 @@ def places_of(series: Series | Task, zoom: int = 0) -> Places:
         case H3Cells() as domain:
             return HexagonPlaces(cells=domain.cells)
         case _:
-            raise UsageError(f"{series.name!r} asks for no places; areas and maps are for grids and H3 cells")
+            raise UsageError(f"{question.name!r} asks for no places; areas and maps are for grids and H3 cells")
 
 
-def place_note(series: Series | Task) -> str:
-    """Return why a map of a question or a task lies in its grid's own unit; nothing where it lies on Earth."""
-    domain = series.domain
+def place_note(question: Question | Window) -> str:
+    """Return why a map of a question or a window lies in its grid's own unit; nothing where it lies on Earth."""
+    domain = question.domain
     if not isinstance(domain, SquareGrid):
         return ""
     unit = "coordinates are x and y in the grid's own unit"

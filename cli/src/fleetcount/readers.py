@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import FleetcountError, UsageError
-from fleetcount_protocol.ids import AggregatorId, TaskId
-from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.ids import AggregatorId, WindowId
+from fleetcount_protocol.messages import ReleaseAnswer, WindowStatus
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Aggregator, Window
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import Table, read_toml
@@ -27,8 +27,8 @@ from fleetcount.exits import CannotReachError
 if TYPE_CHECKING:  # gRPC takes 150 ms to load; only a command that asks somebody pays for it.
     import grpc
     from fleetcount_aggregator.greetings import Skew
-    from fleetcount_protocol.series.orders import SeriesOrder
-    from fleetcount_protocol.series.series import Series
+    from fleetcount_protocol.question.orders import QuestionOrder
+    from fleetcount_protocol.question.question import Question
 
 __all__ = [
     "Reader",
@@ -42,7 +42,7 @@ __all__ = [
 
 TIMEOUT_S: Final = 15.0
 _GET_RELEASE: Final = "/fleetcount_protocol.v1.DeviceService/GetRelease"
-_LIST_SERIES: Final = "/fleetcount_protocol.v1.DeviceService/ListSeries"
+_LIST_QUESTION: Final = "/fleetcount_protocol.v1.DeviceService/ListQuestions"
 _READER_KEYS: Final = ("deployment", "certificate_file", "key_file", "aggregator_ca_file")
 _PARTY_KEYS: Final = ("id", "operator", "signing_public_key", "succession_files")
 
@@ -202,8 +202,8 @@ class WindowReader:
         for channel in self._channels:
             await channel.close()
 
-    async def ask(self, task_id: TaskId) -> ReleaseAnswer | None:
-        """Return the first answer with a record, else the first at all; None if those that answer have no such task.
+    async def ask(self, window_id: WindowId) -> ReleaseAnswer | None:
+        """Return the first answer with a record, else the first at all; None if those that answer have no such window.
 
         Raises:
             CannotReachError: none of them answered; says why for the last.
@@ -216,7 +216,7 @@ class WindowReader:
         best, reached, why = None, False, "no aggregator has a gRPC endpoint"
         for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
             try:
-                query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator.aggregator_id, task_id=task_id))
+                query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator.aggregator_id, window_id=window_id))
                 data = await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 reached = reached or error.code() is grpc.StatusCode.NOT_FOUND
@@ -230,38 +230,38 @@ class WindowReader:
             raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
         return best
 
-    async def orders(self, series: "Series") -> "tuple[SeriesOrder, ...]":
-        """Return every order about a series that those who answer know, each signed by who may give it.
+    async def orders(self, question: "Question") -> "tuple[QuestionOrder, ...]":
+        """Return every order about a question that those who answer know, each signed by who may give it.
 
         Raises:
             CannotReachError: none of them answered; says why for the last.
-            TaskError, SignatureError: an order that its aggregator did not sign, or may not give.
+            QuestionError, SignatureError: an order that its aggregator did not sign, or may not give.
         """
         import grpc.aio
-        from fleetcount_protocol.ids import SeriesId
-        from fleetcount_protocol.messages import SeriesQuery
-        from fleetcount_protocol.series.orders import verify_orders
-        from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
+        from fleetcount_protocol.ids import QuestionId
+        from fleetcount_protocol.messages import QuestionQuery
+        from fleetcount_protocol.question.orders import verify_orders
+        from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
 
-        before = max(0, int.from_bytes(series.series_id) - 1)  # A list begins above what was listed last.
-        after = SeriesId(before.to_bytes(SeriesId.SIZE))
-        found: set[SeriesOrder] = set()
+        before = max(0, int.from_bytes(question.question_id) - 1)  # A list begins above what was listed last.
+        after = QuestionId(before.to_bytes(QuestionId.SIZE))
+        found: set[QuestionOrder] = set()
         reached, why = False, "no aggregator has a gRPC endpoint"
         for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
             try:
-                asked = SERIES_LIST_QUERY.encode(
-                    SeriesQuery(
-                        aggregator_id=aggregator.aggregator_id, deployment=series.deployment, after=after, over=True
+                asked = QUESTION_LIST_QUERY.encode(
+                    QuestionQuery(
+                        aggregator_id=aggregator.aggregator_id, deployment=question.deployment, after=after, over=True
                     )
                 )
-                data = await channel.unary_unary(_LIST_SERIES)(asked, timeout=TIMEOUT_S)
+                data = await channel.unary_unary(_LIST_QUESTION)(asked, timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 why = f"{aggregator.grpc_endpoint}: {call_reason(error)}"
                 continue
             reached = True
-            for offer in SERIES_LIST.decode(data).offers:
-                if offer.signed.series.series_id == series.series_id:
-                    series = verify_orders(offer.orders, series, self._reader.trusted)
+            for offer in QUESTION_LIST.decode(data).offers:
+                if offer.signed.question.question_id == question.question_id:
+                    question = verify_orders(offer.orders, question, self._reader.trusted)
                     found |= {one.order for one in offer.orders}
         if not reached:
             raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
@@ -292,11 +292,11 @@ def _channel(name: str, endpoint: str, credentials: "grpc.ChannelCredentials | N
 # Statuses, from the peer port: for operators.
 
 
-async def ask_statuses(config_path: Path, task: Task) -> dict[AggregatorId, TaskStatus | str]:
-    """Return every aggregator's status of a task, or why it gave none, as this aggregator's operator.
+async def ask_statuses(config_path: Path, window: Window) -> dict[AggregatorId, WindowStatus | str]:
+    """Return every aggregator's status of a window, or why it gave none, as this aggregator's operator.
 
     Raises:
-        UsageError: the configuration cannot be used, or the task names an aggregator it does not know.
+        UsageError: the configuration cannot be used, or the window names an aggregator it does not know.
     """
     from fleetcount.question_files import operator_of
 
@@ -304,12 +304,14 @@ async def ask_statuses(config_path: Path, task: Task) -> dict[AggregatorId, Task
     own = operator.aggregator_id
     endpoints = {AggregatorId(peer.id): peer.endpoint for peer in operator.config.peers}
     endpoints[own] = operator.config.grpc.peer_listen
-    unknown = [str(one.aggregator_id) for one in task.aggregators if one.aggregator_id not in endpoints]
+    unknown = [str(one.aggregator_id) for one in window.aggregators if one.aggregator_id not in endpoints]
     if unknown:
-        raise UsageError(f"{config_path} does not know the aggregator {unknown[0]!r} of the task")
+        raise UsageError(f"{config_path} does not know the aggregator {unknown[0]!r} of the window")
     credentials = _aggregator(config_path).credentials()
-    names = [one.aggregator_id for one in task.aggregators]
-    answers = await asyncio.gather(*(_status(own, name, endpoints[name], credentials, task.task_id) for name in names))
+    names = [one.aggregator_id for one in window.aggregators]
+    answers = await asyncio.gather(
+        *(_status(own, name, endpoints[name], credentials, window.window_id) for name in names)
+    )
     return dict(zip(names, answers, strict=True))
 
 
@@ -318,15 +320,15 @@ async def _status(
     name: AggregatorId,
     endpoint: str,
     credentials: "grpc.ChannelCredentials | None",
-    task_id: TaskId,
+    window_id: WindowId,
     clock: "_Clock | None" = None,
-) -> TaskStatus | str:
+) -> WindowStatus | str:
     from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
     from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 
     peer = GrpcPeer(name, endpoint, caller=own, timeout_s=TIMEOUT_S, credentials=credentials, greetings=clock)
     try:
-        return await peer.status(task_id)
+        return await peer.status(window_id)
     except PeerUnreachableError as error:
         return f"cannot reach {endpoint} ({error})"
     except (PeerRefusalError, FleetcountError) as error:
@@ -359,11 +361,11 @@ class _Clock:
 async def ask_peer(config_path: Path, name: str, endpoint: str) -> "tuple[str, Skew | None]":
     """Return "" when the peer answers an aggregator of this configuration, else why it does not; and its clock.
 
-    It is asked for a task that does not exist: a refusal by name is the right answer.
+    It is asked for a window that does not exist: a refusal by name is the right answer.
     """
     from fleetcount.question_files import operator_of
 
     own, clock = operator_of(config_path).aggregator_id, _Clock()
     credentials = _aggregator(config_path).credentials()
-    answer = await _status(own, AggregatorId(name), endpoint, credentials, TaskId(bytes(32)), clock)
-    return answer if isinstance(answer, str) and "unknown_task" not in answer else "", clock.skew
+    answer = await _status(own, AggregatorId(name), endpoint, credentials, WindowId(bytes(32)), clock)
+    return answer if isinstance(answer, str) and "unknown_window" not in answer else "", clock.skew

@@ -10,7 +10,7 @@ from fleetcount_analysis.interval_words import BELOW_NOISE, interval_text, level
 from fleetcount_mechanisms.design import Outputs
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState
+from fleetcount_protocol.messages import ReleaseAnswer, WindowState
 from fleetcount_protocol.release import (
     ReleaseRecord,
     decimal_text,
@@ -18,8 +18,8 @@ from fleetcount_protocol.release import (
     sides_words,
     verify_record_signatures,
 )
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Window
 
 from fleetcount.exits import RefusedByPolicyError, one_line
 from fleetcount.results import privacy_lines, statement_json
@@ -31,21 +31,21 @@ _LARGEST: Final = 10**15
 
 
 def checked_record(
-    answer: ReleaseAnswer, task: Task, trusted: Mapping[AggregatorId, TrustedAggregator]
+    answer: ReleaseAnswer, window: Window, trusted: Mapping[AggregatorId, TrustedAggregator]
 ) -> ReleaseRecord:
-    """Return the record of an answer after checking every signature and that it answers this very task.
+    """Return the record of an answer after checking every signature and that it answers this very window.
 
     Raises:
-        RefusedByPolicyError: the task is not released (yet), or was aborted; with its state and reason.
-        SignatureError: a signature does not verify, or the record is of another task.
+        RefusedByPolicyError: the window is not released (yet), or was aborted; with its state and reason.
+        SignatureError: a signature does not verify, or the record is of another window.
     """
-    if answer.state is TaskState.ABORTED:
-        raise RefusedByPolicyError(f"question {task.name!r} was aborted: {answer.abort_reason}")
-    if answer.state is not TaskState.RELEASED:
-        raise RefusedByPolicyError(f"question {task.name!r} is {answer.state.value}, not released yet")
+    if answer.state is WindowState.ABORTED:
+        raise RefusedByPolicyError(f"question {window.name!r} was aborted: {answer.abort_reason}")
+    if answer.state is not WindowState.RELEASED:
+        raise RefusedByPolicyError(f"question {window.name!r} is {answer.state.value}, not released yet")
     record = decode_record(answer.record)
-    if record.task_id != task.task_id:
-        raise SignatureError(f"the record answers task {record.task_id}, not {task.task_id}")
+    if record.window_id != window.window_id:
+        raise SignatureError(f"the record answers window {record.window_id}, not {window.window_id}")
     verify_record_signatures(record, answer.signatures, trusted)
     return record
 
@@ -63,7 +63,7 @@ def readable_counts(record: ReleaseRecord) -> list[int] | None:
         from fleetcount_analysis.answers.zooms import zoom_numbers
     except ModuleNotFoundError:  # Whoever only fetches a release needs no NumPy.
         return None
-    design = record.task.design
+    design = record.window.design
     estimates = [float(cell.estimate) for cell in record.cells]
     opened = [*([] if record.baseline_raw is None else [record.baseline_raw]), *(cell.raw for cell in record.cells)]
     counts: list[int] = []
@@ -130,7 +130,7 @@ def statement_lines(record: ReleaseRecord, *, explain: bool = False) -> list[str
     """Return the privacy statement in plain sentences, what is said of the participants, and every view on request."""
     noise = ", ".join(sorted({law.law for law in record.noise}))
     return [
-        *privacy_lines(record.task.design, record.statement, explain=explain),
+        *privacy_lines(record.window.design, record.statement, explain=explain),
         f"At least {record.participants_at_least} took part; each of the {len(record.noise)} aggregators added its own"
         f" noise ({noise}).",
     ]
@@ -154,10 +154,10 @@ def release_json(record: ReleaseRecord, truths: Sequence[int] | None = None) -> 
         for place, cell in enumerate(record.cells)
     ]
     return {
-        "task": record.task.name,
-        "task_id": record.task_id.hex(),
+        "question": record.window.name,
+        "window_id": record.window_id.hex(),
         "level": str(record.level),
         "participants_at_least": record.participants_at_least,
-        "statement": statement_json(record.task.design, record.statement),
+        "statement": statement_json(record.window.design, record.statement),
         "cells": cells,
     }

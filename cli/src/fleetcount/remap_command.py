@@ -83,7 +83,12 @@ def remap(release: Path, prior: Path, loss: str, output: Path | None, as_json: b
         write_file(output, _csv(rows).encode())
     told = [dict(zip(_COLUMNS, _numbers(row), strict=True)) for row in rows]
     lines = [*_lines(record, found, rows), *([] if output is None else [f"wrote {output}"])]
-    result = {"task": record.task.name, "level": str(record.level), "expected_loss": found.expected_loss, "cells": told}
+    result = {
+        "question": record.window.name,
+        "level": str(record.level),
+        "expected_loss": found.expected_loss,
+        "cells": told,
+    }
     show(result, lines, as_json=as_json)
 
 
@@ -152,12 +157,12 @@ def remap_of(record: "ReleaseRecord", prior: Sequence[float], loss: "Loss") -> "
     from fleetcount_analysis.channels import noise_size
     from fleetcount_analysis.remap import sampling_remap
 
-    task, design = record.task, record.task.design
+    window, design = record.window, record.window.design
     if design.zooms is not None:
-        raise UsageError(f"task {task.name!r} is counted at {design.zoom_count} zooms; remap reads releases of one")
+        raise UsageError(f"window {window.name!r} is counted at {design.zoom_count} zooms; remap reads releases of one")
     if design.device_randomizes or design.noise.mean:
         kind = "a response release" if design.device_randomizes else "a one-sided release"
-        raise UsageError(f"task {task.name!r} is {kind}; remap reads sampling and direct releases")
+        raise UsageError(f"window {window.name!r} is {kind}; remap reads sampling and direct releases")
     return sampling_remap(prior, loss, design.channel[0], noise_size(design.noise), design.aggregators)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_analysis.answers import WindowCounts, one_zoom, series_table, write_csv, write_geojson
+from fleetcount_analysis.answers import WindowCounts, one_zoom, question_table, write_csv, write_geojson
 from fleetcount_analysis.answers.export import write_parquet
 from fleetcount_analysis.answers.places import Places
-from fleetcount_analysis.answers.table import SeriesTable
+from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.answers.zooms import zoom_numbers
 from fleetcount_analysis.errors import ExportError
 from fleetcount_analysis.places import to_degrees
@@ -22,17 +22,17 @@ from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_UNIX_TIME
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.signing import verify_signed_question
 from fleetcount_protocol.release import ReleaseRecord, record_from_json, record_to_json, verify_record_signatures
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.series.signing import verify_signed_series
-from fleetcount_protocol.task.domain import H3Cells, SquareGrid
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.domain import H3Cells, SquareGrid
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Window
 from fleetcount_site.publish.entry import Entry, PinnedKey, WindowEntry
 from fleetcount_site.publish.site import write_record
 
 from fleetcount.files import read_text
-from fleetcount.question_records import QUESTION_FILE, Chain, kept_records, series_of_records
+from fleetcount.question_records import QUESTION_FILE, Chain, kept_records, question_of_records
 from fleetcount.question_table import opened_numbers, place_note, places_of, table_of
 
 __all__ = ["Source", "pinned_keys", "sources_of"]
@@ -59,9 +59,9 @@ class Source:
 
         Raises:
             UsageError: nothing is released, or it asks about other places in every window.
-            SignatureError, TaskError, CheckFailedError: signatures, keys or a chain that do not hold.
+            SignatureError, QuestionError, CheckFailedError: signatures, keys or a chain that do not hold.
         """
-        return _series(self, folder) if self.path.is_dir() else _release(self, folder)
+        return _question(self, folder) if self.path.is_dir() else _release(self, folder)
 
 
 def sources_of(directory: Path, trusted: Trusted | None) -> list[Source]:
@@ -73,7 +73,7 @@ def sources_of(directory: Path, trusted: Trusted | None) -> list[Source]:
     if not directory.is_dir():
         raise UsageError(f"{directory} is no directory; give one that 'fleetcount question release' made")
     if (directory / QUESTION_FILE).is_file():
-        return [Source(path=directory, slug="series", trusted=trusted)]
+        return [Source(path=directory, slug="question", trusted=trusted)]
     inside = sorted(one for one in directory.iterdir() if not one.name.startswith("."))
     found = [one for one in inside if (one / QUESTION_FILE).is_file() or (one.is_file() and one.match(_RELEASE))]
     if not found:
@@ -106,12 +106,12 @@ def _slug(stem: str) -> str:
     return kept[:60] if kept and kept != "assets" else f"entry-{kept}".rstrip("-")
 
 
-def _series(source: Source, folder: Path) -> Entry:
-    signed = series_of_records(source.path)
-    series, trusted = signed.series, source.trusted
+def _question(source: Source, folder: Path) -> Entry:
+    signed = question_of_records(source.path)
+    question, trusted = signed.question, source.trusted
     if trusted is not None:
-        verify_signed_series(signed, trusted)
-    chain, windows, first = Chain(series), list[WindowEntry](), list[ReleaseRecord]()
+        verify_signed_question(signed, trusted)
+    chain, windows, first = Chain(question), list[WindowEntry](), list[ReleaseRecord]()
 
     def taken(record: ReleaseRecord, signatures: tuple[bytes, ...]) -> None:
         if trusted is not None:
@@ -121,24 +121,24 @@ def _series(source: Source, folder: Path) -> Entry:
         windows.append(_window(record))
         write_record(folder, windows[-1].index, record.canonical, signatures, record_to_json(record, signatures))
 
-    kept = table_of(series, kept_records(source.path, chain, taken), chain.missing)
+    kept = table_of(question, kept_records(source.path, chain, taken), chain.missing)
     if kept is None:
         raise UsageError(f"{source.path} holds no record yet; 'fleetcount question release' fetches them")
-    places = _places(series)
-    downloads = _downloads(folder, kept.table, places, series.name, kept.participants)
+    places = _places(question)
+    downloads = _downloads(folder, kept.table, places, question.name, kept.participants)
     return Entry(
         slug=source.slug,
-        title=series.name,
+        title=question.name,
         plain=_plain(first[0]),
         statement=tuple(_statement(first[0])),
         windows=tuple(windows),
         table=kept.table,
         places=places,
-        first=series.schedule.opens(0),
-        every_s=series.schedule.every_s,
+        first=question.schedule.opens(0),
+        every_s=question.schedule.every_s,
         keys=pinned_keys(trusted),
         downloads=downloads,
-        **_map_of(series),
+        **_map_of(question),
     )
 
 
@@ -148,40 +148,40 @@ def _release(source: Source, folder: Path) -> Entry:
     except FleetcountError as error:
         raise UsageError(f"{source.path}: {error}") from error
     verify_record_signatures(record, signatures, source.trusted)
-    task = record.task
-    if task.series.index > 0:
+    window = record.window
+    if window.question.index > 0:
         raise UsageError(f"{source.path} is one of many windows; publish the directory of their records")
     table = _single_table(record)
-    places = _places(task)
+    places = _places(window)
     write_record(folder, 0, record.canonical, signatures, record_to_json(record, signatures))
     return Entry(
         slug=source.slug,
-        title=task.name,
+        title=window.name,
         plain=_plain(record),
         statement=tuple(_statement(record)),
         windows=(_window(record),),
         table=table,
         places=places,
-        first=task.round_one_opens,
+        first=window.round_one_opens,
         every_s=0,
         keys=pinned_keys(source.trusted),
-        downloads=_downloads(folder, table, places, task.name, None),
-        **_map_of(task),
+        downloads=_downloads(folder, table, places, window.name, None),
+        **_map_of(window),
     )
 
 
-def _single_table(record: ReleaseRecord) -> SeriesTable:
+def _single_table(record: ReleaseRecord) -> QuestionTable:
     """Return a release as a table of one window, of its finest zoom."""
-    task = record.task
-    outputs = zoom_numbers(task.design, opened_numbers(record), 0)
-    counts = WindowCounts(index=0, opens=task.round_one_opens, unit=0, outputs=outputs)
-    labels = zoom_numbers(task.design, [cell.label for cell in record.cells], 0)
-    return series_table(one_zoom(task.design, 0), task.release.level, labels, _statement(record), [counts])
+    window = record.window
+    outputs = zoom_numbers(window.design, opened_numbers(record), 0)
+    counts = WindowCounts(index=0, opens=window.round_one_opens, unit=0, outputs=outputs)
+    labels = zoom_numbers(window.design, [cell.label for cell in record.cells], 0)
+    return question_table(one_zoom(window.design, 0), window.release.level, labels, _statement(record), [counts])
 
 
 def _plain(record: ReleaseRecord) -> tuple[str, ...]:
     # A statement without a view of the public has no plain sentences; it stands for itself.
-    return plain_sentences(record.task.design, record.statement) or tuple(_statement(record)[:1])
+    return plain_sentences(record.window.design, record.statement) or tuple(_statement(record)[:1])
 
 
 def _statement(record: ReleaseRecord) -> list[str]:
@@ -190,18 +190,18 @@ def _statement(record: ReleaseRecord) -> list[str]:
 
 def _window(record: ReleaseRecord) -> WindowEntry:
     return WindowEntry(
-        index=record.task.series.index,
-        opens=record.task.round_one_opens,
+        index=record.window.question.index,
+        opens=record.window.round_one_opens,
         released_at=record.released_at,
         digest=record.digest.hex(),
     )
 
 
-def _places(asked: Series | Task) -> Places | None:
+def _places(asked: Question | Window) -> Places | None:
     return places_of(asked) if isinstance(asked.domain, SquareGrid | H3Cells) else None
 
 
-def _map_of(asked: Series | Task) -> dict[str, Any]:
+def _map_of(asked: Question | Window) -> dict[str, Any]:
     """Return what is drawn below the cells: the streets of Bologna under a grid in their own metres, else nothing."""
     frame = asked.domain.frame if isinstance(asked.domain, SquareGrid) else None
     note = place_note(asked)
@@ -214,7 +214,7 @@ def _map_of(asked: Series | Task) -> dict[str, Any]:
 
 
 def _downloads(
-    folder: Path, table: SeriesTable, places: Places | None, title: str, participants: tuple[int, ...] | None
+    folder: Path, table: QuestionTable, places: Places | None, title: str, participants: tuple[int, ...] | None
 ) -> dict[str, str]:
     """Write the tables that a reader can take away; return their names by what they are."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -233,7 +233,7 @@ def _downloads(
     return files
 
 
-def _tables(table: SeriesTable) -> Iterator[tuple[str, str]]:
+def _tables(table: QuestionTable) -> Iterator[tuple[str, str]]:
     rows = table.raw.size
     yield f"Parquet, {rows:,} rows: every cell of every window with its interval", "counts.parquet"
     if rows <= _MOST_CSV_ROWS:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.errors import QuestionError
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import shown
 
@@ -40,7 +40,7 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     r"aggregators?": ("aggregators",),
 }
 """By the first words of a refusal: the keys, the first of which that is given is meant."""
-_WINDOW: Final = re.compile(r"window [0-9]+ of the series: ")
+_WINDOW: Final = re.compile(r"window [0-9]+ of the question: ")
 
 
 @contextmanager
@@ -48,11 +48,11 @@ def told_by_key(root: Table) -> Generator[None]:
     """Give refusals of the block file, line, key and value; of those that stand for no one key the file alone.
 
     Raises:
-        UsageError: in place of a TaskError or MechanismError; what has its place already goes through.
+        UsageError: in place of a QuestionError or MechanismError; what has its place already goes through.
     """
     try:
         yield
-    except (TaskError, MechanismError) as error:
+    except (QuestionError, MechanismError) as error:
         said = _WINDOW.sub("", str(error))
         key = next((_given(root, keys) for words, keys in _KEYS.items() if re.match(rf"({words})\b", said)), None)
         if key is None:

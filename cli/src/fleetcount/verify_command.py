@@ -25,13 +25,14 @@ _FILE = click.Path(path_type=Path)
 def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json: bool) -> None:
     """Check the signatures of every aggregator under a release.
 
-    Without --config the keys are those that the task in the release names: then all of them agree on it, and only those
-    who know the task know who they are. Where an aggregator's signing key was succeeded in between, give the statement.
+    Without --config the keys are those that the window in the release names: then all of them agree on it, and only
+    those who know the window know who they are. Where an aggregator's signing key was succeeded in between, give the
+    statement.
 
     Exit code 3 when a signature is missing or does not verify.
     """
     from fleetcount_protocol.release import record_from_json, verify_record_signatures
-    from fleetcount_protocol.task.signing import TrustedAggregator
+    from fleetcount_protocol.window.signing import TrustedAggregator
     from fleetcount_transport.trust_files import read_succession, succeeded
 
     from fleetcount.readers import read_reader
@@ -42,7 +43,7 @@ def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json:
             one.aggregator_id: TrustedAggregator(
                 aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
             )
-            for one in record.task.aggregators
+            for one in record.window.aggregators
         }
     else:
         trusted = dict(read_reader(config).trusted)
@@ -52,13 +53,13 @@ def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json:
             raise UsageError(f"{path} is about aggregator {name!r}, which is not trusted")
         trusted[name] = succeeded(trusted[name], [path])
     verify_record_signatures(record, signatures, trusted)
-    names = ", ".join(f"{one.aggregator_id} ({one.operator})" for one in record.task.aggregators)
-    known = "all of them agree; who they are, the task says" if config is None else f"trusted by {config}"
-    line = f"{release}: task {record.task_id.hex()[:12]} {record.task.name!r}, signed by {names}: {known}"
+    names = ", ".join(f"{one.aggregator_id} ({one.operator})" for one in record.window.aggregators)
+    known = "all of them agree; who they are, the window says" if config is None else f"trusted by {config}"
+    line = f"{release}: window {record.window_id.hex()[:12]} {record.window.name!r}, signed by {names}: {known}"
     found = {
-        "task": record.task.name,
-        "task_id": record.task_id.hex(),
-        "signed_by": [str(one.aggregator_id) for one in record.task.aggregators],
+        "question": record.window.name,
+        "window_id": record.window_id.hex(),
+        "signed_by": [str(one.aggregator_id) for one in record.window.aggregators],
         "trusted": config is not None,
     }
     show(found, [line], as_json=as_json)

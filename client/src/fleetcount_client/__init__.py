@@ -1,4 +1,5 @@
-"""What a device embeds to answer counting tasks: `Device`, the owner's policy, transports and the values they exchange.
+"""What a device embeds to answer counting windows: `Device`, the owner's policy, transports and the values they
+exchange.
 
 What is exported here is for users, with a stability word each in docs/api.md; code of this repository imports from the
 modules. Loads nothing before a name is used: never NumPy, and a transport's library only when it is used.

@@ -1,4 +1,4 @@
-"""From a task, a truth and coins to the parts of a report: the device's whole mathematics.
+"""From a window, a truth and coins to the parts of a report: the device's whole mathematics.
 
 Pure: randomness is an argument, nothing is stored, sealed or sent, and no truth or coin appears in a text.
 """
@@ -12,12 +12,12 @@ from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_mechanisms.responses import MangatVector, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie, toss, toss_in_unit
-from fleetcount_protocol.channel.chain import TaskKey
+from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.report_ids import new_report_id
-from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, ReportId, SessionId
-from fleetcount_protocol.task.circuit import context_of, prio3_for
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.circuit import context_of, prio3_for
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.signals import Reading
 
@@ -47,7 +47,7 @@ Truth = int | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportParts:
-    """What each aggregator gets in one message, in the task's order, before it is sealed.
+    """What each aggregator gets in one message, in the window's order, before it is sealed.
 
     `round` is 1 or 2, or 0 for a report that travels whole. `public_share` is the same for all, empty in round one.
     """
@@ -60,7 +60,7 @@ class ReportParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoRoundSecret:
-    """All a device must remember between the rounds: name, seed, both positions 0..V, a task key for each aggregator.
+    """All a device must remember between the rounds: name, seed, both positions 0..V, a window key for each aggregator.
 
     Prio3's own randomness (`rand`, 64 k bytes) is not kept: SHAKE-256 gives it again from the 32-byte seed, so that the
     whole state stays at 54 + 50 k bytes, 304 for five aggregators.
@@ -70,7 +70,7 @@ class TwoRoundSecret:
     seed: bytes = field(repr=False)
     round_one: int = field(repr=False)
     round_two: int = field(repr=False)
-    keys: tuple[TaskKey, ...]
+    keys: tuple[WindowKey, ...]
 
     def encode(self) -> bytes:
         """Return the state as bytes for the device's own store: `MAX_SECRET_BYTES` at most."""
@@ -94,47 +94,47 @@ class TwoRoundSecret:
             round_one=round_one,
             round_two=round_two,
             keys=tuple(
-                TaskKey(session_id=SessionId(session_id), number=number, key=key)
+                WindowKey(session_id=SessionId(session_id), number=number, key=key)
                 for session_id, number, key in _KEY.iter_unpack(encoded[_HEADER.size :])
             ),
         )
 
 
-def truth_of(task: Task, reading: Reading) -> Truth:
-    """Return what a reading means for the task: a position 0..V, or V bits where the task asks for a vector.
+def truth_of(window: Window, reading: Reading) -> Truth:
+    """Return what a reading means for the window: a position 0..V, or V bits where the window asks for a vector.
 
     A set of values makes sense only for a vector; elsewhere a set of one is that value, any other is "none of them".
     """
     values = reading if isinstance(reading, frozenset) else (reading,)
-    positions = {task.domain.value_of(value) for value in values} - {0}
-    if task.design.kind.multi_hot:
-        return tuple(int(value in positions) for value in range(1, task.values + 1))
+    positions = {window.domain.value_of(value) for value in values} - {0}
+    if window.design.kind.multi_hot:
+        return tuple(int(value in positions) for value in range(1, window.values + 1))
     return positions.pop() if len(positions) == 1 else 0
 
 
 def draw_two_round(
-    task: Task,
+    window: Window,
     truth: Truth,
-    keys: tuple[TaskKey, ...],
+    keys: tuple[WindowKey, ...],
     source: RandomSource,
     sampled: bool | None = None,
     *,
     device: Digest,
 ) -> TwoRoundSecret:
-    """Toss the die for both rounds and draw the report's name and seed (device, once a task; [SP] section 4).
+    """Toss the die for both rounds and draw the report's name and seed (device, once a window; [SP] section 4).
 
-    `sampled` is the coin of the unit that a window of a series is in; None tosses it with the rest. `device` is the
+    `sampled` is the coin of the unit that a window of a question is in; None tosses it with the rest. `device` is the
     digest of the device's public key, to which the report's name is bound.
 
     Raises:
-        TaskError: the task does not ask by Sampling Privacy.
+        QuestionError: the window does not ask by Sampling Privacy.
     """
-    if not isinstance(task.mechanism, SamplingDie) or not isinstance(truth, int):
-        raise TaskError(f"task {task.name!r} has mode {task.mode.name}, not SAMPLING")
-    die = task.mechanism
+    if not isinstance(window.mechanism, SamplingDie) or not isinstance(truth, int):
+        raise QuestionError(f"window {window.name!r} has mode {window.mode.name}, not SAMPLING")
+    die = window.mechanism
     answer = toss(die, truth, source) if sampled is None else toss_in_unit(die, sampled, truth, source)
     return TwoRoundSecret(
-        report_id=new_report_id(task.task_id, device, source),
+        report_id=new_report_id(window.window_id, device, source),
         seed=source.random_bytes(_SEED_BYTES),
         round_one=answer.round_one,
         round_two=answer.round_two,
@@ -142,49 +142,53 @@ def draw_two_round(
     )
 
 
-def round_one_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
+def round_one_parts(window: Window, secret: TwoRoundSecret) -> ReportParts:
     """Return the first instalments: 8 (V + 1) bytes for the leader, a seed for every helper; no public share."""
-    from fleetcount_protocol.vdaf.two_round import first_instalments  # The proof layer: only when a task is answered.
+    from fleetcount_protocol.vdaf.two_round import first_instalments  # The proof layer: only when a window is answered.
 
-    prio3 = prio3_for(task)
-    parts = first_instalments(prio3, context_of(task), secret.report_id, _rand(task, secret), secret.round_one)
+    prio3 = prio3_for(window)
+    parts = first_instalments(prio3, context_of(window), secret.report_id, _rand(window, secret), secret.round_one)
     return ReportParts(report_id=secret.report_id, round=1, public_share=b"", parts=tuple(parts))
 
 
-def round_two_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
+def round_two_parts(window: Window, secret: TwoRoundSecret) -> ReportParts:
     """Return the second instalments with the public share: of one size for every device, sampled or not."""
-    from fleetcount_protocol.vdaf.two_round import second_instalments  # The proof layer: only when a task is answered.
+    from fleetcount_protocol.vdaf.two_round import (
+        second_instalments,  # The proof layer: only when a window is answered.
+    )
 
-    prio3 = prio3_for(task)
+    prio3 = prio3_for(window)
     public_share, parts = second_instalments(
-        prio3, context_of(task), secret.report_id, _rand(task, secret), secret.round_one, secret.round_two
+        prio3, context_of(window), secret.report_id, _rand(window, secret), secret.round_one, secret.round_two
     )
     return ReportParts(report_id=secret.report_id, round=2, public_share=public_share, parts=tuple(parts))
 
 
-def envelope_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
-    """Return both rounds in one message: the whole input shares, for tasks of upload style ONE_ENVELOPE."""
+def envelope_parts(window: Window, secret: TwoRoundSecret) -> ReportParts:
+    """Return both rounds in one message: the whole input shares, for windows of upload style ONE_ENVELOPE."""
     measurement = (secret.round_one, secret.round_two)
-    public_share, parts = prio3_for(task).shard(context_of(task), measurement, secret.report_id, _rand(task, secret))
+    public_share, parts = prio3_for(window).shard(
+        context_of(window), measurement, secret.report_id, _rand(window, secret)
+    )
     return ReportParts(report_id=secret.report_id, round=0, public_share=public_share, parts=tuple(parts))
 
 
-def one_round_parts(task: Task, truth: Truth, source: RandomSource, *, device: Digest) -> ReportParts:
-    """Return the only message of a task in response or direct mode: randomized on the device, or the truth in shares.
+def one_round_parts(window: Window, truth: Truth, source: RandomSource, *, device: Digest) -> ReportParts:
+    """Return the only message of a window in response or direct mode: randomized on the device, or the truth in shares.
 
     Raises:
-        TaskError: the task asks in two rounds.
+        QuestionError: the window asks in two rounds.
     """
-    measurement = _measurement(task, truth, source)
-    prio3 = prio3_for(task)
-    report_id = new_report_id(task.task_id, device, source)
+    measurement = _measurement(window, truth, source)
+    prio3 = prio3_for(window)
+    report_id = new_report_id(window.window_id, device, source)
     rand = source.random_bytes(prio3.rand_size)
-    public_share, parts = prio3.shard(context_of(task), measurement, report_id, rand)
+    public_share, parts = prio3.shard(context_of(window), measurement, report_id, rand)
     return ReportParts(report_id=report_id, round=0, public_share=public_share, parts=tuple(parts))
 
 
-def _measurement(task: Task, truth: Truth, source: RandomSource) -> Truth:
-    answer, form = task.design.answer, task.design.form
+def _measurement(window: Window, truth: Truth, source: RandomSource) -> Truth:
+    answer, form = window.design.answer, window.design.form
     if form is AnswerForm.TRUTH:
         return truth
     if form is AnswerForm.BITS and isinstance(truth, tuple):
@@ -192,10 +196,12 @@ def _measurement(task: Task, truth: Truth, source: RandomSource) -> Truth:
         return (1, *cast("MangatVector", answer).randomize_bits(truth, source))
     if form is AnswerForm.POSITION and isinstance(truth, int):
         return cast("RandomizedResponse", answer).randomize(truth, source)
-    raise TaskError(f"task {task.name!r} has mode {task.mode.name}, not RESPONSE or DIRECT")
+    raise QuestionError(f"window {window.name!r} has mode {window.mode.name}, not RESPONSE or DIRECT")
 
 
-def _rand(task: Task, secret: TwoRoundSecret) -> bytes:
-    """Return Prio3's randomness of this report, the same at every call: SHAKE-256(label || task || report || seed)."""
-    stream = hashlib.shake_256(_RAND_LABEL + task.task_id + secret.report_id + secret.seed)
-    return stream.digest(prio3_for(task).rand_size)
+def _rand(window: Window, secret: TwoRoundSecret) -> bytes:
+    """Return Prio3's randomness of this report, the same at every call: SHAKE-256(label || window || report ||
+    seed).
+    """
+    stream = hashlib.shake_256(_RAND_LABEL + window.window_id + secret.report_id + secret.seed)
+    return stream.digest(prio3_for(window).rand_size)

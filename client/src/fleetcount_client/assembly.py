@@ -14,7 +14,7 @@ from fleetcount_protocol.channel.user_names import certified_name, key_name
 from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import UserName
-from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.key_files import check_purpose
 from fleetcount_transport.trust_files import succeeded
 
@@ -24,7 +24,7 @@ from fleetcount_client.transport import Transport
 from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
-    from fleetcount_client.series_book import SeriesBook
+    from fleetcount_client.question_book import QuestionBook
 
 __all__ = ["book_of", "identity_of", "transport_of", "trust_of"]
 
@@ -65,16 +65,16 @@ def trusted_by(settings: DeviceSettings) -> list[TrustedAggregator]:
     ]
 
 
-def book_of(settings: DeviceSettings, spool: Spool) -> "SeriesBook":
-    """Return the series of a device for its owner to look at, join and leave, while it runs or not.
+def book_of(settings: DeviceSettings, spool: Spool) -> "QuestionBook":
+    """Return the question of a device for its owner to look at, join and leave, while it runs or not.
 
     Raises:
         ConfigError: a certificate file that holds something else.
     """
-    from fleetcount_client.series_book import SeriesBook  # Only for who asks about series.
+    from fleetcount_client.question_book import QuestionBook  # Only for who asks about questions.
 
     certificate = identity_of(settings).certificate
-    return SeriesBook(
+    return QuestionBook(
         policy=settings.policy,
         trust=trust_of(settings),
         spool=spool,
@@ -100,7 +100,7 @@ def transport_of(settings: DeviceSettings, heard: Callable[[str, str], None] | N
 
 def _grpc(settings: DeviceSettings, grpc: GrpcSettings, heard: Callable[[str, str], None] | None) -> Transport:
     try:
-        from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles  # Only this transport.
+        from fleetcount_client.grpc_transport import GrpcTransport, TlsFiles, WindowServer  # Only this transport.
     except ModuleNotFoundError as error:
         raise _not_installed("grpc", error) from None
 
@@ -110,7 +110,7 @@ def _grpc(settings: DeviceSettings, grpc: GrpcSettings, heard: Callable[[str, st
         tls = partial(TlsFiles.read, grpc.ca_file, settings.certificate_file, settings.key_file)
         tls()
     servers = [
-        TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
+        WindowServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
         for one in settings.aggregators
         if one.grpc_endpoint
     ]

@@ -34,7 +34,7 @@ class Retry:
 
 
 class Backoff:
-    """The delays of one series of attempts; the jitter keeps a fleet from returning in step after an outage."""
+    """The delays of one question of attempts; the jitter keeps a fleet from returning in step after an outage."""
 
     __slots__ = ("_attempt", "_hint_s", "_retry", "_source")
 

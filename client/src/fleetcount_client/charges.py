@@ -21,7 +21,7 @@ __all__ = ["Charge", "LedgerAge", "judge_age", "ready_at", "unknown_before"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """One answered task, or one reserved unit of a series: what it costs against each class of adversary.
+    """One answered window, or one reserved unit of a question: what it costs against each class of adversary.
 
     The truth is read at some moment from `asked_at`, the opening of round one of its first window, to before
     `asked_until`, the end of round one of its last, both Unix seconds; it counts whole in every period that holds such
@@ -43,7 +43,7 @@ class Charge:
     relation: Relation = Relation.ANY_VALUE
     promise: str = ""
     loss: "LossVector | None" = None
-    series_id: bytes | None = None
+    question_id: bytes | None = None
     sent: bool = True
 
 

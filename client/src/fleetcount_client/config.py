@@ -47,7 +47,7 @@ _TEN_YEARS_S: Final = 315_360_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorSettings:
-    """An aggregator the owner trusts; `grpc_endpoint` is where tasks are fetched from, "" when it has none.
+    """An aggregator the owner trusts; `grpc_endpoint` is where windows are fetched from, "" when it has none.
 
     `succession_files` say what succeeded its signing key.
     """
@@ -143,7 +143,7 @@ def load_settings(path: Path) -> DeviceSettings:
         delivery=_delivery(root),
         renewal=_renewal(root),
         signals=_signals(root),
-        join=JoinRule(root.section("series", ("join",)).choice("join", [one.value for one in JoinRule], "ask")),
+        join=JoinRule(root.section("questions", ("join",)).choice("join", [one.value for one in JoinRule], "ask")),
         private=_private(root),
     )
 
@@ -157,7 +157,7 @@ _SECTIONS: Final = (
     "delivery",
     "renewal",
     "signals",
-    "series",
+    "questions",
     "private",
     "kuksa",
 )
@@ -268,7 +268,9 @@ def _aggregators(path: Path, root: Table, *, needs_endpoint: bool) -> tuple[Aggr
     trusted = tuple(map(_aggregator, rows))
     _check_distinct(path, trusted)
     if needs_endpoint and not any(aggregator.grpc_endpoint for aggregator in trusted):
-        raise ConfigError(f"{path}: aggregators.grpc_endpoint is missing in every entry; give where tasks are fetched")
+        raise ConfigError(
+            f"{path}: aggregators.grpc_endpoint is missing in every entry; give where windows are fetched"
+        )
     return trusted
 
 

@@ -1,4 +1,4 @@
-"""Whom a device reaches and what it waits for, for the program that embeds it: last contact, next task, why silent.
+"""Whom a device reaches and what it waits for, for the program that embeds it: last contact, next window, why silent.
 
 It must not hold or say a truth, a coin, a key or what a message held.
 """
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import PeerError
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 
 from fleetcount_client.transport import Transport, Unreachable
 
 if TYPE_CHECKING:  # A device starts without the messages.
     from fleetcount_protocol.messages import (
         Instalment,
+        QuestionOffer,
         Receipt,
         Refusal,
         ReleaseAnswer,
-        SeriesOffer,
         SessionAccepted,
         SessionRefused,
         SessionRequest,
@@ -36,8 +36,8 @@ __all__ = [
     "contacts_of",
 ]
 
-LISTS: Final = "lists of series"
-"""The name under which an answer of whoever lists series is noted: the broker, or any aggregator."""
+LISTS: Final = "lists of questions"
+"""The name under which an answer of whoever lists questions is noted: the broker, or any aggregator."""
 SILENT_AFTER_S: Final = 300.0
 """After so long without an answer of anybody the device says so in its log, once."""
 _LOG: Final = logging.getLogger(__name__)
@@ -58,15 +58,15 @@ class DeviceStatus:
     """What a device is doing at `now`; moments are Unix seconds of its clock.
 
     `contacts` has a row for each aggregator it tried since it started. `silent_since` is the first attempt that failed
-    since anybody answered, None while somebody does. `next_task` is what it does something for next, at `next_at` (now,
-    in the middle of a window), "" for nothing. `why_silent` says why nothing is sent, "" while something is ahead.
-    `sources` has a row for each source of signals that says how it is, as a databroker does: never what it read.
+    since anybody answered, None while somebody does. `next_window` is what it does something for next, at `next_at`
+    (now, in the middle of a window), "" for nothing. `why_silent` says why nothing is sent, "" while something is
+    ahead. `sources` has a row for each source of signals that says how it is, as a databroker does: never what it read.
     """
 
     now: float
     contacts: tuple[Contact, ...]
     silent_since: float | None
-    next_task: str
+    next_window: str
     next_at: float | None
     why_silent: str
     sources: tuple[Contact, ...] = ()
@@ -122,9 +122,9 @@ class HeardTransport:
         self._inner = inner
         self._contacts = contacts
 
-    async def list_series(self) -> "tuple[SeriesOffer, ...]":
-        """Return the series on offer."""
-        return await self._noted(LISTS, self._inner.list_series())
+    async def list_questions(self) -> "tuple[QuestionOffer, ...]":
+        """Return the question on offer."""
+        return await self._noted(LISTS, self._inner.list_questions())
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: "Sequence[SessionRequest]"
@@ -133,15 +133,15 @@ class HeardTransport:
         return await self._noted(aggregator.aggregator_id, self._inner.open_sessions(aggregator, requests))
 
     async def upload(
-        self, task: Task, position: int, instalments: "Sequence[Instalment]"
+        self, window: Window, position: int, instalments: "Sequence[Instalment]"
     ) -> "tuple[Receipt | Refusal, ...]":
         """Hand instalments to one aggregator."""
-        party = task.aggregators[position].aggregator_id
-        return await self._noted(party, self._inner.upload(task, position, instalments))
+        party = window.aggregators[position].aggregator_id
+        return await self._noted(party, self._inner.upload(window, position, instalments))
 
-    async def release(self, task: Task) -> "ReleaseAnswer":
-        """Return the state of a task."""
-        return await self._noted(LISTS, self._inner.release(task))
+    async def release(self, window: Window) -> "ReleaseAnswer":
+        """Return the state of a window."""
+        return await self._noted(LISTS, self._inner.release(window))
 
     async def close(self) -> None:
         """Give up connections."""

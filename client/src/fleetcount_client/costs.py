@@ -1,4 +1,4 @@
-"""What answering a task costs, computed once a task: its loss takes a hundred times longer than looking it up.
+"""What answering a window costs, computed once a window: its loss takes a hundred times longer than looking it up.
 
 Computes nothing itself; the formulas are the protocol's and the mechanisms'.
 """
@@ -9,15 +9,15 @@ from functools import lru_cache
 from typing import Final
 
 from fleetcount_mechanisms.design import LedgerLoss
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
-__all__ = ["TaskCost", "cost_of"]
+__all__ = ["WindowCost", "cost_of"]
 
 _REMEMBERED: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCost:
+class WindowCost:
     """`loss` by the published result, and for which change of the truth; `exposure` to all aggregators together."""
 
     loss: LedgerLoss
@@ -25,25 +25,25 @@ class TaskCost:
 
 
 class _ById:
-    """A task that is equal to another of the same id, so that finding it again costs no comparison of its fields."""
+    """A window that is equal to another of the same id, so that finding it again costs no comparison of its fields."""
 
-    __slots__ = ("task",)
+    __slots__ = ("window",)
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, window: Window) -> None:
+        self.window = window
 
     def __hash__(self) -> int:
-        return hash(self.task.task_id)
+        return hash(self.window.window_id)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and other.task.task_id == self.task.task_id
+        return isinstance(other, _ById) and other.window.window_id == self.window.window_id
 
 
-def cost_of(task: Task) -> TaskCost:
-    """Return the cost of answering a task."""
-    return _cost(_ById(task))
+def cost_of(window: Window) -> WindowCost:
+    """Return the cost of answering a window."""
+    return _cost(_ById(window))
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _cost(named: _ById) -> TaskCost:
-    return TaskCost(loss=named.task.design.ledger_loss, exposure=named.task.design.exposure)
+def _cost(named: _ById) -> WindowCost:
+    return WindowCost(loss=named.window.design.ledger_loss, exposure=named.window.design.exposure)

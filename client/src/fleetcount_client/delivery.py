@@ -13,7 +13,7 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.messages import Refusal
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 
 from fleetcount_client.backoff import Backoff, Retry
@@ -43,8 +43,8 @@ class _Attempt(enum.Enum):
 
 
 def worth_retrying(reason: RejectReason) -> bool:
-    """Return whether the same bytes may be taken later; a task that is unknown there may still arrive."""
-    return not reason.final or reason is RejectReason.UNKNOWN_TASK
+    """Return whether the same bytes may be taken later; a window that is unknown there may still arrive."""
+    return not reason.final or reason is RejectReason.UNKNOWN_WINDOW
 
 
 class Delivery:
@@ -67,7 +67,9 @@ class Delivery:
         self._source = source
         self._retry = retry
 
-    async def deliver(self, task: Task, entries: Sequence[OutboxEntry], deadline: float) -> DeliveryEnd | RejectReason:
+    async def deliver(
+        self, window: Window, entries: Sequence[OutboxEntry], deadline: float
+    ) -> DeliveryEnd | RejectReason:
         """Deliver the entries of one round, all at once, again and again until `deadline`; return how that ended.
 
         Receipts are stored as they come. The answer is a reason when an aggregator refuses for good.
@@ -75,9 +77,9 @@ class Delivery:
         backoff = Backoff(self._retry, self._source)
         pending = list(entries)
         while pending and self._timer.now() < deadline:
-            answers = await asyncio.gather(*(self._attempt(task, entry, backoff) for entry in pending))
+            answers = await asyncio.gather(*(self._attempt(window, entry, backoff) for entry in pending))
             failpoints.reach("after_round_one_sent" if pending[0].round != 2 else "after_round_two_sent")
-            self._store(task, pending, answers)
+            self._store(window, pending, answers)
             refusal = next((answer for answer in answers if isinstance(answer, RejectReason)), None)
             if refusal is not None:
                 return refusal
@@ -86,20 +88,22 @@ class Delivery:
                 await self._timer.sleep(min(backoff.next_delay(), max(0.0, deadline - self._timer.now())))
         return DeliveryEnd.WINDOW_CLOSED if pending else DeliveryEnd.RECEIPTED
 
-    def _store(self, task: Task, entries: Sequence[OutboxEntry], answers: Sequence[_Attempt | RejectReason]) -> None:
+    def _store(
+        self, window: Window, entries: Sequence[OutboxEntry], answers: Sequence[_Attempt | RejectReason]
+    ) -> None:
         done = [entry.position for entry, answer in zip(entries, answers, strict=True) if answer is _Attempt.RECEIPTED]
         # When all are done, the report's next phase erases them in the same step.
         if done and len(done) < len(entries):
-            self._spool.receipted(task.task_id, entries[0].round, done)
+            self._spool.receipted(window.window_id, entries[0].round, done)
 
-    async def _attempt(self, task: Task, entry: OutboxEntry, backoff: Backoff) -> _Attempt | RejectReason:
-        aggregator = task.aggregators[entry.position]
+    async def _attempt(self, window: Window, entry: OutboxEntry, backoff: Backoff) -> _Attempt | RejectReason:
+        aggregator = window.aggregators[entry.position]
         instalment = decode_instalment(entry.instalment)
         session = self._sessions.find(instalment.session_id)
         if session is None:
             return RejectReason.UNKNOWN_SESSION
         try:
-            (answer,) = await self._transport.upload(task, entry.position, [instalment])
+            (answer,) = await self._transport.upload(window, entry.position, [instalment])
             if isinstance(answer, Refusal):
                 if answer.reason is RejectReason.UNKNOWN_SESSION:
                     self._sessions.forget(instalment.session_id)

@@ -1,4 +1,4 @@
-"""The device as a program embeds it: fetches series, asks the owner's policy, answers windows, delivers both rounds.
+"""The device as a program embeds it: fetches questions, asks the owner's policy, answers windows, delivers both rounds.
 
 Puts the parts together; the rules are in answering, policy and ledger, the bytes in spool and the transports.
 """
@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
-from fleetcount_protocol.errors import DecodeError, MachineError, SignatureError, TaskError
-from fleetcount_protocol.ids import SeriesId, TaskId
-from fleetcount_protocol.task.task import Aggregator, Task, decode_task
+from fleetcount_protocol.errors import DecodeError, MachineError, QuestionError, SignatureError
+from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.window.window import Aggregator, Window, decode_window
 
 from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
@@ -32,12 +32,12 @@ from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
     from fleetcount_protocol.channel.session import DeviceIdentity
-    from fleetcount_protocol.messages import SeriesOffer
+    from fleetcount_protocol.messages import QuestionOffer
 
     from fleetcount_client.private_places import PrivatePlaces
+    from fleetcount_client.question_book import QuestionBook
+    from fleetcount_client.question_loop import QuestionLoop
     from fleetcount_client.rounds import Rounds
-    from fleetcount_client.series_book import SeriesBook
-    from fleetcount_client.series_loop import SeriesLoop
     from fleetcount_client.walks import WalkRecords
 
 __all__ = ["Device"]
@@ -81,8 +81,8 @@ class Device:
         self._timer = timer or SystemTimer()
         self._contacts = contacts or Contacts(self._timer)
         self._transport = HeardTransport(transport, self._contacts)
-        self._under_way: dict[TaskId, Task] = {}
-        self._refused: dict[SeriesId, Outcome] = {}
+        self._under_way: dict[WindowId, Window] = {}
+        self._refused: dict[QuestionId, Outcome] = {}
         self._source = source or SystemRandom()
         self._settings = settings or DeliverySettings()
         self._idle_close_s = idle_close_s
@@ -100,11 +100,11 @@ class Device:
         return int(self._identity.certificate.not_valid_before_utc.timestamp())
 
     @cached_property
-    def series(self) -> "SeriesBook":
-        """The series this device knows of and takes part in, for its owner to join and leave."""
-        from fleetcount_client.series_book import SeriesBook  # As below.
+    def questions(self) -> "QuestionBook":
+        """The question this device knows of and takes part in, for its owner to join and leave."""
+        from fleetcount_client.question_book import QuestionBook  # As below.
 
-        return SeriesBook(
+        return QuestionBook(
             policy=self._policy,
             trust=self._trust,
             spool=self._spool,
@@ -115,12 +115,12 @@ class Device:
         )
 
     @cached_property
-    def _series_loop(self) -> "SeriesLoop":
-        from fleetcount_client.series_loop import SeriesLoop  # As below.
+    def _question_loop(self) -> "QuestionLoop":
+        from fleetcount_client.question_loop import QuestionLoop  # As below.
         from fleetcount_client.walks import WalkRecords, Walks
 
-        return SeriesLoop(
-            book=self.series,
+        return QuestionLoop(
+            book=self.questions,
             rounds=self._rounds,
             walks=Walks(
                 transport=self._transport,
@@ -233,21 +233,21 @@ class Device:
         return status
 
     def would_refuse(
-        self, offer: "SeriesOffer", signals: Mapping[str, SignalSource] | None = None
+        self, offer: "QuestionOffer", signals: Mapping[str, SignalSource] | None = None
     ) -> PolicyRefusal | None:
-        """Return why this device would not take part in a series now; None when it would, or does.
+        """Return why this device would not take part in a question now; None when it would, or does.
 
         Sends, reserves and stores nothing, but that a new ledger begins now.
         """
-        return self.series.would_refuse(offer, self._sources(signals))
+        return self.questions.would_refuse(offer, self._sources(signals))
 
     def run(self, signals: Mapping[str, SignalSource] | None = None, *, once: bool = False) -> tuple[Outcome, ...]:
-        """Answer in an event loop of its own: until stopped, or with `once` the series on offer now, to their end.
+        """Answer in an event loop of its own: until stopped, or with `once` the question on offer now, to their end.
 
         `signals` maps VSS paths to functions that return the present value; they add to the configured ones.
 
         Raises:
-            Unreachable: `once` is set, no aggregator could be asked for series and nothing was left from before.
+            Unreachable: `once` is set, no aggregator could be asked for questions and nothing was left from before.
         """
         return asyncio.run(self._run(signals, once=once))
 
@@ -261,7 +261,7 @@ class Device:
     async def answer(
         self, signals: Mapping[str, SignalSource] | None = None, *, horizon_s: float = math.inf
     ) -> tuple[Outcome, ...]:
-        """Answer every window that opens within `horizon_s` of the series on offer, and what was left over.
+        """Answer every window that opens within `horizon_s` of the question on offer, and what was left over.
 
         Returns how each window ended, and why what is on offer was refused; when the last window needed has passed,
         which may be months.
@@ -273,25 +273,25 @@ class Device:
         horizon = self._timer.now() + horizon_s
         await self._begin_look()
         unfinished, unreachable = self._unfinished(), await self._look(sources)
-        if unreachable is not None and not unfinished and not self.series.all_joined():
+        if unreachable is not None and not unfinished and not self.questions.all_joined():
             raise unreachable
         refused = tuple(self._refused.values())
-        await self._answer_all(self.series.all_joined(), unfinished, sources, outcomes, horizon)
+        await self._answer_all(self.questions.all_joined(), unfinished, sources, outcomes, horizon)
         return (*outcomes, *refused)
 
     async def _answer_all(
         self,
-        series: Iterable[SeriesId],
-        unfinished: Iterable[Task],
+        questions: Iterable[QuestionId],
+        unfinished: Iterable[Window],
         sources: Mapping[str, SignalSource],
         outcomes: list[Outcome],
         horizon: float = math.inf,
     ) -> None:
         async with asyncio.TaskGroup() as group:
-            for task in unfinished:
-                group.create_task(self._take_up(task, outcomes.append), name=_named(task))
-            for series_id in series:
-                group.create_task(self._answer_series(series_id, sources, outcomes.append, horizon))
+            for window in unfinished:
+                group.create_task(self._take_up(window, outcomes.append), name=_named(window))
+            for question_id in questions:
+                group.create_task(self._answer_question(question_id, sources, outcomes.append, horizon))
 
     async def open_sessions(self, aggregators: Sequence[Aggregator], deadline: float) -> bool:
         """Open a session with each aggregator ahead of any window, trying until `deadline` (Unix seconds).
@@ -307,67 +307,71 @@ class Device:
         return isinstance(opened, tuple)
 
     async def serve(self, signals: Mapping[str, SignalSource] | None = None) -> None:
-        """Ask for series every `poll_interval_s` and answer their windows, until cancelled."""
+        """Ask for questions every `poll_interval_s` and answer their windows, until cancelled."""
         sources = self._sources(signals)
-        running: dict[TaskId | SeriesId, asyncio.Task[None]] = {}
+        running: dict[WindowId | QuestionId, asyncio.Task[None]] = {}
         self._busy += 1
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     # What this machine stopped is taken up again.
                     running = {name: task for name, task in running.items() if not task.done()}
-                    for task in await self._left_over():
-                        if task.task_id not in running:
-                            begun = self._take_up(task, _log_outcome)
-                            running[task.task_id] = group.create_task(begun, name=_named(task))
-                    for series_id in await self._joined(sources):
-                        if series_id not in running:
-                            loop = self._answer_series(series_id, sources, _log_outcome, until_failed=True)
-                            running[series_id] = group.create_task(loop, name=f"series {series_id.hex()[:12]}")
+                    for window in await self._left_over():
+                        if window.window_id not in running:
+                            begun = self._take_up(window, _log_outcome)
+                            running[window.window_id] = group.create_task(begun, name=_named(window))
+                    for question_id in await self._joined(sources):
+                        if question_id not in running:
+                            loop = self._answer_question(question_id, sources, _log_outcome, until_failed=True)
+                            running[question_id] = group.create_task(loop, name=f"question {question_id.hex()[:12]}")
                     await self._pause_until(self._timer.now() + self._settings.poll_interval_s)
         finally:
             self._busy -= 1
 
-    async def answer_series(
-        self, offer: "SeriesOffer", signals: Mapping[str, SignalSource] | None = None
+    async def answer_question(
+        self, offer: "QuestionOffer", signals: Mapping[str, SignalSource] | None = None
     ) -> tuple[Outcome, ...]:
-        """Join a series on offer and answer every window that is left of it; return how each ended.
+        """Join a question on offer and answer every window that is left of it; return how each ended.
 
-        The program's word is the owner's: the series is joined whatever `join` says, if the policy and the budget allow
-        it. A series that is refused, or that cannot be stored, has one outcome, that of its first window.
+        The program's word is the owner's: the question is joined whatever `join` says, if the policy and the budget
+        allow it. A question that is refused, or that cannot be stored, has one outcome, that of its first window.
         """
-        series, sources = offer.signed.series, self._sources(signals)
-        first, outcomes = self.series.first_window(offer), list[Outcome]()
+        question, sources = offer.signed.question, self._sources(signals)
+        first, outcomes = self.questions.first_window(offer), list[Outcome]()
         try:
-            self._trust.check_series(offer.signed)
-            if refused := self.series.take([offer], sources):
+            self._trust.check_question(offer.signed)
+            if refused := self.questions.take([offer], sources):
                 return tuple(refused.values())
-            refusal = self.series.take_part(series.series_id, sources)
+            refusal = self.questions.take_part(question.question_id, sources)
             if refusal is None:
-                begun = [one for one in self._unfinished() if one.series and one.series.series_id == series.series_id]
-                await self._answer_all([series.series_id], begun, sources, outcomes)
+                begun = [
+                    one
+                    for one in self._unfinished()
+                    if one.question and one.question.question_id == question.question_id
+                ]
+                await self._answer_all([question.question_id], begun, sources, outcomes)
                 if not outcomes and (ended := self._rounds.ended(first)) is not None:
                     outcomes.append(ended)
                 return tuple(outcomes)
-        except (TaskError, SignatureError) as error:
+        except (QuestionError, SignatureError) as error:
             refusal = PolicyRefusal(rule="aggregators", message=str(error))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
             return (Outcome.of(first, OutcomeKind.FAILED, str(error)),)
         return (Outcome.of(first, OutcomeKind.REFUSED, refusal.message, refusal.rule),)
 
-    async def _take_up(self, task: Task, report: Callable[[Outcome], None]) -> None:
-        """Finish a window that was begun before, unless it is answered just now; its series begins the others."""
-        if task.task_id in self._under_way:
+    async def _take_up(self, window: Window, report: Callable[[Outcome], None]) -> None:
+        """Finish a window that was begun before, unless it is answered just now; its question begins the others."""
+        if window.window_id in self._under_way:
             return
-        self._under_way[task.task_id] = task
+        self._under_way[window.window_id] = window
         self._busy += 1
         try:
-            report(await self._rounds.take_up(task))
+            report(await self._rounds.take_up(window))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
-            report(Outcome.of(task, OutcomeKind.FAILED, str(error)))
+            report(Outcome.of(window, OutcomeKind.FAILED, str(error)))
         finally:
             self._busy -= 1
-            self._under_way.pop(task.task_id)
+            self._under_way.pop(window.window_id)
 
     async def close(self) -> None:
         """Close connections and files; a later use opens them again."""
@@ -391,17 +395,17 @@ class Device:
         await self._renew(self._timer.now())
         self._spool.tidy(self._timer.now())
 
-    def _unfinished(self) -> tuple[Task, ...]:
+    def _unfinished(self) -> tuple[Window, ...]:
         """Return the windows that were begun and are not finished."""
-        found: list[Task] = []
-        for stored in self._spool.unfinished_tasks():
+        found: list[Window] = []
+        for stored in self._spool.unfinished_windows():
             try:
-                found.append(decode_task(stored))
-            except (DecodeError, TaskError) as error:
-                _LOG.warning("a task in the state file cannot be read, its answer is not finished: %s", error)
+                found.append(decode_window(stored))
+            except (DecodeError, QuestionError) as error:
+                _LOG.warning("a window in the state file cannot be read, its answer is not finished: %s", error)
         return tuple(found)
 
-    async def _left_over(self) -> tuple[Task, ...]:
+    async def _left_over(self) -> tuple[Window, ...]:
         try:
             await self._begin_look()
             return self._unfinished()
@@ -420,31 +424,31 @@ class Device:
             await self._transport.close()  # The next connection shows the new certificate.
 
     async def _look(self, sources: Mapping[str, SignalSource]) -> Unreachable | None:
-        """Fetch the series on offer, join and obey; return why none could be fetched."""
+        """Fetch the question on offer, join and obey; return why none could be fetched."""
         self._busy += 1
         try:
-            before, self._refused = self._refused, self.series.take(await self._transport.list_series(), sources)
-            for series_id, outcome in self._refused.items():
-                if series_id not in before or before[series_id].rule != outcome.rule:
+            before, self._refused = self._refused, self.questions.take(await self._transport.list_questions(), sources)
+            for question_id, outcome in self._refused.items():
+                if question_id not in before or before[question_id].rule != outcome.rule:
                     _log_outcome(outcome)
         except Unreachable as error:
-            _LOG.debug("no series fetched: %s", error)  # `Contacts` says it once.
+            _LOG.debug("no questions fetched: %s", error)  # `Contacts` says it once.
             return error
         finally:
             self._busy -= 1
         return None
 
-    async def _joined(self, sources: Mapping[str, SignalSource]) -> tuple[SeriesId, ...]:
+    async def _joined(self, sources: Mapping[str, SignalSource]) -> tuple[QuestionId, ...]:
         try:
             await self._look(sources)
-            return self.series.all_joined()
+            return self.questions.all_joined()
         except MachineError as error:
-            _LOG.warning("no series looked for: %s", error)  # As in `_left_over`.
+            _LOG.warning("no questions looked for: %s", error)  # As in `_left_over`.
             return ()
 
-    async def _answer_series(
+    async def _answer_question(
         self,
-        series_id: SeriesId,
+        question_id: QuestionId,
         sources: Mapping[str, SignalSource],
         report: Callable[[Outcome], None],
         horizon: float = math.inf,
@@ -453,10 +457,10 @@ class Device:
     ) -> None:
         self._busy += 1
         try:
-            await self._series_loop.run(series_id, sources, report, horizon, until_failed=until_failed)
+            await self._question_loop.run(question_id, sources, report, horizon, until_failed=until_failed)
         except MachineError as error:
-            # The next poll takes the series up again.
-            _LOG.warning("series %s: %s", series_id.hex()[:12], error)
+            # The next poll takes the question up again.
+            _LOG.warning("question %s: %s", question_id.hex()[:12], error)
         finally:
             self._busy -= 1
         if self._busy == 0 and self._idle_close_s < math.inf:
@@ -476,9 +480,9 @@ class Device:
             self._busy += 1
 
 
-def _named(task: Task) -> str:
-    return f"answer {task.task_id.hex()[:12]}"
+def _named(window: Window) -> str:
+    return f"answer {window.window_id.hex()[:12]}"
 
 
 def _log_outcome(outcome: Outcome) -> None:
-    _LOG.info("task %s %s %s", outcome.name, outcome.kind.value, outcome.reason)
+    _LOG.info("window %s %s %s", outcome.name, outcome.kind.value, outcome.reason)

@@ -15,23 +15,23 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
-from fleetcount_protocol.errors import DecodeError, PeerError, TaskError, UsageError
-from fleetcount_protocol.ids import AggregatorId, SeriesId
-from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_SERIES, MAX_SERIES_LIST_BYTES, MAX_SERIES_PER_LIST
+from fleetcount_protocol.errors import DecodeError, PeerError, QuestionError, UsageError
+from fleetcount_protocol.ids import AggregatorId, QuestionId
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_QUESTION_LIST_BYTES, MAX_QUESTIONS, MAX_QUESTIONS_PER_LIST
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
+    QuestionQuery,
     Receipt,
     Refusal,
     ReleaseAnswer,
     ReleaseQuery,
-    SeriesOffer,
-    SeriesQuery,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, Task
-from fleetcount_protocol.v1.device_pb2 import ListSeriesResponse
+from fleetcount_protocol.v1.device_pb2 import ListQuestionsResponse
+from fleetcount_protocol.window.window import Aggregator, Window
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
 from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,
@@ -40,7 +40,7 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUESTS,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, batches
-from fleetcount_protocol.wire.series import SERIES_LIST_QUERY, SERIES_OFFER
+from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY, QUESTION_OFFER
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import ConfigError
@@ -48,7 +48,7 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_client.transport import Unreachable
 
-__all__ = ["GrpcTransport", "TaskServer", "TlsFiles"]
+__all__ = ["GrpcTransport", "TlsFiles", "WindowServer"]
 
 _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
@@ -57,7 +57,7 @@ _MILLISECONDS: Final = re.compile("[0-9]{1,9}")
 _UNANSWERED: Final = 4
 """Batches on their way without an answer; an aggregator reads as many of a stream at once."""
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_SERIES_LIST_BYTES + _OVERHEAD_BYTES),
+    ("grpc.max_receive_message_length", MAX_QUESTION_LIST_BYTES + _OVERHEAD_BYTES),
     ("grpc.max_send_message_length", MAX_BATCH_BYTES + _OVERHEAD_BYTES),
     # Attempts, delays and their jitter are decided by `Delivery` alone.
     ("grpc.enable_retries", 0),
@@ -72,17 +72,19 @@ _ResultT = TypeVar("_ResultT")
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """One list of series as it was read: the SHA-256 of its bytes, its offers, its last id, and if more are above."""
+    """One list of questions as it was read: the SHA-256 of its bytes, its offers, its last id, and if more are
+    above.
+    """
 
     digest: bytes
-    offers: tuple[SeriesOffer, ...]
-    last: SeriesId | None
+    offers: tuple[QuestionOffer, ...]
+    last: QuestionId | None
     more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskServer:
-    """An aggregator that is asked for series: its id, which its certificate must carry, and "host:port"."""
+class WindowServer:
+    """An aggregator that is asked for questions: its id, which its certificate must carry, and "host:port"."""
 
     aggregator_id: AggregatorId
     endpoint: str
@@ -95,7 +97,7 @@ def _nobody_listens(party: str, trouble: str) -> None:
 class GrpcTransport:
     """One device's calls to its aggregators; one channel an aggregator, opened at the first call.
 
-    The server's certificate must carry the aggregator's id as the task (or the configuration) names it, whatever the
+    The server's certificate must carry the aggregator's id as the window (or the configuration) names it, whatever the
     host: a certificate of the same authority for another aggregator is not enough. `tls` may be a function that is
     asked at every new connection. With `tls` None, which `insecure` must confirm, only endpoints on this machine are
     called.
@@ -103,7 +105,7 @@ class GrpcTransport:
     With a `relay`, "host:port", every call goes there; its request names the aggregator. The relay's certificate
     must carry that host; what it carries it can neither read nor change unnoticed (docs/wire.md, "Relay").
 
-    `heard` is told of each aggregator that was asked for series: its id, and "" or why it did not answer.
+    `heard` is told of each aggregator that was asked for questions: its id, and "" or why it did not answer.
 
     Raises:
         ConfigError: neither `tls` nor `insecure`.
@@ -113,7 +115,7 @@ class GrpcTransport:
         self,
         *,
         deployment: str,
-        servers: Iterable[TaskServer],
+        servers: Iterable[WindowServer],
         tls: TlsFiles | Callable[[], TlsFiles] | None,
         call_timeout_s: float = 20.0,
         insecure: bool = False,
@@ -132,17 +134,17 @@ class GrpcTransport:
         self._listed: dict[str, list[_List]] = {}
         """What each server listed last, list by list: the same bytes are not read again."""
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Return the series every configured aggregator offers; one that cannot be read is left out and logged.
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        """Return the question every configured aggregator offers; one that cannot be read is left out and logged.
 
         Raises:
             Unreachable: none of them answered.
         """
-        offers: list[SeriesOffer] = []
+        offers: list[QuestionOffer] = []
         failures: list[str] = []
         for server in self._servers:
             try:
-                offers += await self._series_of(server)
+                offers += await self._question_of(server)
             except (Unreachable, PeerError) as error:
                 failures.append(str(error))
                 self._heard(server.aggregator_id, str(error))
@@ -152,23 +154,23 @@ class GrpcTransport:
             raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
         return tuple(offers)
 
-    async def _series_of(self, server: TaskServer) -> list[SeriesOffer]:
-        """Return the series one aggregator offers, list by list, `MAX_SERIES` at most."""
+    async def _question_of(self, server: WindowServer) -> list[QuestionOffer]:
+        """Return the question one aggregator offers, list by list, `MAX_QUESTIONS` at most."""
         endpoint = server.endpoint
         channel = self._way(server.aggregator_id, endpoint)
         known, read = self._listed.get(endpoint, []), list[_List]()
         after, more = None, True
-        while more and sum(len(one.offers) for one in read) < MAX_SERIES:
-            query = SERIES_LIST_QUERY.encode(
-                SeriesQuery(aggregator_id=server.aggregator_id, deployment=self._deployment, after=after)
+        while more and sum(len(one.offers) for one in read) < MAX_QUESTIONS:
+            query = QUESTION_LIST_QUERY.encode(
+                QuestionQuery(aggregator_id=server.aggregator_id, deployment=self._deployment, after=after)
             )
-            answer = await _answered(endpoint, self._ask(channel, "ListSeries", query))
+            answer = await _answered(endpoint, self._ask(channel, "ListQuestions", query))
             digest = hashlib.sha256(answer).digest()
             same = next((one for one in known[len(read) : len(read) + 1] if one.digest == digest), None)
-            listed = same or _read_series(answer, digest)
+            listed = same or _read_questions(answer, digest)
             more = listed.more
             if more and (listed.last is None or (after is not None and listed.last <= after)):
-                raise DecodeError("a list of series says that there are more and holds none that is new")
+                raise DecodeError("a list of questions says that there are more and holds none that is new")
             after = listed.last
             read.append(listed)
         self._listed[endpoint] = read
@@ -187,10 +189,10 @@ class GrpcTransport:
         return replies
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """Send instalments in as few batches as fit, on one stream; one answer an instalment, in order."""
-        aggregator = task.aggregators[position]
+        aggregator = window.aggregators[position]
         channel = self._way(aggregator.aggregator_id, aggregator.grpc_endpoint)
         uploads = list(batches(aggregator.aggregator_id, instalments))
         answers = await _answered(aggregator.grpc_endpoint, self._stream(channel, uploads))
@@ -199,18 +201,18 @@ class GrpcTransport:
             raise DecodeError(f"{len(replies)} replies do not answer {len(instalments)} instalments")
         return replies
 
-    async def release(self, task: Task) -> ReleaseAnswer:
-        """Return a task's release from the first aggregator that has one, else the state that the last one told.
+    async def release(self, window: Window) -> ReleaseAnswer:
+        """Return a window's release from the first aggregator that has one, else the state that the last one told.
 
         Raises:
             Unreachable: none of them told anything.
         """
         told: ReleaseAnswer | None = None
         failures: list[str] = []
-        for one in task.aggregators:
+        for one in window.aggregators:
             try:
                 channel = self._way(one.aggregator_id, one.grpc_endpoint)
-                query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=one.aggregator_id, task_id=task.task_id))
+                query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=one.aggregator_id, window_id=window.window_id))
                 told = RELEASE_ANSWER.decode(
                     await _answered(one.grpc_endpoint, self._ask(channel, "GetRelease", query))
                 )
@@ -314,23 +316,23 @@ def _hint_s(trailing: Any) -> float:
 
 
 def _name(message: Instalment | Receipt | Refusal) -> tuple[bytes, bytes, int, bytes]:
-    return message.task_id, message.report_id, message.round, message.session_id
+    return message.window_id, message.report_id, message.round, message.session_id
 
 
-def _read_series(data: bytes, digest: bytes) -> _List:
-    """Return what this version understands of a list of series: a newer kind of one must not hide the others."""
-    if len(data) > MAX_SERIES_LIST_BYTES:
-        raise DecodeError(f"the list of series has {len(data)} bytes, more than {MAX_SERIES_LIST_BYTES}")
+def _read_questions(data: bytes, digest: bytes) -> _List:
+    """Return what this version understands of a list of questions: a newer kind of one must not hide the others."""
+    if len(data) > MAX_QUESTION_LIST_BYTES:
+        raise DecodeError(f"the list of questions has {len(data)} bytes, more than {MAX_QUESTION_LIST_BYTES}")
     try:
-        listed = ListSeriesResponse.FromString(data)
+        listed = ListQuestionsResponse.FromString(data)
     except ProtobufError:
-        raise DecodeError("the list of series is no protobuf message") from None
-    offers: list[SeriesOffer] = []
-    messages = listed.offers[:MAX_SERIES_PER_LIST]
+        raise DecodeError("the list of questions is no protobuf message") from None
+    offers: list[QuestionOffer] = []
+    messages = listed.offers[:MAX_QUESTIONS_PER_LIST]
     for message in messages:
         try:
-            offers.append(SERIES_OFFER.from_pb(message))
-        except (DecodeError, TaskError) as error:
-            _LOG.info("a series on offer cannot be read: %s", error)
-    last = max((SeriesId(hashlib.sha256(one.signed.series).digest()) for one in messages), default=None)
+            offers.append(QUESTION_OFFER.from_pb(message))
+        except (DecodeError, QuestionError) as error:
+            _LOG.info("a question on offer cannot be read: %s", error)
+    last = max((QuestionId(hashlib.sha256(one.signed.question).digest()) for one in messages), default=None)
     return _List(digest, tuple(offers), last, listed.more)

@@ -1,4 +1,4 @@
-"""Signals of a KUKSA databroker (gRPC, kuksa.val.v2): what the vehicle says now, in the units a task asks in.
+"""Signals of a KUKSA databroker (gRPC, kuksa.val.v2): what the vehicle says now, in the units a window asks in.
 
 A value is asked for when a question needs it and at no other time (docs/decisions/0047). Never keeps, logs or shows a
 value; never holds the event loop; never says more about the token than where it lies.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock, SystemClock
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task.domain import Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.window.domain import Signal, SquareGrid, ValueDomain
 from fleetcount_transport.key_files import read_public_file, read_secret
 from fleetcount_transport.lost_reasons import call_reason
 
@@ -105,7 +105,7 @@ class VehicleSignal:
         unit = "degrees" if self.zone is None else f"metres of UTM {self.zone}"
         where = f"EPSG {frame.epsg} with offset ({frame.offset_x}, {frame.offset_y})"
         mine = f"{unit} with offset ({float(own[0]):.15g}, {float(own[1]):.15g})"
-        return f"its positions are {mine}, but the task's grid is in {where}"
+        return f"its positions are {mine}, but the window's grid is in {where}"
 
     def _single(self, point: "Datapoint") -> Reading:
         kind = point.value.WhichOneof("typed_value")

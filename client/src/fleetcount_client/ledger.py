@@ -273,7 +273,7 @@ class Spent:
 def spent_within(policy: OwnerPolicy, charges: Iterable[Charge], start: int, end: float = inf) -> Spent:
     """Return the totals of the charges that may have been answered after `start` and before `end`.
 
-    Time is the tasks' own signed time, not the device's clock: a clock that is set wrong refunds nothing.
+    Time is the windows' own signed time, not the device's clock: a clock that is set wrong refunds nothing.
     """
     held = [charge for charge in charges if charge.asked_until > start and charge.asked_at < end]
     budget = budget_of(policy)

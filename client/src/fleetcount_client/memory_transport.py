@@ -7,24 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from cryptography import x509
-from fleetcount_protocol.channel.chain import KeyChain, TaskKey
+from fleetcount_protocol.channel.chain import KeyChain, WindowKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.channel.session import SessionSecret, accept_session, unseal_instalment
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import Refused, RejectReason, SealError
-from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
     Receipt,
     Refusal,
     ReleaseAnswer,
-    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 
 from fleetcount_client.transport import Unreachable
 
@@ -38,7 +38,7 @@ class Intake(Protocol):
         """Open a session, or say why not."""
         ...
 
-    def take(self, task: Task, instalment: Instalment) -> Receipt | Refusal:
+    def take(self, window: Window, instalment: Instalment) -> Receipt | Refusal:
         """Store an instalment and receipt it, or say why not."""
         ...
 
@@ -49,15 +49,15 @@ class MemoryTransport:
     def __init__(
         self,
         intakes: Mapping[AggregatorId, Intake],
-        offers: Callable[[], Sequence[SeriesOffer]] = tuple,
-        releases: Mapping[TaskId, ReleaseAnswer] | None = None,
+        offers: Callable[[], Sequence[QuestionOffer]] = tuple,
+        releases: Mapping[WindowId, ReleaseAnswer] | None = None,
     ) -> None:
         self._intakes = intakes
         self._offers = offers
         self._releases = {} if releases is None else releases
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Return the series on offer now."""
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        """Return the question on offer now."""
         return tuple(self._offers())
 
     async def open_sessions(
@@ -68,17 +68,17 @@ class MemoryTransport:
         return tuple(intake.open_session(request) for request in requests)
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """Hand instalments to the intake at `position`. Raises Unreachable when there is none."""
-        intake = self._intake(task.aggregators[position])
-        return tuple(intake.take(task, instalment) for instalment in instalments)
+        intake = self._intake(window.aggregators[position])
+        return tuple(intake.take(window, instalment) for instalment in instalments)
 
-    async def release(self, task: Task) -> ReleaseAnswer:
-        """Return the release it was given for a task. Raises Unreachable when there is none."""
-        answer = self._releases.get(task.task_id)
+    async def release(self, window: Window) -> ReleaseAnswer:
+        """Return the release it was given for a window. Raises Unreachable when there is none."""
+        answer = self._releases.get(window.window_id)
         if answer is None:
-            raise Unreachable(f"no release of task {task.task_id} in this process")
+            raise Unreachable(f"no release of window {window.window_id} in this process")
         return answer
 
     async def close(self) -> None:
@@ -107,8 +107,8 @@ class MemoryAggregator:
         self._authorities = tuple(authorities)
         self._clock = clock
         self._sessions: dict[SessionId, tuple[SessionAccepted, SessionSecret]] = {}
-        self.instalments: dict[tuple[TaskId, ReportId, int], Instalment] = {}
-        self.parts: dict[tuple[TaskId, ReportId, int], bytes] = {}
+        self.instalments: dict[tuple[WindowId, ReportId, int], Instalment] = {}
+        self.parts: dict[tuple[WindowId, ReportId, int], bytes] = {}
 
     def open_session(self, request: SessionRequest) -> SessionAccepted | SessionRefused:
         """Open a session, or say why not; a repeat gets the same answer."""
@@ -126,11 +126,11 @@ class MemoryAggregator:
         """Lose every session, as an aggregator whose store is lost does."""
         self._sessions.clear()
 
-    def take(self, task: Task, instalment: Instalment) -> Receipt | Refusal:
+    def take(self, window: Window, instalment: Instalment) -> Receipt | Refusal:
         """Store an instalment and receipt it, or say why not."""
-        name = (instalment.task_id, instalment.report_id, instalment.round)
+        name = (instalment.window_id, instalment.report_id, instalment.round)
         _, secret = self._sessions.get(instalment.session_id, (None, None))
-        key = None if secret is None else _task_key(secret, instalment.key_number)
+        key = None if secret is None else _window_key(secret, instalment.key_number)
         if secret is None or key is None:
             return _refusal(instalment, RejectReason.UNKNOWN_SESSION)
         known = self.instalments.get(name)
@@ -139,35 +139,35 @@ class MemoryAggregator:
             return (
                 make_receipt(secret, instalment) if same else _refusal(instalment, RejectReason.DUPLICATE_OTHER_BYTES)
             )
-        reason = self._reason(task, instalment.round)
+        reason = self._reason(window, instalment.round)
         if reason is not None:
             return _refusal(instalment, reason)
         try:
-            part = unseal_instalment(key, task.position_of(self._aggregator_id), instalment)
+            part = unseal_instalment(key, window.position_of(self._aggregator_id), instalment)
         except SealError:
             return _refusal(instalment, RejectReason.BAD_SEAL)
         self.instalments[name] = instalment
         self.parts[name] = part
         return make_receipt(secret, instalment)
 
-    def _reason(self, task: Task, round_number: int) -> RejectReason | None:
+    def _reason(self, window: Window, round_number: int) -> RejectReason | None:
         second = round_number == 2
-        opens = task.round_one_closes if second else task.round_one_opens
-        closes = task.round_two_closes if second else task.round_one_closes
+        opens = window.round_one_closes if second else window.round_one_opens
+        closes = window.round_two_closes if second else window.round_one_closes
         now = self._clock.now()
         if now < opens:
             return RejectReason.TOO_EARLY
         return RejectReason.TOO_LATE if now >= closes else None
 
 
-def _task_key(secret: SessionSecret, number: int) -> TaskKey | None:
-    key = KeyChain(number=secret.number, key=secret.secret).task_key(number)
-    return None if key is None else TaskKey(session_id=secret.session_id, number=number, key=key)
+def _window_key(secret: SessionSecret, number: int) -> WindowKey | None:
+    key = KeyChain(number=secret.number, key=secret.secret).window_key(number)
+    return None if key is None else WindowKey(session_id=secret.session_id, number=number, key=key)
 
 
 def _refusal(instalment: Instalment, reason: RejectReason) -> Refusal:
     return Refusal(
-        task_id=instalment.task_id,
+        window_id=instalment.window_id,
         report_id=instalment.report_id,
         round=instalment.round,
         session_id=instalment.session_id,

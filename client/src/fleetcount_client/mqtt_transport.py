@@ -16,34 +16,34 @@ from typing import Final, TypeVar
 
 import aiomqtt
 from fleetcount_protocol.endpoint import split_endpoint
-from fleetcount_protocol.errors import DecodeError, TaskError, UsageError
-from fleetcount_protocol.ids import ReportId, SessionId, TaskId, UserName
-from fleetcount_protocol.limits import MAX_SERIES, MAX_SERIES_LIST_BYTES
+from fleetcount_protocol.errors import DecodeError, QuestionError, UsageError
+from fleetcount_protocol.ids import ReportId, SessionId, UserName, WindowId
+from fleetcount_protocol.limits import MAX_QUESTION_LIST_BYTES, MAX_QUESTIONS
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
     Receipt,
     Refusal,
     ReleaseAnswer,
-    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,
     SESSION_REPLY,
     SESSION_REQUEST,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload
-from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_protocol.wire.topics import (
     TopicKind,
     parse_topic,
+    question_filter,
     receipt_filter,
     release_topic,
     report_topic,
-    series_filter,
     session_reply_filter,
     session_topic,
 )
@@ -63,10 +63,10 @@ _OFFER_WAIT_S: Final = 5.0
 _LONGEST_LISTING_S: Final = 60.0
 """Then what has come is what is on offer: who publishes again and again must not hold a device in one poll."""
 _KEEPALIVE_S: Final = 60
-_MOST_LISTED_BYTES: Final = MAX_SERIES_LIST_BYTES
+_MOST_LISTED_BYTES: Final = MAX_QUESTION_LIST_BYTES
 """What is kept of one answer of the broker to what is on offer; in memory it is up to four times that."""
 _ResultT = TypeVar("_ResultT")
-_ReportName = tuple[TaskId, ReportId, int, SessionId]
+_ReportName = tuple[WindowId, ReportId, int, SessionId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class MqttLogin:
 class MqttTransport:
     """One device's connection to the broker of its deployment, opened at the first use.
 
-    Series, sessions and reports of all aggregators go through this one broker; who may read and write which topic is
+    Question, sessions and reports of all aggregators go through this one broker; who may read and write which topic is
     the broker's configuration (docs/wire.md, "MQTT"). `user` gives the name by which the broker knows the device, asked
     for anew for each connection: a certificate may have been renewed.
     """
@@ -122,19 +122,19 @@ class MqttTransport:
         self._receipts: dict[_ReportName, asyncio.Future[Receipt | Refusal]] = {}
         self._releases: dict[str, asyncio.Future[ReleaseAnswer]] = {}
         self._listed_bytes = 0
-        self._offers: dict[str, SeriesOffer] = {}
-        self._known: dict[bytes, SeriesOffer] = {}
+        self._offers: dict[str, QuestionOffer] = {}
+        self._known: dict[bytes, QuestionOffer] = {}
         self._offer_arrived = asyncio.Event()
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Return the offers the broker keeps, one a series and aggregator.
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        """Return the offers the broker keeps, one a question and aggregator.
 
         It waits up to 5 s for the first, then until none comes for half a second.
 
         Raises:
             Unreachable: the broker does not answer.
         """
-        client, topics = await self._connected(), series_filter(self._deployment)
+        client, topics = await self._connected(), question_filter(self._deployment)
         self._offers.clear()
         self._known.clear()
         self._offer_arrived.clear()
@@ -169,11 +169,11 @@ class MqttTransport:
                 self._sessions.pop(request.session_id, None)
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """Publish instalments for one aggregator and wait for its receipts and refusals, one each, in order."""
-        client, aggregator_id = await self._connected(), task.aggregators[position].aggregator_id
-        topic = report_topic(self._deployment, aggregator_id, self._user, task.task_id)
+        client, aggregator_id = await self._connected(), window.aggregators[position].aggregator_id
+        topic = report_topic(self._deployment, aggregator_id, self._user, window.window_id)
         waiting = [asyncio.get_running_loop().create_future() for _ in instalments]
         self._receipts.update(zip(map(_name, instalments), waiting, strict=True))
         try:
@@ -184,18 +184,18 @@ class MqttTransport:
             for instalment in instalments:
                 self._receipts.pop(_name(instalment), None)
 
-    async def release(self, task: Task) -> ReleaseAnswer:
-        """Return the release that the broker keeps of a task.
+    async def release(self, window: Window) -> ReleaseAnswer:
+        """Return the release that the broker keeps of a window.
 
         Raises:
             Unreachable: the broker does not answer, or has nothing of it within the time of a call.
         """
         client = await self._connected()
-        topic = release_topic(self._deployment, task.aggregators[0].aggregator_id, task.task_id)
+        topic = release_topic(self._deployment, window.aggregators[0].aggregator_id, window.window_id)
         waiting = self._releases.setdefault(topic, asyncio.get_running_loop().create_future())
         try:
             await self._subscribe(client, [topic])
-            [answer] = await self._all([waiting], f"release of task {task.task_id} by MQTT")
+            [answer] = await self._all([waiting], f"release of window {window.window_id} by MQTT")
             return answer
         finally:
             _drop([waiting])
@@ -257,22 +257,22 @@ class MqttTransport:
             elif kind is TopicKind.RELEASE:
                 if waiting := self._releases.get(topic):  # A record is large, and decoded for who asked alone.
                     _settle(waiting, RELEASE_ANSWER.decode(payload))
-            elif kind is TopicKind.SERIES:
+            elif kind is TopicKind.QUESTION:
                 self._take_offer(topic, payload)
-        except (DecodeError, TaskError) as error:
+        except (DecodeError, QuestionError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
         return True
 
     def _take_offer(self, topic: str, payload: bytes) -> None:
         """Keep an offer, unless too much is listed; what all aggregators give alike is read and counted once."""
-        if topic not in self._offers and len(self._offers) >= MAX_SERIES:
+        if topic not in self._offers and len(self._offers) >= MAX_QUESTIONS:
             return
         digest = hashlib.sha256(payload).digest()
         if digest not in self._known:
             self._listed_bytes += len(payload)
             if self._listed_bytes > _MOST_LISTED_BYTES:
                 return
-            self._known[digest] = SERIES_OFFER.decode(payload)
+            self._known[digest] = QUESTION_OFFER.decode(payload)
         self._offers[topic] = self._known[digest]
         self._offer_arrived.set()
 
@@ -334,4 +334,4 @@ def _settle(future: "asyncio.Future[_ResultT] | None", value: _ResultT) -> None:
 
 
 def _name(message: Instalment | Receipt | Refusal) -> _ReportName:
-    return message.task_id, message.report_id, message.round, message.session_id
+    return message.window_id, message.report_id, message.round, message.session_id

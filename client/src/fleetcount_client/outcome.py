@@ -1,19 +1,19 @@
-"""How a task ended for a device: what the program that embeds it gets to know, and nothing about the answer."""
+"""How a window ended for a device: what the program that embeds it gets to know, and nothing about the answer."""
 
 import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 if TYPE_CHECKING:
-    from fleetcount_protocol.task.task import Task
+    from fleetcount_protocol.window.window import Window
 
 __all__ = ["Outcome", "OutcomeKind"]
 
 
 class OutcomeKind(enum.Enum):
-    """How a task ended for this device."""
+    """How a window ended for this device."""
 
     DELIVERED = "delivered"
     """Every aggregator holds everything, durably."""
@@ -24,22 +24,22 @@ class OutcomeKind(enum.Enum):
     GIVEN_UP = "given_up"
     """A window closed before every receipt was there."""
     MISSED = "missed"
-    """The task was first seen after its first window; nothing was sent, nothing charged."""
+    """The window was first seen after its first window; nothing was sent, nothing charged."""
     FAILED = "failed"
     """This machine failed (disk, store); what was stored is taken up again next time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one task ended, and why; holds nothing about the answer."""
+    """How one window ended, and why; holds nothing about the answer."""
 
-    task_id: TaskId
+    window_id: WindowId
     name: str
     kind: OutcomeKind
     reason: str = ""
     rule: str = ""
 
     @classmethod
-    def of(cls, task: "Task", kind: OutcomeKind, reason: str, rule: str = "") -> Self:
-        """Return how this task ended."""
-        return cls(task_id=task.task_id, name=task.name, kind=kind, reason=reason, rule=rule)
+    def of(cls, window: "Window", kind: OutcomeKind, reason: str, rule: str = "") -> Self:
+        """Return how this window ended."""
+        return cls(window_id=window.window_id, name=window.name, kind=kind, reason=reason, rule=rule)

@@ -1,4 +1,4 @@
-"""The sampling coin of a unit of a series: the same for all its windows, derived and never stored.
+"""The sampling coin of a unit of a question: the same for all its windows, derived and never stored.
 
 It follows from a secret of the device and the unit's name, so that leaving and joining again, a crash or a lost row
 toss nothing anew. It must not be shown, logged or kept; only the device's own secret is.
@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 from fleetcount_mechanisms.randomness import uniform_below
-from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.layout import uint
 
 __all__ = ["COIN_SECRET_BYTES", "coin_of", "unit_id"]
@@ -39,9 +39,9 @@ class _DerivedBytes:
         return found
 
 
-def unit_id(series_id: SeriesId, unit: int) -> bytes:
-    """Return the 32-byte name of a unit, under which the ledger charges it: SHA-256(label || series || unit)."""
-    return hashlib.sha256(_UNIT_LABEL + series_id + uint(unit, 8)).digest()
+def unit_id(question_id: QuestionId, unit: int) -> bytes:
+    """Return the 32-byte name of a unit, under which the ledger charges it: SHA-256(label || question || unit)."""
+    return hashlib.sha256(_UNIT_LABEL + question_id + uint(unit, 8)).digest()
 
 
 def coin_of(secret: bytes, unit: bytes, rate: Fraction) -> bool:

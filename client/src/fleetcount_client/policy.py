@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task.domain import ValueDomain
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.domain import ValueDomain
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.costs import cost_of
 from fleetcount_client.signals import SignalSource, misplaced
 
 if TYPE_CHECKING:
-    from fleetcount_protocol.series.series import Series
+    from fleetcount_protocol.question.question import Question
 
-__all__ = ["JoinRule", "OwnerPolicy", "PolicyRefusal", "Trust", "judge_series", "judge_sources", "judge_task"]
+__all__ = ["JoinRule", "OwnerPolicy", "PolicyRefusal", "Trust", "judge_question", "judge_sources", "judge_window"]
 
 ALL_AGGREGATORS: Final = "all_aggregators"
 _HOUR_S: Final = 3600
@@ -40,7 +40,7 @@ class Trust(enum.Enum):
 
 
 class JoinRule(enum.Enum):
-    """What a device does with a series that its owner's policy and budget allow."""
+    """What a device does with a question that its owner's policy and budget allow."""
 
     ASK = "ask"
     """It waits for the owner's word."""
@@ -63,7 +63,7 @@ def _in_range(name: str, value: Fraction | int, low: Fraction | int, high: Fract
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerPolicy:
-    """The owner's limits; a task beyond any of them is refused (docs/embedding.md, "Policy").
+    """The owner's limits; a window beyond any of them is refused (docs/embedding.md, "Policy").
 
     `largest_epsilon` is the loss of one release against the public for any value replaced by any other, or for a value
     replaced by none where only that has a finite loss and `allow_one_sided` is set; `largest_local_epsilon` that of a
@@ -115,25 +115,25 @@ class OwnerPolicy:
         return f"{self.total_epsilon} {self.total_delta} {self.budget_period_s}"
 
 
-def judge_task(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    """Return why the owner does not allow this task, without regard to earlier answers; None when it is allowed."""
+def judge_window(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
+    """Return why the owner does not allow this window, without regard to earlier answers; None when it is allowed."""
     for rule in (_signal, _batch, _mode, _release, _relation, _epsilon, _local_epsilon, _sampling_rate):
-        refusal = rule(policy, task)
+        refusal = rule(policy, window)
         if refusal is not None:
             return refusal
     return None
 
 
-def judge_series(policy: OwnerPolicy, series: "Series", window: Task) -> PolicyRefusal | None:
-    """Return why the owner does not allow a series, without regard to its whole cost; None when it is allowed.
+def judge_question(policy: OwnerPolicy, question: "Question", window: Window) -> PolicyRefusal | None:
+    """Return why the owner does not allow a question, without regard to its whole cost; None when it is allowed.
 
-    Every window is judged as a task. Under a coin that holds for longer than a window one answer is not hidden by it:
+    Every window is judged as a window. Under a coin that holds for longer than a window one answer is not hidden by it:
     its other answers betray the coin, so the loss of an answer is that without the coin.
     """
-    from fleetcount_protocol.series.fields import Coin  # Only with the first series.
+    from fleetcount_protocol.question.fields import Coin  # Only with the first question.
 
-    refusal = judge_task(policy, window)
-    if refusal is not None or series.coin is Coin.WINDOW:
+    refusal = judge_window(policy, window)
+    if refusal is not None or question.coin is Coin.WINDOW:
         return refusal
     known = [view.epsilon for view in window.design.views() if view.adversary == "sampled_bit_leaked"]
     if known and all(e is not None and Fraction(e) <= policy.largest_epsilon for e in known):
@@ -152,50 +152,50 @@ def judge_sources(signals: Mapping[str, SignalSource], path: str, domain: ValueD
     return PolicyRefusal(rule="signals", message=f"{path}: {why}") if why else None
 
 
-def _signal(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    if task.signal in policy.signals:
+def _signal(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
+    if window.signal in policy.signals:
         return None
     allowed = ", ".join(sorted(policy.signals)) or "none"
-    return PolicyRefusal(rule="signals", message=f"the task asks for {task.signal}; allowed are: {allowed}")
+    return PolicyRefusal(rule="signals", message=f"the window asks for {window.signal}; allowed are: {allowed}")
 
 
-def _batch(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    if task.min_batch_size >= policy.smallest_min_batch_size:
+def _batch(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
+    if window.min_batch_size >= policy.smallest_min_batch_size:
         return None
-    message = f"min_batch_size is {task.min_batch_size}; the smallest allowed is {policy.smallest_min_batch_size}"
+    message = f"min_batch_size is {window.min_batch_size}; the smallest allowed is {policy.smallest_min_batch_size}"
     return PolicyRefusal(rule="smallest_min_batch_size", message=message)
 
 
-def _mode(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    if task.design.form is not AnswerForm.TRUTH:
+def _mode(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
+    if window.design.form is not AnswerForm.TRUTH:
         return None
     if policy.trust is Trust.NO_OPERATOR:
         message = (
-            "the task takes the truth in shares (direct mode), which all operators together could read; allowed only"
+            "the window takes the truth in shares (direct mode), which all operators together could read; allowed only"
         )
         return PolicyRefusal(rule="trust", message=f"{message} with trust = {Trust.ONE_HONEST_OPERATOR.value!r}")
     if policy.allow_direct:
         return None
-    message = "the task takes the truth in shares (direct mode); allowed only with allow_direct = true"
+    message = "the window takes the truth in shares (direct mode); allowed only with allow_direct = true"
     return PolicyRefusal(rule="allow_direct", message=message)
 
 
-def _release(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    if task.design.noised or policy.allow_exact_release:
+def _release(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
+    if window.design.noised or policy.allow_exact_release:
         return None
-    message = "the task publishes sums without noise; allowed only with allow_exact_release = true"
+    message = "the window publishes sums without noise; allowed only with allow_exact_release = true"
     return PolicyRefusal(rule="allow_exact_release", message=message)
 
 
-def _relation(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    if cost_of(task).loss.relation is not Relation.ONE_SIDED or policy.allow_one_sided:
+def _relation(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
+    if cost_of(window).loss.relation is not Relation.ONE_SIDED or policy.allow_one_sided:
         return None
     message = "the release hides a value behind none only (one-sided); allowed only with allow_one_sided = true"
     return PolicyRefusal(rule="allow_one_sided", message=message)
 
 
-def _epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    loss = cost_of(task).loss
+def _epsilon(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
+    loss = cost_of(window).loss
     if loss.epsilon is None:
         return _no_finite_epsilon(policy)
     if Fraction(loss.epsilon) <= policy.largest_epsilon:
@@ -213,12 +213,12 @@ def _no_finite_epsilon(policy: OwnerPolicy) -> PolicyRefusal | None:
     return PolicyRefusal(rule="allow_exact_release", message=message)
 
 
-def _local_epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    # The central noise of a response task may be strong while its coins hide next to nothing: all aggregators together
-    # see the answer behind the coins alone.
-    if not task.design.device_randomizes:
+def _local_epsilon(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
+    # The central noise of a response window may be strong while its coins hide next to nothing: all aggregators
+    # together see the answer behind the coins alone.
+    if not window.design.device_randomizes:
         return None
-    views = [view.epsilon for view in task.design.views() if view.adversary == ALL_AGGREGATORS]
+    views = [view.epsilon for view in window.design.views() if view.adversary == ALL_AGGREGATORS]
     if views and all(e is not None and Fraction(e) <= policy.largest_local_epsilon for e in views):
         return None
     shown = ", ".join("not finite" if e is None else str(e) for e in views) or "not stated"
@@ -227,11 +227,11 @@ def _local_epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     return PolicyRefusal(rule="largest_local_epsilon", message=message)
 
 
-def _sampling_rate(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    exposure = cost_of(task).exposure
+def _sampling_rate(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
+    exposure = cost_of(window).exposure
     # Direct mode always has exposure 1, so `allow_direct` decides. A response is judged by its local epsilon.
     # The total counts all of them.
-    if task.design.rounds == 1 or exposure <= policy.largest_sampling_rate:
+    if window.design.rounds == 1 or exposure <= policy.largest_sampling_rate:
         return None
     limit = _number(policy.largest_sampling_rate)
     message = f"the sampling rate is {_number(exposure)}; the largest allowed is {limit}"

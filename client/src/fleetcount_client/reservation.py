@@ -1,6 +1,6 @@
-"""What joining a series costs a device: one charge for every window it answers, or for every unit that shares a coin.
+"""What joining a question costs a device: one charge for every window it answers, or for every unit that shares a coin.
 
-They follow from the signed series, the owner's policy and the time of joining, never from a truth, a coin or a place.
+They follow from the signed question, the owner's policy and the time of joining, never from a truth, a coin or a place.
 """
 
 from collections.abc import Iterable
@@ -11,69 +11,69 @@ from fleetcount_mechanisms.accounting.exposure import exposure_of
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.question.fields import Coin
+from fleetcount_protocol.question.question import Question
 
 from fleetcount_client.charges import Charge
 from fleetcount_client.ledger import budget_of
 from fleetcount_client.panel_coin import unit_id
 from fleetcount_client.policy import OwnerPolicy
 
-__all__ = ["charges_of_series", "open_units"]
+__all__ = ["charges_of_question", "open_units"]
 
 
-def charges_of_series(
-    series: Series, policy: OwnerPolicy, begin: float, unknown_before: float, skipped: Iterable[range] = ()
+def charges_of_question(
+    question: Question, policy: OwnerPolicy, begin: float, unknown_before: float, skipped: Iterable[range] = ()
 ) -> tuple[Charge, ...]:
-    """Return the charges of a series for a device that joins so that it answers from `begin` on (Unix seconds).
+    """Return the charges of a question for a device that joins so that it answers from `begin` on (Unix seconds).
 
     A unit is charged for the windows that are left of it. One that began before `unknown_before` is left out: this
     device may have answered in it with a coin it has forgotten.
     """
-    cost = _Cost(series, policy)
-    units = open_units(series, begin, skipped)
-    opens = series.schedule.opens
-    members = series.schedule.units(series.coin)
+    cost = _Cost(question, policy)
+    units = open_units(question, begin, skipped)
+    opens = question.schedule.opens
+    members = question.schedule.units(question.coin)
     return tuple(
         cost.charge(unit, windows) for unit, windows in units.items() if opens(members[unit][0]) >= unknown_before
     )
 
 
-def open_units(series: Series, begin: float, skipped: Iterable[range] = ()) -> dict[int, tuple[int, ...]]:
+def open_units(question: Question, begin: float, skipped: Iterable[range] = ()) -> dict[int, tuple[int, ...]]:
     """Return the windows of every unit whose first round has not closed at `begin` and that no order skips."""
     left_out = {index for one in skipped for index in one}
-    schedule = series.schedule
+    schedule = question.schedule
     found = {
         unit: tuple(i for i in windows if schedule.opens(i) + schedule.round_one_s > begin and i not in left_out)
-        for unit, windows in schedule.units(series.coin).items()
+        for unit, windows in schedule.units(question.coin).items()
     }
     return {unit: windows for unit, windows in found.items() if windows}
 
 
 class _Cost:
-    def __init__(self, series: Series, policy: OwnerPolicy) -> None:
-        self._series = series
+    def __init__(self, question: Question, policy: OwnerPolicy) -> None:
+        self._question = question
         self._policy = policy
         self._orders = budget_of(policy).orders
 
     def charge(self, unit: int, windows: tuple[int, ...]) -> Charge:
-        series, design = self._series, self._series.design
-        loss = _loss(design, self._orders, len(windows), series.coin is Coin.WINDOW)
+        question, design = self._question, self._question.design
+        loss = _loss(design, self._orders, len(windows), question.coin is Coin.WINDOW)
         exposure = exposure_of(design.exposure, len(windows))
         pure = loss is not None and loss.pure is not None and len(windows) == 1
         return Charge(
-            charge_id=unit_id(series.series_id, unit),
-            name=series.name,
-            signal=series.signal,
-            asked_at=series.schedule.opens(windows[0]),
-            asked_until=series.schedule.opens(windows[-1]) + series.schedule.round_one_s,
+            charge_id=unit_id(question.question_id, unit),
+            name=question.name,
+            signal=question.signal,
+            asked_at=question.schedule.opens(windows[0]),
+            asked_until=question.schedule.opens(windows[-1]) + question.schedule.round_one_s,
             epsilon=design.ledger_loss.epsilon if pure else None,
             exposure=exposure.chance,
             answers=exposure.answers,
             relation=charge_relation(design),
             promise=self._policy.promise,
             loss=loss,
-            series_id=series.series_id,
+            question_id=question.question_id,
             sent=False,
         )
 

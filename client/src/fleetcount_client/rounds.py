@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
-from fleetcount_protocol.channel.chain import TaskKey
+from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.task.task import Aggregator, Task, UploadStyle
+from fleetcount_protocol.window.window import Aggregator, UploadStyle, Window
 from fleetcount_transport import failpoints
 
 from fleetcount_client.answering import (
@@ -73,123 +73,125 @@ class Rounds:
         Raises:
             MachineError: the store failed; nothing was sent that is not stored.
         """
-        report = self.spool.report(seat.task.task_id) or await self._open(seat, signals, still_asked)
-        return report if isinstance(report, Outcome) else await self._finish(seat.task, report)
+        report = self.spool.report(seat.window.window_id) or await self._open(seat, signals, still_asked)
+        return report if isinstance(report, Outcome) else await self._finish(seat.window, report)
 
-    async def take_up(self, task: Task) -> Outcome:
+    async def take_up(self, window: Window) -> Outcome:
         """Bring an answer that was begun before to its end.
 
         Raises:
             MachineError: the store failed.
         """
-        report = self.spool.report(task.task_id)
-        return _outcome(task, report) if report is None else await self._finish(task, report)
+        report = self.spool.report(window.window_id)
+        return _outcome(window, report) if report is None else await self._finish(window, report)
 
-    def ended(self, task: Task) -> Outcome | None:
+    def ended(self, window: Window) -> Outcome | None:
         """Return how the answer to a window ended: MISSED where there is none, None while it has not ended.
 
         Raises:
             MachineError: the store failed.
         """
-        report = self.spool.report(task.task_id)
-        return _outcome(task, report) if report is None or report.phase.final else None
+        report = self.spool.report(window.window_id)
+        return _outcome(window, report) if report is None or report.phase.final else None
 
-    async def _finish(self, task: Task, report: Report) -> Outcome:
+    async def _finish(self, window: Window, report: Report) -> Outcome:
         while not report.phase.final:
-            report = await self._step(task, report)
-        return _outcome(task, report)
+            report = await self._step(window, report)
+        return _outcome(window, report)
 
     # The beginning: wait, open sessions, then mark the charge as sent and store in one step.
 
     async def _open(
         self, seat: Seat, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
     ) -> Report | Outcome:
-        task = seat.task
-        await self.pause_until(self._moment(task.round_one_opens, task.round_one_closes))
-        if why := self._missed(task, still_asked):
-            return Outcome.of(task, OutcomeKind.MISSED, why)
-        opened = await self._sessions_of(task, seat.aggregators)
+        window = seat.window
+        await self.pause_until(self._moment(window.round_one_opens, window.round_one_closes))
+        if why := self._missed(window, still_asked):
+            return Outcome.of(window, OutcomeKind.MISSED, why)
+        opened = await self._sessions_of(window, seat.aggregators)
         if isinstance(opened, Outcome):
             return opened
-        reading = await read_signal(signals, task.signal)
+        reading = await read_signal(signals, window.signal)
         # While it was read, another answer may have found that an aggregator has lost the session of both.
         while (current := self.sessions.current(opened)) is None:
-            opened = await self._sessions_of(task, seat.aggregators)
+            opened = await self._sessions_of(window, seat.aggregators)
             if isinstance(opened, Outcome):
                 return opened
-        if self.timer.now() >= task.round_one_closes:
-            return Outcome.of(task, OutcomeKind.MISSED, "round one closed while the signal was read")
+        if self.timer.now() >= window.round_one_closes:
+            return Outcome.of(window, OutcomeKind.MISSED, "round one closed while the signal was read")
         return self._charge(seat, current, reading)
 
-    async def _sessions_of(self, task: Task, aggregators: tuple[Aggregator, ...]) -> tuple[OpenSession, ...] | Outcome:
-        opened = await self.sessions.open_all(aggregators, task.round_two_closes, task.round_one_closes)
+    async def _sessions_of(
+        self, window: Window, aggregators: tuple[Aggregator, ...]
+    ) -> tuple[OpenSession, ...] | Outcome:
+        opened = await self.sessions.open_all(aggregators, window.round_two_closes, window.round_one_closes)
         if isinstance(opened, RejectReason):
-            return Outcome.of(task, OutcomeKind.REJECTED, opened.label)
+            return Outcome.of(window, OutcomeKind.REJECTED, opened.label)
         if opened is None:
-            return Outcome.of(task, OutcomeKind.GIVEN_UP, "an aggregator was out of reach until round one closed")
+            return Outcome.of(window, OutcomeKind.GIVEN_UP, "an aggregator was out of reach until round one closed")
         return opened
 
-    def _missed(self, task: Task, still_asked: Callable[[], bool]) -> str:
+    def _missed(self, window: Window, still_asked: Callable[[], bool]) -> str:
         """Return why a window passes unanswered, "" if it does not."""
-        if self.timer.now() >= task.round_one_closes:
+        if self.timer.now() >= window.round_one_closes:
             return "round one has closed"
         if not still_asked():
             return "the window is not asked any more"
         return "" if self.conditions() else "the program's conditions did not hold at the time"
 
     def _charge(self, seat: Seat, opened: tuple[OpenSession, ...], reading: Reading) -> Report | Outcome:
-        task = seat.task
-        truth = truth_of(task, self.private.shown(task.signal, reading))
-        charge = replace(seat.charge, asked_at=task.round_one_opens)
+        window = seat.window
+        truth = truth_of(window, self.private.shown(window.signal, reading))
+        charge = replace(seat.charge, asked_at=window.round_one_opens)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
             return ledger.judge_reserved(self.policy, charge.charge_id)
 
         def form(rows: Sequence[SessionRow]) -> Beginning:
             sessions = [OpenSession.of(row) for row in rows]
-            keys = tuple(session.secret.task_key for session in sessions)
-            report, parts = self._form(task, keys, truth, seat.sampled)
+            keys = tuple(session.secret.window_key for session in sessions)
+            report, parts = self._form(window, keys, truth, seat.sampled)
             moved = [session.moved_on().row for session in sessions]
-            return Beginning(report=report, entries=_outbox_entries(task, keys, parts), sessions=moved)
+            return Beginning(report=report, entries=_outbox_entries(window, keys, parts), sessions=moved)
 
         failpoints.reach("before_charge")
         rows = [session.row for session in opened]
-        begun = self.spool.begin(charge, task.task_id, task.canonical, rows, form, judge)
+        begun = self.spool.begin(charge, window.window_id, window.canonical, rows, form, judge)
         failpoints.reach("after_charge")
         if isinstance(begun, Report):
             self.sessions.take_up()
             return begun
         # Another process of this device was faster: its coins are the ones that count.
-        return self.spool.report(task.task_id) or Outcome.of(task, OutcomeKind.REFUSED, begun.message, begun.rule)
+        return self.spool.report(window.window_id) or Outcome.of(window, OutcomeKind.REFUSED, begun.message, begun.rule)
 
     def _form(
-        self, task: Task, keys: tuple[TaskKey, ...], truth: Truth, sampled: bool | None
+        self, window: Window, keys: tuple[WindowKey, ...], truth: Truth, sampled: bool | None
     ) -> tuple[Report, ReportParts]:
         secret = b""
-        if task.design.rounds == 1:
-            parts = one_round_parts(task, truth, self.source, device=self.sessions.device)
+        if window.design.rounds == 1:
+            parts = one_round_parts(window, truth, self.source, device=self.sessions.device)
         else:
-            coins = draw_two_round(task, truth, keys, self.source, sampled, device=self.sessions.device)
-            whole = task.upload_style is UploadStyle.ONE_ENVELOPE
-            parts = envelope_parts(task, coins) if whole else round_one_parts(task, coins)
+            coins = draw_two_round(window, truth, keys, self.source, sampled, device=self.sessions.device)
+            whole = window.upload_style is UploadStyle.ONE_ENVELOPE
+            parts = envelope_parts(window, coins) if whole else round_one_parts(window, coins)
             secret = b"" if whole else coins.encode()
-        return Report(task_id=task.task_id, phase=Phase.ROUND_ONE, reason="", secret=secret), parts
+        return Report(window_id=window.window_id, phase=Phase.ROUND_ONE, reason="", secret=secret), parts
 
     # The rest: one step a phase.
 
-    async def _step(self, task: Task, report: Report) -> Report:
+    async def _step(self, window: Window, report: Report) -> Report:
         match report.phase:
             case Phase.ROUND_ONE:
-                return await self._deliver_first(task, report)
+                return await self._deliver_first(window, report)
             case Phase.BETWEEN:
-                return await self._form_second(task, report)
+                return await self._form_second(window, report)
             case _:
-                return await self._deliver_second(task, report)
+                return await self._deliver_second(window, report)
 
-    async def _deliver_first(self, task: Task, report: Report) -> Report:
+    async def _deliver_first(self, window: Window, report: Report) -> Report:
         two_messages = bool(report.secret)
-        entries = self.spool.outbox(task.task_id, 1 if two_messages else 0)
-        answer = await self.delivery.deliver(task, entries, task.round_one_closes)
+        entries = self.spool.outbox(window.window_id, 1 if two_messages else 0)
+        answer = await self.delivery.deliver(window, entries, window.round_one_closes)
         if isinstance(answer, RejectReason):
             return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
         if two_messages:
@@ -202,19 +204,19 @@ class Rounds:
             return moved
         return self._end(report, answer)
 
-    async def _form_second(self, task: Task, report: Report) -> Report:
-        await self.pause_until(self._moment(task.round_one_closes, task.round_two_closes))
-        if self.timer.now() >= task.round_two_closes:
+    async def _form_second(self, window: Window, report: Report) -> Report:
+        await self.pause_until(self._moment(window.round_one_closes, window.round_two_closes))
+        if self.timer.now() >= window.round_two_closes:
             return self.spool.advance(report, Phase.GIVEN_UP, reason="round two has closed")
         secret = TwoRoundSecret.decode(report.secret)
-        entries = _outbox_entries(task, secret.keys, round_two_parts(task, secret))
+        entries = _outbox_entries(window, secret.keys, round_two_parts(window, secret))
         moved = self.spool.advance(report, Phase.ROUND_TWO, reason=report.reason, entries=entries)
         failpoints.reach("after_round_two_formed")
         return moved
 
-    async def _deliver_second(self, task: Task, report: Report) -> Report:
-        entries = self.spool.outbox(task.task_id, 2)
-        answer = await self.delivery.deliver(task, entries, task.round_two_closes)
+    async def _deliver_second(self, window: Window, report: Report) -> Report:
+        entries = self.spool.outbox(window.window_id, 2)
+        answer = await self.delivery.deliver(window, entries, window.round_two_closes)
         if isinstance(answer, RejectReason):
             return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
         return self._end(report, answer)
@@ -235,17 +237,17 @@ class Rounds:
         return start + uniform_seconds(self.source, max(0.0, last - start))
 
 
-def _outcome(task: Task, report: Report | None) -> Outcome:
+def _outcome(window: Window, report: Report | None) -> Outcome:
     if report is None:
-        return Outcome.of(task, OutcomeKind.MISSED, "round one has closed")
-    return Outcome.of(task, _KINDS[report.phase], report.reason)
+        return Outcome.of(window, OutcomeKind.MISSED, "round one has closed")
+    return Outcome.of(window, _KINDS[report.phase], report.reason)
 
 
-def _outbox_entries(task: Task, keys: Sequence[TaskKey], parts: ReportParts) -> list[OutboxEntry]:
+def _outbox_entries(window: Window, keys: Sequence[WindowKey], parts: ReportParts) -> list[OutboxEntry]:
     entries: list[OutboxEntry] = []
     for position, (key, part) in enumerate(zip(keys, parts.parts, strict=True)):
         instalment = seal_instalment(
-            key, task.task_id, parts.report_id, parts.round, position, parts.public_share, part
+            key, window.window_id, parts.report_id, parts.round, position, parts.public_share, part
         )
         entries.append(OutboxEntry(round=parts.round, position=position, instalment=encode_instalment(instalment)))
     return entries

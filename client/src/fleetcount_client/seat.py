@@ -1,11 +1,11 @@
-"""A joined device's part in one window of a series: what the book hands to the rounds.
+"""A joined device's part in one window of a question: what the book hands to the rounds.
 
 Values only.
 """
 
 from dataclasses import dataclass, field
 
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 
 from fleetcount_client.charges import Charge
 
@@ -14,12 +14,12 @@ __all__ = ["Seat"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The window's task, the charge it is paid by, the unit's coin, and the aggregators with the keys of the time.
+    """The window, the charge it is paid by, the unit's coin, and the aggregators with the keys of the time.
 
     `sampled` is None where the mode has no sampling coin.
     """
 
-    task: Task
+    window: Window
     charge: Charge
     sampled: bool | None = field(repr=False)
     aggregators: tuple[Aggregator, ...]

@@ -16,7 +16,7 @@ from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, SessionId
 from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import SessionAccepted
-from fleetcount_protocol.task.task import Aggregator, HpkeKey
+from fleetcount_protocol.window.window import Aggregator, HpkeKey
 
 from fleetcount_client.backoff import Backoff, Retry
 from fleetcount_client.spool import Spool
@@ -65,12 +65,12 @@ class OpenSession:
         return cls(secret=secret, hpke_key=row.hpke_key)
 
     def moved_on(self) -> "OpenSession":
-        """Return the session for the next task."""
+        """Return the session for the next window."""
         return OpenSession(secret=self.secret.moved_on(), hpke_key=self.hpke_key)
 
 
 class SessionKeeper:
-    """The sessions of one device, shared by the tasks it answers at the same time."""
+    """The sessions of one device, shared by the windows it answers at the same time."""
 
     def __init__(
         self,
@@ -132,9 +132,11 @@ class SessionKeeper:
         return usable if len(usable) == len(found) else None
 
     def forget(self, session_id: SessionId) -> None:
-        """Begin no answer any more with a session of which the aggregator lacks a key; the next task opens another one.
+        """Begin no answer any more with a session of which the aggregator lacks a key; the next window opens another
+        one.
 
-        It may lack that of one answer alone, whose task has just ended: those under way go on, and hear for themselves.
+        It may lack that of one answer alone, whose window has just ended: those under way go on, and hear for
+        themselves.
         """
         self._spool.forget_session(session_id)
         self.take_up()
@@ -157,14 +159,14 @@ class SessionKeeper:
         return self._known
 
     async def _open(self, aggregator: Aggregator, needed: int, deadline: float) -> OpenSession | RejectReason | None:
-        # Two tasks asked at the same time share one session: the second waits and finds it.
+        # Two windows asked at the same time share one session: the second waits and finds it.
         async with self._locks.setdefault(aggregator.aggregator_id, asyncio.Lock()):
             session = self._reusable(aggregator, needed)
             if session is not None:
                 return session
             ends = int(self._identity.certificate.not_valid_after_utc.timestamp())
             if needed > ends:
-                return RejectReason.BAD_CERTIFICATE  # It ends before the task does: no aggregator would take it.
+                return RejectReason.BAD_CERTIFICATE  # It ends before the window does: no aggregator would take it.
             wanted = max(int(self._timer.now()) + self._lifetime_s, needed)
             return await self._open_new(aggregator, _expiry(wanted, needed, ends), deadline)
 
@@ -187,7 +189,7 @@ class SessionKeeper:
                 return answer
             if answer not in _KEY_REFUSALS:
                 return answer
-            refusal = answer  # The key is retired: the task may name a newer one.
+            refusal = answer  # The key is retired: the window may name a newer one.
         return refusal
 
     async def _open_with(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast, runtime_checkable
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task.domain import Signal, ValueDomain
+from fleetcount_protocol.window.domain import Signal, ValueDomain
 
 __all__ = [
     "FileSource",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.errors import MachineError, UsageError
-from fleetcount_protocol.ids import SessionId, TaskId
+from fleetcount_protocol.ids import SessionId, WindowId
 from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_SECRET_BYTES
 
 from fleetcount_client.charges import Charge, LedgerAge
@@ -39,7 +39,7 @@ __all__ = ["Spool", "SpoolFile"]
 
 _LEDGERS_KEPT: Final = 16
 _LEDGER: Final = (
-    "device,charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,series_id,sent"
+    "device,charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,question_id,sent"
 )
 
 
@@ -93,21 +93,21 @@ class Spool:
         return found
 
     def charges(self) -> tuple[Charge, ...]:
-        """Return every unit of a series that was answered in or is reserved, oldest first."""
+        """Return every unit of a question that was answered in or is reserved, oldest first."""
         return self.ledger().charges
 
     def _read_charges(self) -> Iterable[Charge]:
         query = (
             "SELECT charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,"
-            "series_id,sent FROM ledger WHERE device=?"
+            "question_id,sent FROM ledger WHERE device=?"
         )
         return map(charge_of_row, self._file.rows(query, (self._device,)))
 
     def begin(
         self,
         charge: Charge,
-        task_id: TaskId,
-        task: bytes,
+        window_id: WindowId,
+        window: bytes,
         sessions: Sequence[SessionRow],
         form: Callable[[Sequence[SessionRow]], Beginning],
         judge: "Callable[[Ledger], PolicyRefusal | None]",
@@ -116,7 +116,7 @@ class Spool:
 
         `form` gets the sessions as they are stored, if they are, and makes the answer with their keys: inside the
         transaction, so that two processes never seal under one key, and what it returns overwrites them.
-        `task` is the window's task as it is written. `judge` sees the ledger inside the transaction, so that two
+        `window` is the window as it is written. `judge` sees the ledger inside the transaction, so that two
         processes cannot spend the same budget. Returns the report, or `judge`'s refusal, one of rule "answered" when
         the window has been answered before, or of rule "reserved" when its unit is not reserved.
 
@@ -124,12 +124,12 @@ class Spool:
             MachineError: the store failed, or a session that was stored is not any more; nothing was changed.
         """
         with self.change() as (connection, ledger):
-            if self.report(task_id) is not None:
+            if self.report(window_id) is not None:
                 return PolicyRefusal(rule="answered", message="the window has been answered before")
             held = ledger.get(charge.charge_id)
             if held is None:
                 return PolicyRefusal(
-                    rule="reserved", message="nothing is reserved for this window: its series was left"
+                    rule="reserved", message="nothing is reserved for this window: its question was left"
                 )
             refusal = judge(ledger)
             # All or nothing: a charge without bytes would pay for no answer, bytes without a charge would be free.
@@ -142,8 +142,8 @@ class Spool:
                 raise MachineError("another process has forgotten a session of this answer")
             begun = form(current)
             self._mark_sent(connection, ledger, ledger.dated(held))
-            self._insert(connection, charge, task, begun.report)
-            self._insert_entries(connection, task_id, begun.entries)
+            self._insert(connection, charge, window, begun.report)
+            self._insert_entries(connection, window_id, begun.entries)
             self._put_sessions(connection, begun.sessions)
             return begun.report
 
@@ -173,23 +173,25 @@ class Spool:
         epsilon = None if charge.epsilon is None else str(charge.epsilon)
         named = (charge.charge_id, charge.name, charge.signal, charge.asked_at, charge.asked_until)
         cost = (epsilon, str(charge.exposure), charge.relation.value, str(charge.answers), charge.promise)
-        row = (self._device, *named, *cost, loss_text(charge.loss), charge.series_id, charge.sent)
+        row = (self._device, *named, *cost, loss_text(charge.loss), charge.question_id, charge.sent)
         connection.execute(f"INSERT INTO ledger({_LEDGER}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
 
-    def _insert(self, connection: sqlite3.Connection, charge: Charge, task: bytes, report: Report) -> None:
-        connection.execute("INSERT OR IGNORE INTO task VALUES(?,?)", (report.task_id, task))
+    def _insert(self, connection: sqlite3.Connection, charge: Charge, window: bytes, report: Report) -> None:
+        connection.execute("INSERT OR IGNORE INTO windows VALUES(?,?)", (report.window_id, window))
         connection.execute(
             "INSERT INTO report VALUES(?,?,?,?,?,?,?)",
             (
-                *(self._device, report.task_id, report.phase.value, report.reason, report.secret),
+                *(self._device, report.window_id, report.phase.value, report.reason, report.secret),
                 *(charge.charge_id, charge.asked_at),
             ),
         )
 
-    def _insert_entries(self, connection: sqlite3.Connection, task_id: TaskId, entries: Iterable[OutboxEntry]) -> None:
+    def _insert_entries(
+        self, connection: sqlite3.Connection, window_id: WindowId, entries: Iterable[OutboxEntry]
+    ) -> None:
         connection.executemany(
             "INSERT INTO parcel VALUES(?,?,?,?,?)",
-            [(self._device, task_id, entry.round, entry.position, entry.instalment) for entry in entries],
+            [(self._device, window_id, entry.round, entry.position, entry.instalment) for entry in entries],
         )
 
     def _put_sessions(self, connection: sqlite3.Connection, sessions: Iterable[SessionRow]) -> None:
@@ -206,49 +208,48 @@ class Spool:
 
     # Reports.
 
-    def report(self, task_id: TaskId) -> Report | None:
+    def report(self, window_id: WindowId) -> Report | None:
         """Return the answer to a window, None when there is none."""
-        query = "SELECT task_id,phase,reason,secret FROM report WHERE device=? AND task_id=?"
-        rows = self._file.rows(query, (self._device, task_id))
+        query = "SELECT window_id,phase,reason,secret FROM report WHERE device=? AND window_id=?"
+        rows = self._file.rows(query, (self._device, window_id))
         return report_of_row(rows[0]) if rows else None
 
     def reports(self) -> tuple[Report, ...]:
         """Return every answer, finished or not."""
-        query = "SELECT task_id,phase,reason,secret FROM report WHERE device=? ORDER BY task_id"
+        query = "SELECT window_id,phase,reason,secret FROM report WHERE device=? ORDER BY window_id"
         return tuple(report_of_row(row) for row in self._file.rows(query, (self._device,)))
 
     def answers(self) -> tuple[Answer, ...]:
         """Return what was answered, oldest first, in the words of its charge; nothing of what was said."""
         query = (
             "SELECT report.asked_at,name,signal,phase,reason FROM report JOIN ledger USING(device,charge_id)"
-            " WHERE device=? ORDER BY report.asked_at,task_id"
+            " WHERE device=? ORDER BY report.asked_at,window_id"
         )
         rows = self._file.rows(query, (self._device,))
         return tuple(
             Answer(asked_at=row[0], name=row[1], signal=row[2], phase=Phase(row[3]), reason=row[4]) for row in rows
         )
 
-    def unfinished_tasks(self) -> tuple[bytes, ...]:
-        """Return the tasks, as they are written, of windows whose answers are not final."""
-        query = (
-            "SELECT canonical FROM report JOIN task USING(task_id) WHERE device=? AND phase IN (1,2,3) ORDER BY task_id"
-        )
+    def unfinished_windows(self) -> tuple[bytes, ...]:
+        """Return the windows, as they are written, whose answers are not final."""
+        query = "SELECT canonical FROM report JOIN windows USING(window_id) WHERE device=? AND phase IN (1,2,3)"
+        query += " ORDER BY window_id"
         return tuple(bytes(row[0]) for row in self._file.rows(query, (self._device,)))
 
-    def outbox(self, task_id: TaskId, round_number: int) -> tuple[OutboxEntry, ...]:
+    def outbox(self, window_id: WindowId, round_number: int) -> tuple[OutboxEntry, ...]:
         """Return the bytes of a round that are not receipted yet, in the aggregators' order."""
         query = (
-            "SELECT round,position,instalment FROM parcel WHERE device=? AND task_id=? AND round=? ORDER BY position"
+            "SELECT round,position,instalment FROM parcel WHERE device=? AND window_id=? AND round=? ORDER BY position"
         )
-        rows = self._file.rows(query, (self._device, task_id, round_number))
+        rows = self._file.rows(query, (self._device, window_id, round_number))
         return tuple(OutboxEntry(round=row[0], position=row[1], instalment=bytes(row[2])) for row in rows)
 
-    def receipted(self, task_id: TaskId, round_number: int, positions: Iterable[int]) -> None:
+    def receipted(self, window_id: WindowId, round_number: int, positions: Iterable[int]) -> None:
         """Forget the bytes that aggregators have receipted."""
         with self._file.transaction() as connection:
             connection.executemany(
-                "DELETE FROM parcel WHERE device=? AND task_id=? AND round=? AND position=?",
-                [(self._device, task_id, round_number, position) for position in positions],
+                "DELETE FROM parcel WHERE device=? AND window_id=? AND round=? AND position=?",
+                [(self._device, window_id, round_number, position) for position in positions],
             )
 
     def advance(self, report: Report, phase: Phase, *, reason: str = "", entries: Iterable[OutboxEntry] = ()) -> Report:
@@ -263,19 +264,19 @@ class Spool:
         if phase not in NEXT.get(report.phase, frozenset()):
             raise UsageError(f"a report in phase {report.phase.name} cannot become {phase.name}")
         secret = report.secret if phase is Phase.BETWEEN else b""
-        moved = Report(task_id=report.task_id, phase=phase, reason=reason, secret=secret)
+        moved = Report(window_id=report.window_id, phase=phase, reason=reason, secret=secret)
         with self._file.transaction() as connection:
             # The old phase in the condition lets one process alone make the move. The bytes of the old round go in the
             # same transaction in which those of the new one come: after a crash there is one round's, never both.
-            where = (self._device, report.task_id)
+            where = (self._device, report.window_id)
             changed = connection.execute(
-                "UPDATE report SET phase=?,reason=?,secret=? WHERE device=? AND task_id=? AND phase=?",
+                "UPDATE report SET phase=?,reason=?,secret=? WHERE device=? AND window_id=? AND phase=?",
                 (phase.value, reason, moved.secret, *where, report.phase.value),
             ).rowcount
             if changed != 1:
                 raise MachineError(f"another process has moved the report on from phase {report.phase.name}")
-            connection.execute("DELETE FROM parcel WHERE device=? AND task_id=?", where)
-            self._insert_entries(connection, report.task_id, entries)
+            connection.execute("DELETE FROM parcel WHERE device=? AND window_id=?", where)
+            self._insert_entries(connection, report.window_id, entries)
         if phase.final and not self._device:
             self._file.erase()
         return moved
@@ -298,15 +299,15 @@ class Spool:
             connection.execute("UPDATE session SET secret=?,number=? WHERE device=? AND session_id=?", row)
 
     def tidy(self, now: float) -> None:
-        """Erase sessions that have expired and tasks that no unfinished answer needs; the ledger is never erased."""
+        """Erase sessions that have expired and windows that no unfinished answer needs; the ledger is never erased."""
         query = "SELECT count(*) FROM session WHERE device=? AND expiry<?"
-        unneeded = "task_id NOT IN (SELECT task_id FROM report WHERE phase IN (1,2,3))"
+        unneeded = "window_id NOT IN (SELECT window_id FROM report WHERE phase IN (1,2,3))"
         stale = self._file.rows(query, (self._device, now))[0][0]
-        if stale == 0 and not self._file.rows(f"SELECT 1 FROM task WHERE {unneeded} LIMIT 1", ()):  # noqa: S608 - constant
+        if stale == 0 and not self._file.rows(f"SELECT 1 FROM windows WHERE {unneeded} LIMIT 1", ()):  # noqa: S608 - constant
             return
         with self._file.transaction() as connection:
             connection.execute("DELETE FROM session WHERE device=? AND expiry<?", (self._device, now))
-            connection.execute(f"DELETE FROM task WHERE {unneeded}")  # noqa: S608 - constant
+            connection.execute(f"DELETE FROM windows WHERE {unneeded}")  # noqa: S608 - constant
 
     def rest(self) -> None:
         """Close the file while nothing is to be done, unless other devices share it."""
@@ -316,10 +317,10 @@ class Spool:
     # What was not answered.
 
     def refusals(self) -> tuple[NotedRefusal, ...]:
-        """Return the series that were refused, or a window of which was, with the latest reason, oldest first."""
+        """Return the question that were refused, or a window of which was, with the latest reason, oldest first."""
         query = (
-            "SELECT series_id,name,rule,reason,changed_at FROM series WHERE device=? AND rule<>''"
-            " ORDER BY changed_at,series_id"
+            "SELECT question_id,name,rule,reason,changed_at FROM questions WHERE device=? AND rule<>''"
+            " ORDER BY changed_at,question_id"
         )
         return tuple(refusal_of_row(row) for row in self._file.rows(query, (self._device,)))
 

@@ -23,17 +23,18 @@ _BUSY_TIMEOUT_S: Final = 5.0
 _TABLES: Final = (
     "CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL, first_valid INTEGER, secret BLOB)"
     " WITHOUT ROWID",
-    "CREATE TABLE task(task_id BLOB PRIMARY KEY, canonical BLOB NOT NULL)",
+    "CREATE TABLE windows(window_id BLOB PRIMARY KEY, canonical BLOB NOT NULL)",
     "CREATE TABLE ledger(device TEXT, charge_id BLOB, name TEXT NOT NULL, signal TEXT NOT NULL,"
     " asked_at INTEGER NOT NULL, asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL,"
-    " relation TEXT NOT NULL, answers TEXT NOT NULL, promise TEXT NOT NULL, loss TEXT, series_id BLOB,"
+    " relation TEXT NOT NULL, answers TEXT NOT NULL, promise TEXT NOT NULL, loss TEXT, question_id BLOB,"
     " sent INTEGER NOT NULL, PRIMARY KEY(device, charge_id)) WITHOUT ROWID",
-    "CREATE TABLE report(device TEXT, task_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL, secret BLOB NOT NULL,"
-    " charge_id BLOB, asked_at INTEGER NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID",
-    "CREATE TABLE parcel(device TEXT, task_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,"
-    " PRIMARY KEY(device, task_id, round, position))",
-    "CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,"
-    " changed_at REAL NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL, PRIMARY KEY(device, series_id))"
+    "CREATE TABLE report(device TEXT, window_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL,"
+    " secret BLOB NOT NULL, charge_id BLOB, asked_at INTEGER NOT NULL, PRIMARY KEY(device, window_id)) WITHOUT ROWID",
+    "CREATE TABLE parcel(device TEXT, window_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,"
+    " PRIMARY KEY(device, window_id, round, position))",
+    "CREATE TABLE questions(device TEXT, question_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL,"
+    " state INTEGER NOT NULL, changed_at REAL NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL,"
+    " PRIMARY KEY(device, question_id))"
     " WITHOUT ROWID",
     "CREATE TABLE change(device TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, hpke_key BLOB NOT NULL,"

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_mechanisms.answers import Relation
-from fleetcount_protocol.ids import SeriesId, SessionId, TaskId
+from fleetcount_protocol.ids import QuestionId, SessionId, WindowId
 
 from fleetcount_client.charges import Charge
 
@@ -76,12 +76,12 @@ class OutboxEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One answer: its phase, why it ended if it did, and the compact secret: coins, seeds and task keys.
+    """One answer: its phase, why it ended if it did, and the compact secret: coins, seeds and window keys.
 
     The secret is empty once the bytes of the last round are there.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     phase: Phase
     reason: str
     secret: bytes = field(repr=False)
@@ -100,7 +100,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """A session as stored: the chain key of the task that comes next, its `number`, and the key of receipts.
+    """A session as stored: the chain key of the window that comes next, its `number`, and the key of receipts.
 
     The receipt key opens nothing. `hpke_key` is the key of the aggregator that the session was sealed to.
     """
@@ -116,7 +116,7 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """What an answer begins with: its report, the bytes of its first round, and its sessions moved on by one task."""
+    """What an answer begins with: its report, the bytes of its first round, and its sessions moved on by one window."""
 
     report: Report
     entries: Sequence[OutboxEntry]
@@ -125,9 +125,9 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedRefusal:
-    """A series the device did not answer, and why, for its owner to read."""
+    """A question the device did not answer, and why, for its owner to read."""
 
-    series_id: SeriesId
+    question_id: QuestionId
     name: str
     rule: str
     message: str
@@ -147,7 +147,7 @@ def charge_of_row(row: tuple[Any, ...]) -> Charge:
         answers=Fraction(row[8]),
         promise=row[9],
         loss=_loss(row[10]),
-        series_id=None if row[11] is None else bytes(row[11]),
+        question_id=None if row[11] is None else bytes(row[11]),
         sent=bool(row[12]),
     )
 
@@ -174,7 +174,7 @@ def _loss(text: str | None) -> "LossVector | None":
 
 
 def report_of_row(row: tuple[Any, ...]) -> Report:
-    return Report(task_id=TaskId(row[0]), phase=Phase(row[1]), reason=row[2], secret=bytes(row[3]))
+    return Report(window_id=WindowId(row[0]), phase=Phase(row[1]), reason=row[2], secret=bytes(row[3]))
 
 
 def session_of_row(row: tuple[Any, ...]) -> SessionRow:
@@ -190,4 +190,4 @@ def session_of_row(row: tuple[Any, ...]) -> SessionRow:
 
 
 def refusal_of_row(row: tuple[Any, ...]) -> NotedRefusal:
-    return NotedRefusal(series_id=SeriesId(row[0]), name=row[1], rule=row[2], message=row[3], refused_at=row[4])
+    return NotedRefusal(question_id=QuestionId(row[0]), name=row[1], rule=row[2], message=row[3], refused_at=row[4])

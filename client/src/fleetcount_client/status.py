@@ -5,7 +5,7 @@ Reads the state file and sends nothing; it must not say a truth, a coin, a key o
 
 from collections.abc import Callable, Iterable
 
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.contact import Contact, Contacts, DeviceStatus
 from fleetcount_client.outcome import Outcome
@@ -18,7 +18,7 @@ __all__ = ["status_of"]
 def status_of(
     spool: Spool,
     contacts: Contacts,
-    under_way: Iterable[Task],
+    under_way: Iterable[Window],
     refused: Iterable[Outcome],
     *,
     waits: Callable[[], PolicyRefusal | None],
@@ -36,7 +36,7 @@ def status_of(
         now=now,
         contacts=contacts.all(),
         silent_since=contacts.silent_since,
-        next_task=name,
+        next_window=name,
         next_at=None if moment is None else max(now, moment),
         why_silent="" if ahead else _why_silent(spool, contacts, waits, [(one.name, one.reason) for one in refused]),
         sources=sources,

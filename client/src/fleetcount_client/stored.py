@@ -5,7 +5,7 @@ Not a wire format: only the same device reads them, and no transport needs to be
 
 from typing import Final
 
-from fleetcount_protocol.ids import ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import ReportId, SessionId, WindowId
 from fleetcount_protocol.layout import Reader, sized, uint
 from fleetcount_protocol.limits import (
     MAX_CIPHERTEXT_BYTES,
@@ -22,7 +22,7 @@ _INSTALMENT_LABEL: Final = b"FCDI02"
 
 def encode_instalment(instalment: Instalment) -> bytes:
     """Return an instalment as the spool keeps it."""
-    names = instalment.task_id + instalment.report_id + instalment.session_id
+    names = instalment.window_id + instalment.report_id + instalment.session_id
     numbers = uint(instalment.key_number, 2) + uint(instalment.round, 1)
     return _INSTALMENT_LABEL + names + numbers + sized(instalment.public_share, 2) + sized(instalment.ciphertext, 4)
 
@@ -32,7 +32,7 @@ def decode_instalment(stored: bytes) -> Instalment:
     reader = Reader(stored, "a stored instalment", MAX_INSTALMENT_BYTES)
     reader.expect(_INSTALMENT_LABEL)
     instalment = Instalment(
-        task_id=TaskId(reader.take(TaskId.SIZE)),
+        window_id=WindowId(reader.take(WindowId.SIZE)),
         report_id=ReportId(reader.take(ReportId.SIZE)),
         session_id=SessionId(reader.take(SessionId.SIZE)),
         key_number=reader.count(2, 1, MAX_KEY_NUMBER),

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 
 if TYPE_CHECKING:  # A device starts without the messages.
     from fleetcount_protocol.messages import (
         Instalment,
+        QuestionOffer,
         Receipt,
         Refusal,
         ReleaseAnswer,
-        SeriesOffer,
         SessionAccepted,
         SessionRefused,
         SessionRequest,
@@ -41,8 +41,8 @@ class Transport(Protocol):
     A PeerError means that what came back is not what the protocol allows.
     """
 
-    async def list_series(self) -> "tuple[SeriesOffer, ...]":
-        """Return the series on offer with their key lists and orders, unverified; one a series and aggregator."""
+    async def list_questions(self) -> "tuple[QuestionOffer, ...]":
+        """Return the question on offer with their key lists and orders, unverified; one a question and aggregator."""
         ...
 
     async def open_sessions(
@@ -52,13 +52,15 @@ class Transport(Protocol):
         ...
 
     async def upload(
-        self, task: Task, position: int, instalments: "Sequence[Instalment]"
+        self, window: Window, position: int, instalments: "Sequence[Instalment]"
     ) -> "tuple[Receipt | Refusal, ...]":
-        """Hand instalments to the task's aggregator at `position`; return one answer an instalment, in order."""
+        """Hand instalments to the window's aggregator at `position`; return one answer an instalment, in order."""
         ...
 
-    async def release(self, task: Task) -> "ReleaseAnswer":
-        """Return the state of a task and its record, unverified, once it is released: public, and the same for all."""
+    async def release(self, window: Window) -> "ReleaseAnswer":
+        """Return the state of a window and its record, unverified, once it is released: public, and the same for
+        all.
+        """
         ...
 
     async def close(self) -> None:

@@ -52,7 +52,7 @@ class UtmZone:
         """Return (easting, northing) in metres, within a millimetre; None where the zone has no use.
 
         Degrees; None for what is no number, beyond 84 degrees of latitude or 12 from the zone's meridian. Krueger's
-        series to the third order in n, as in Karney, "Transverse Mercator with an accuracy of a few nanometers"
+        question to the third order in n, as in Karney, "Transverse Mercator with an accuracy of a few nanometers"
         (2011), equations 7 to 11 and 35.
         """
         away = (longitude - (6 * self.number - 183) + 180) % 360 - 180

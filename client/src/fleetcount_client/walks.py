@@ -1,7 +1,7 @@
-"""The walks of drill-downs as a device follows them: from the public record of each step to the task of the next.
+"""The walks of drill-downs as a device follows them: from the public record of each step to the window of the next.
 
-It believes a record only with the signatures of all, for the very task that it has derived itself from the record
-before, down to the signed series. It reads no signal: what it asks for follows from the clock and the series alone.
+It believes a record only with the signatures of all, for the very window that it has derived itself from the record
+before, down to the signed question. It reads no signal: what it asks for follows from the clock and the question alone.
 """
 
 import hashlib
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.errors import MachineError, PeerError, UsageError
-from fleetcount_protocol.ids import SeriesId, TaskId
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.backoff import Backoff, Retry, uniform_seconds
 from fleetcount_client.timer import Timer
@@ -45,46 +45,47 @@ class WalkRecords:
 
     def __init__(self, trust: TrustStore) -> None:
         self._trust = trust
-        self._known: dict[tuple[TaskId, bytes, tuple[bytes, ...]], tuple[int, ...] | WalkEnd] = {}
+        self._known: dict[tuple[WindowId, bytes, tuple[bytes, ...]], tuple[int, ...] | WalkEnd] = {}
 
-    def after(self, series: Series, before: Task, answer: "ReleaseAnswer") -> "tuple[int, ...] | WalkEnd | None":
-        """Return what the answer about a step's task says of the next step (`next_step`); None: there is no record yet.
+    def after(self, question: Question, before: Window, answer: "ReleaseAnswer") -> "tuple[int, ...] | WalkEnd | None":
+        """Return what the answer about a step's window says of the next step (`next_step`); None: there is no record
+        yet.
 
         Raises:
-            DecodeError, UsageError: the record is damaged or of another task.
+            DecodeError, UsageError: the record is damaged or of another window.
             SignatureError: a signature is missing or does not verify.
         """
-        from fleetcount_protocol.messages import TaskState  # Only with the first drill-down.
+        from fleetcount_protocol.messages import WindowState  # Only with the first drill-down.
         from fleetcount_protocol.release.walk import WalkEnd
 
-        if answer.state is TaskState.ABORTED:
+        if answer.state is WindowState.ABORTED:
             return WalkEnd.WALK_ENDED
-        if answer.state is not TaskState.RELEASED:
+        if answer.state is not WindowState.RELEASED:
             return None
         # The signatures are part of the name: the same bytes under other signatures are read anew.
-        name = before.task_id, hashlib.sha256(answer.record).digest(), answer.signatures
+        name = before.window_id, hashlib.sha256(answer.record).digest(), answer.signatures
         if name not in self._known:
-            self._known[name] = self._read(series, before, answer)
+            self._known[name] = self._read(question, before, answer)
             if len(self._known) > _KEPT:
                 del self._known[next(iter(self._known))]
         return self._known[name]
 
-    def _read(self, series: Series, before: Task, answer: "ReleaseAnswer") -> "tuple[int, ...] | WalkEnd":
+    def _read(self, question: Question, before: Window, answer: "ReleaseAnswer") -> "tuple[int, ...] | WalkEnd":
         from fleetcount_protocol.release.record import decode_record  # As above.
         from fleetcount_protocol.release.walk import next_step
 
         record = decode_record(answer.record)
-        if record.task.canonical != before.canonical:
-            raise UsageError("it is of another task")
+        if record.window.canonical != before.canonical:
+            raise UsageError("it is of another window")
         self._trust.check_record(record, answer.signatures)
-        return next_step(series, record)
+        return next_step(question, record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walks:
     """Follows walks for one device. `pause_until` waits for a moment and may close what is idle meanwhile.
 
-    What is known of the latest step of each series is kept in memory: after a restart a walk is read again.
+    What is known of the latest step of each question is kept in memory: after a restart a walk is read again.
     """
 
     transport: Transport
@@ -93,22 +94,22 @@ class Walks:
     source: RandomSource
     retry: Retry
     pause_until: Callable[[float], Awaitable[None]]
-    _known: "dict[SeriesId, tuple[int, tuple[int, ...] | WalkEnd]]" = field(
+    _known: "dict[QuestionId, tuple[int, tuple[int, ...] | WalkEnd]]" = field(
         init=False, repr=False, default_factory=dict
     )
 
-    async def survivors(self, series: Series, index: int) -> "tuple[int, ...] | WalkEnd":
+    async def survivors(self, question: Question, index: int) -> "tuple[int, ...] | WalkEnd":
         """Return the cells whose children a window asks about, none for what is no later step, or why it is not asked.
 
         Asks again while the record before is not there, until round one of the window closes.
         """
         from fleetcount_protocol.release.walk import WalkEnd  # As above.
 
-        walk = series.drill_down
+        walk = question.drill_down
         if walk is None or not walk.step_of(index):
             return ()
-        opens, length = series.schedule.opens(index), series.schedule.round_one_s
-        if self._known.get(series.series_id, (-1, ()))[0] != index:
+        opens, length = question.schedule.opens(index), question.schedule.round_one_s
+        if self._known.get(question.question_id, (-1, ()))[0] != index:
             spread = uniform_seconds(self.source, length / _READERS_SPREAD)
             await self.pause_until(max(self.timer.now(), opens) + spread)
         base = min(self.retry.base_s, length / _LOOKS)
@@ -116,25 +117,25 @@ class Walks:
         backoff = Backoff(often, self.source)
         while self.timer.now() < opens + length:
             try:
-                found = await self._follow(series, index - walk.step_of(index), index)
+                found = await self._follow(question, index - walk.step_of(index), index)
             except (MachineError, PeerError, UsageError) as error:
-                _LOG.info("the record before window %d of series %s: %s", index, series.name, error)
+                _LOG.info("the record before window %d of questions %s: %s", index, question.name, error)
                 found = None
             if found is not None:
                 return found
             await self.pause_until(min(self.timer.now() + backoff.next_delay(), opens + length))
         return WalkEnd.RECORD_LATE
 
-    async def _follow(self, series: Series, first: int, index: int) -> "tuple[int, ...] | WalkEnd | None":
+    async def _follow(self, question: Question, first: int, index: int) -> "tuple[int, ...] | WalkEnd | None":
         """Go on from the latest step that is known, or from the first of the walk; None while a record is missing."""
-        at, found = self._known.get(series.series_id, (first, ()))
+        at, found = self._known.get(question.question_id, (first, ()))
         if not first <= at <= index:
             at, found = first, ()
         while at < index and isinstance(found, tuple):
-            before = window_task(series, at, found)
-            following = self.records.after(series, before, await self.transport.release(before))
+            before = window_at(question, at, found)
+            following = self.records.after(question, before, await self.transport.release(before))
             if following is None:
                 return None
             at, found = at + 1, following
-            self._known[series.series_id] = at, found
+            self._known[question.question_id] = at, found
         return found

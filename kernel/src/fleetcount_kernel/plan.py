@@ -1,6 +1,6 @@
-"""What the compiled code is told of a task: numbers, and the memory it works in.
+"""What the compiled code is told of a window: numbers, and the memory it works in.
 
-The memory is one array of rows, a vector of eight words each: first the sponge, then constants of the task (the same
+The memory is one array of rows, a vector of eight words each: first the sponge, then constants of the window (the same
 word in every lane), then the working rows of one group of eight reports, then the sums. A `Plan` holds lengths and, in
 fields that end in `_at`, where things begin. Lengths count words of 64 bits unless a name says bytes. Plain Python and
 NumPy; sees no report.
@@ -105,7 +105,7 @@ class Plan(NamedTuple):
 
 
 def covers(prio3: Prio3) -> bool:
-    """Return whether compiled code exists for the algorithm: the circuits of tasks, over Field64."""
+    """Return whether compiled code exists for the algorithm: the circuits of windows, over Field64."""
     circuit = prio3.circuit
     if prio3.field != FIELD64:
         return False

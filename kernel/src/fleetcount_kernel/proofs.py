@@ -10,12 +10,12 @@ from typing import Final, Protocol
 
 import numpy as np
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
-from fleetcount_protocol.task.circuit import context_of, opened_outputs, prio3_for
-from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState
 from fleetcount_protocol.vdaf.verifier import RejectedProof, ReportToVerify, ScalarVerifier
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
+from fleetcount_protocol.window.circuit import context_of, opened_outputs, prio3_for
+from fleetcount_protocol.window.window import Window
 from numpy.typing import NDArray
 
 __all__ = [
@@ -69,7 +69,7 @@ class VerifiedBatch:
     `reasons` n bytes: 0 (`VERIFIED`), or the number of a `RejectReason`: MALFORMED or INVALID_PROOF.
     `seeds` n x 32: the joint-randomness seed that the verifier message must equal (`Prio3.verify_next`).
     `verifier_shares` n x `Prio3.verifier_share_size`. Both are zeros where the report is refused.
-    `output_sum`: the field vector of the outputs the task opens, summed over the verified reports of this batch.
+    `output_sum`: the field vector of the outputs the window opens, summed over the verified reports of this batch.
     """
 
     reasons: bytes
@@ -80,9 +80,9 @@ class VerifiedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSetting:
-    """What the arithmetic of one task at one aggregator needs.
+    """What the arithmetic of one window at one aggregator needs.
 
-    `verify_key` is the task's 32 bytes, `ctx` its context, `aggregator` this party's position (0 is the leader),
+    `verify_key` is the window's 32 bytes, `ctx` its context, `aggregator` this party's position (0 is the leader),
     `opened` which part of an output share is summed. Raises UsageError for an algorithm without joint randomness or
     over another field than Field64, a key of the wrong size, or a position the algorithm does not have.
     """
@@ -96,7 +96,7 @@ class VerifierSetting:
     def __post_init__(self) -> None:
         self.prio3.input_share_size(self.aggregator)
         if not self.prio3.uses_joint_rand or self.prio3.field != FIELD64:
-            raise UsageError(f"circuit {self.prio3.circuit.name} over {self.prio3.field.name} is not a task's")
+            raise UsageError(f"circuit {self.prio3.circuit.name} over {self.prio3.field.name} is not a window's")
         if len(self.verify_key) != self.prio3.verify_key_size:
             raise UsageError(f"the verify key has {len(self.verify_key)} bytes, not {self.prio3.verify_key_size}")
 
@@ -116,19 +116,19 @@ class VerifierSetting:
                 raise UsageError(f"the {name} have {len(column)} bytes, not {batch.count} times {size}")
 
 
-def setting_of(task: Task, verify_key: bytes, aggregator: int) -> VerifierSetting:
-    """Return the setting of a task at the aggregator in position `aggregator`."""
+def setting_of(window: Window, verify_key: bytes, aggregator: int) -> VerifierSetting:
+    """Return the setting of a window at the aggregator in position `aggregator`."""
     return VerifierSetting(
-        prio3=prio3_for(task),
+        prio3=prio3_for(window),
         verify_key=verify_key,
-        ctx=context_of(task),
+        ctx=context_of(window),
         aggregator=aggregator,
-        opened=opened_outputs(task),
+        opened=opened_outputs(window),
     )
 
 
 class BatchVerifier(Protocol):
-    """Runs `Prio3.verify_init` and adds the outputs for one task at one aggregator. All implementations agree."""
+    """Runs `Prio3.verify_init` and adds the outputs for one window at one aggregator. All implementations agree."""
 
     @property
     def name(self) -> str:

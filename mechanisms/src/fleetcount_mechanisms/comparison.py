@@ -11,8 +11,8 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final, Literal
 
-from fleetcount_mechanisms.accounting.series_losses import units_loss
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.question_losses import units_loss
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
@@ -26,7 +26,7 @@ from fleetcount_mechanisms.zooms import Zooms
 
 __all__ = ["Compared", "Threat", "Unit", "compare"]
 
-Unit = Literal["window", "day", "series"]
+Unit = Literal["window", "day", "question"]
 _HALF: Final = Fraction(1, 2)
 _GRID: Final = 10**4
 _LARGEST_LOCAL: Final = Fraction(20)
@@ -62,7 +62,7 @@ class Compared:
 def compare(
     devices: int,
     values: int,
-    shapes: dict[Unit, SeriesShape],
+    shapes: dict[Unit, ScheduleShape],
     epsilon: Fraction,
     delta: Fraction,
     *,
@@ -73,7 +73,7 @@ def compare(
     """Return the ways to ask for V values, those of one threat together; `shapes` has one shape a unit of the coin.
 
     A way that cannot keep the promise, or not with noise that can be drawn, or that has no zooms where some are asked
-    for, is left out. Run by who plans a series.
+    for, is left out. Run by who plans a question.
 
     Raises:
         MechanismError: devices or values below 1, epsilon not in (0, 700], or delta not in (0, 1).
@@ -108,11 +108,11 @@ def _ways(values: int, windows: int) -> Iterator[_Way]:
         return
     for rate in (_HALF, Fraction(1, 4)):
         die = SamplingDie.uniform(rate, values, allow_large_rate=True)
-        for unit in ("window", "day", "series"):
+        for unit in ("window", "day", "question"):
             yield f"sampling {rate}, a coin a {unit}", Threat.ALL_COLLUDE, unit, die, GaussianNoise
 
 
-def _local(values: int, shape: SeriesShape, epsilon: Fraction, delta: Fraction) -> KaryResponse | Warner | None:
+def _local(values: int, shape: ScheduleShape, epsilon: Fraction, delta: Fraction) -> KaryResponse | Warner | None:
     """Return the response of the largest loss, a multiple of 1/10,000, whose answers together keep the promise."""
 
     def keeps(steps: int) -> bool:

@@ -1,8 +1,8 @@
 """The design of a question: how each device answers, which noise each aggregator adds, and all that follows from both.
 
-Tasks, scenarios and plans produce a `Design`; statement, charge, opened outputs and noise for a target come from it and
-from nowhere else, estimates and intervals from `fleetcount_analysis.reading` (docs/decisions/0012). It must not
-hold a time, a key or a signal: these belong to the task.
+Windows, scenarios and plans produce a `Design`; statement, charge, opened outputs and noise for a target come from it
+and from nowhere else, estimates and intervals from `fleetcount_analysis.reading` (docs/decisions/0012). It must not
+hold a time, a key or a signal: these belong to the window.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ __all__ = ["FEWEST_AGGREGATORS", "MOST_AGGREGATORS", "Design", "LedgerLoss", "Ou
 
 FEWEST_AGGREGATORS: Final = 2
 MOST_AGGREGATORS: Final = 5
-"""How many aggregators a question has, everywhere: tasks, plans and scenarios."""
+"""How many aggregators a question has, everywhere: windows, plans and scenarios."""
 
 _RELATIONS: Final = {"one-cell": Relation.ANY_VALUE, "two-cell": Relation.ANY_VALUE} | {it.value: it for it in Relation}
 """The relation of each change a view is about; `Neighbours` are the two ways in which a value moves counts of cells."""

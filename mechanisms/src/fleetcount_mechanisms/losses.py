@@ -37,7 +37,9 @@ __all__ = [
 ]
 
 LARGEST_PLANNED_EPSILON: Final = 10
-"""The weakest noise that is planned, and that a task takes: for a larger target it stays stronger than it asks for."""
+"""The weakest noise that is planned, and that a window takes: for a larger target it stays stronger than it asks
+for.
+"""
 _RESPONSE_GRID: Final = 1000
 _VARIANCE_GRID: Final = 100
 _PLACES: Final = 5

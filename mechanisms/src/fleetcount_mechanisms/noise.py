@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 LARGEST_NOISE_EPSILON: Final = 100
-"""The weakest geometric noise there is; a task takes at most 10."""
+"""The weakest geometric noise there is; a window takes at most 10."""
 
 _FLAT_VARIANCE: Final = 4
 """From here on the variance of N_Z(0, s) is s to a relative error below 1e-30 (Poisson summation)."""

@@ -32,7 +32,7 @@ _NO_BOUND: Final = " The odds of any other change have no bound."
 def plain_sentences(design: Design, views: Sequence[AdversaryView]) -> tuple[str, ...]:
     """Return what a reader of the release can learn of a device, and what all operators together can.
 
-    `views` are those of a release of the design, or of a window of a series, which has three an adversary: for one
+    `views` are those of a release of the design, or of a window of a question, which has three an adversary: for one
     answer, one day and all answers. An adversary that the views do not name gives no sentence.
     """
     public = [view for view in views if view.adversary == _PUBLIC]
@@ -43,7 +43,7 @@ def plain_sentences(design: Design, views: Sequence[AdversaryView]) -> tuple[str
 
 def _public(design: Design, public: Sequence[AdversaryView]) -> str:
     first, last, window = public[0], public[-1], len(public) > 1
-    who = f"whoever reads {'all releases of the series' if window else 'this release'}"
+    who = f"whoever reads {'all releases of the question' if window else 'this release'}"
     if design.aggregators > 2:
         who += f", even together with {design.aggregators - 1} of the {design.aggregators} operators,"
     if first.epsilon is None or last.epsilon is None:
@@ -54,7 +54,7 @@ def _public(design: Design, public: Sequence[AdversaryView]) -> str:
         return honest + first.sentence.partition(": ")[2]
     one_sided = first.neighbours == Relation.ONE_SIDED.value or (window and _one_sided(design, opened=False))
     change = "one answer against none" if one_sided and window else _CHANGES.get(first.neighbours, _ANY_CHANGE)
-    all_answers = f", and of all its answers to the series together by {_factor(last.epsilon)}" if window else ""
+    all_answers = f", and of all its answers to the question together by {_factor(last.epsilon)}" if window else ""
     failing = f", except with probability {first.delta:f}" if first.delta else ""
     moved = f"{honest}{who} can move the odds of {change} by {_factor(first.epsilon)} at most{all_answers}{failing}."
     return moved + _NO_BOUND * one_sided

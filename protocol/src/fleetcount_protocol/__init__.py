@@ -1,4 +1,4 @@
-"""What the parties say to each other: tasks, Prio3, sealing, receipts, messages and the release record.
+"""What the parties say to each other: windows, Prio3, sealing, receipts, messages and the release record.
 
 What is exported here is for users, with a stability word each in docs/api.md; code of this repository imports from the
 modules. Loads nothing before a name is used, so that a device pays only for what it needs.
@@ -16,25 +16,25 @@ __all__ = [
     "MachineError",
     "Mode",
     "PeerError",
+    "QuestionError",
+    "QuestionOffer",
     "Refused",
     "ReleaseKind",
     "ReleaseRecord",
-    "SeriesOffer",
     "SignatureError",
-    "SignedSeries",
+    "SignedQuestion",
     "SquareGrid",
-    "Task",
-    "TaskError",
     "TrustedAggregator",
     "UsageError",
+    "Window",
     "decode_record",
-    "decode_signed_series",
-    "decode_task",
+    "decode_signed_question",
+    "decode_window",
     "encode_record",
     "record_from_json",
     "record_to_json",
-    "task_to_json",
     "verify_record_signatures",
+    "window_to_json",
 ]
 
 if TYPE_CHECKING:
@@ -43,12 +43,14 @@ if TYPE_CHECKING:
         FleetcountError,
         MachineError,
         PeerError,
+        QuestionError,
         Refused,
         SignatureError,
-        TaskError,
         UsageError,
     )
-    from fleetcount_protocol.messages import SeriesOffer
+    from fleetcount_protocol.messages import QuestionOffer
+    from fleetcount_protocol.question.question import SignedQuestion
+    from fleetcount_protocol.question.signed_file import decode_signed_question
     from fleetcount_protocol.release.record import (
         Cell,
         ReleaseRecord,
@@ -57,12 +59,10 @@ if TYPE_CHECKING:
         verify_record_signatures,
     )
     from fleetcount_protocol.release.record_json import record_from_json, record_to_json
-    from fleetcount_protocol.series.series import SignedSeries
-    from fleetcount_protocol.series.signed_file import decode_signed_series
-    from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid
-    from fleetcount_protocol.task.signing import TrustedAggregator
-    from fleetcount_protocol.task.task import Mode, ReleaseKind, Task, decode_task
-    from fleetcount_protocol.task.task_json import task_to_json
+    from fleetcount_protocol.window.domain import Bins, Categories, H3Cells, SquareGrid
+    from fleetcount_protocol.window.signing import TrustedAggregator
+    from fleetcount_protocol.window.window import Mode, ReleaseKind, Window, decode_window
+    from fleetcount_protocol.window.window_json import window_to_json
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -70,16 +70,16 @@ else:
         __name__,
         {
             "errors": (
-                "DecodeError FleetcountError MachineError PeerError Refused SignatureError TaskError UsageError"
+                "DecodeError FleetcountError MachineError PeerError Refused SignatureError QuestionError UsageError"
             ),
-            "messages": "SeriesOffer",
+            "messages": "QuestionOffer",
             "release.record": "Cell ReleaseRecord decode_record encode_record verify_record_signatures",
             "release.record_json": "record_from_json record_to_json",
-            "series.series": "SignedSeries",
-            "series.signed_file": "decode_signed_series",
-            "task.domain": "Bins Categories H3Cells SquareGrid",
-            "task.signing": "TrustedAggregator",
-            "task.task": "Mode ReleaseKind Task decode_task",
-            "task.task_json": "task_to_json",
+            "question.question": "SignedQuestion",
+            "question.signed_file": "decode_signed_question",
+            "window.domain": "Bins Categories H3Cells SquareGrid",
+            "window.signing": "TrustedAggregator",
+            "window.window": "Mode ReleaseKind Window decode_window",
+            "window.window_json": "window_to_json",
         },
     )

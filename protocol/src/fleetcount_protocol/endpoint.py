@@ -1,4 +1,4 @@
-"""The one grammar of "host:port": of tasks and descriptors, of every configuration and of the command line.
+"""The one grammar of "host:port": of windows and descriptors, of every configuration and of the command line.
 
 Decides what is written, never whether anything listens there.
 """

@@ -2,7 +2,7 @@
 
     FleetcountError
     ├── UsageError            the caller's fault: a wrong argument, a wrong file, a wrong configuration
-    │   └── TaskError         a task that cannot be asked (names the field, the value and the range)
+    │   └── QuestionError         a window that cannot be asked (names the field, the value and the range)
     ├── PeerError             the other side's fault: what arrived is not what the protocol allows
     │   ├── DecodeError       bytes that are not fully understood
     │   ├── SealError         a sealed message that does not open
@@ -22,11 +22,11 @@ __all__ = [
     "MachineError",
     "PeerError",
     "PeerProblem",
+    "QuestionError",
     "Refused",
     "RejectReason",
     "SealError",
     "SignatureError",
-    "TaskError",
     "UsageError",
     "VerificationFailed",
 ]
@@ -40,8 +40,8 @@ class UsageError(FleetcountError):
     """The caller gave something that cannot be used; the message names the value and the allowed range."""
 
 
-class TaskError(UsageError):
-    """A task that no honest party may ask or answer."""
+class QuestionError(UsageError):
+    """A window that no honest party may ask or answer."""
 
 
 class PeerError(FleetcountError):
@@ -74,7 +74,7 @@ class RejectReason(enum.Enum):
     The value is the number on the wire; 0 is never used.
     """
 
-    UNKNOWN_TASK = 1
+    UNKNOWN_WINDOW = 1
     UNKNOWN_SESSION = 2
     TOO_EARLY = 3
     TOO_LATE = 4
@@ -90,7 +90,7 @@ class RejectReason(enum.Enum):
     EXPIRED = 14
     UNKNOWN_KEY = 15
     WRONG_ROUND = 16
-    TASK_CLOSED = 17
+    WINDOW_CLOSED = 17
     BUSY = 18
 
     @property
@@ -108,9 +108,9 @@ class PeerProblem(enum.Enum):
     """Why an aggregator does not do what is asked: the closed list of words a call ends with on the wire."""
 
     NOT_YET = "not_yet"
-    """The task's windows are still open here, or a step before this one is missing: ask again later."""
+    """The window's rounds are still open here, or a step before this one is missing: ask again later."""
     BUSY = "busy"
-    UNKNOWN_TASK = "unknown_task"
+    UNKNOWN_WINDOW = "unknown_window"
     UNKNOWN_AGGREGATOR = "unknown_aggregator"
     """A device's request names an aggregator that is not here."""
     NOT_LEADER = "not_leader"
@@ -125,7 +125,7 @@ class PeerProblem(enum.Enum):
     """The asking aggregator's ledger is shorter than it was: a restored backup."""
     TOO_TELLING = "too_telling"
     """The record would tell more of a person than the operator allows."""
-    TASK_REFUSED = "task_refused"
+    WINDOW_REFUSED = "window_refused"
     STALE_EPOCH = "stale_epoch"
     """A newer start of the asking aggregator is known: it is the older of two, or an older copy."""
     MALFORMED = "malformed"
@@ -133,7 +133,7 @@ class PeerProblem(enum.Enum):
     @property
     def passing(self) -> bool:
         """Whether asking again later can help."""
-        return self in {PeerProblem.NOT_YET, PeerProblem.BUSY, PeerProblem.UNKNOWN_TASK}
+        return self in {PeerProblem.NOT_YET, PeerProblem.BUSY, PeerProblem.UNKNOWN_WINDOW}
 
 
 class Refused(PeerError):  # noqa: N818 - named for the event: a refusal is an answer, not a fault.

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from fleetcount_protocol.errors import DecodeError
 
-__all__ = ["AggregatorId", "Digest", "ReportId", "SeriesId", "SessionId", "TaskId", "UserName"]
+__all__ = ["AggregatorId", "Digest", "QuestionId", "ReportId", "SessionId", "UserName", "WindowId"]
 
 
 class _FixedBytes(bytes):
@@ -29,15 +29,15 @@ class _FixedBytes(bytes):
         return self.hex()
 
 
-class TaskId(_FixedBytes):
-    """SHA-256 of a task's canonical bytes (docs/wire.md, "Task")."""
+class WindowId(_FixedBytes):
+    """SHA-256 of a window's canonical bytes (docs/wire.md, "Window")."""
 
     __slots__ = ()
     SIZE = 32
 
 
-class SeriesId(_FixedBytes):
-    """SHA-256 of a series' canonical bytes (docs/wire.md, "Series")."""
+class QuestionId(_FixedBytes):
+    """SHA-256 of a question's canonical bytes (docs/wire.md, "Question")."""
 
     __slots__ = ()
     SIZE = 32
@@ -65,7 +65,7 @@ class Digest(_FixedBytes):
 
 
 class AggregatorId(str):
-    """An aggregator's name in a task: 1 to 32 of a-z, 0-9 and '-', starting with a letter."""
+    """An aggregator's name in a window: 1 to 32 of a-z, 0-9 and '-', starting with a letter."""
 
     __slots__ = ()
     _PATTERN: ClassVar[re.Pattern[str]] = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)

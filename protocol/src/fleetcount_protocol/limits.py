@@ -23,38 +23,38 @@ __all__ = [
     "MAX_INSTALMENTS_PER_BATCH",
     "MAX_INSTALMENT_BYTES",
     "MAX_JSON_BYTES",
-    "MAX_KEPT_TASK_KEYS",
+    "MAX_KEPT_WINDOW_KEYS",
     "MAX_KEYS_AHEAD",
     "MAX_KEY_LIST_BYTES",
     "MAX_KEY_NUMBER",
     "MAX_LEDGER_ROWS",
     "MAX_LISTED_KEYS",
     "MAX_MQTT_PACKET_BYTES",
-    "MAX_ORDERS_PER_SERIES",
+    "MAX_ORDERS_PER_QUESTION",
     "MAX_ORDER_BYTES",
     "MAX_PEER_MESSAGE_BYTES",
     "MAX_PUBLIC_SHARE_BYTES",
+    "MAX_QUESTIONS",
+    "MAX_QUESTIONS_PER_LIST",
+    "MAX_QUESTION_BYTES",
+    "MAX_QUESTION_LIFETIME_S",
+    "MAX_QUESTION_LIST_BYTES",
+    "MAX_QUESTION_WINDOWS",
     "MAX_REASON_BYTES",
     "MAX_RECORD_BYTES",
     "MAX_REPORTS_PER_LEAF",
     "MAX_REPORTS_PER_PEER_BATCH",
-    "MAX_REPORTS_PER_TASK",
-    "MAX_SERIES",
-    "MAX_SERIES_BYTES",
-    "MAX_SERIES_LIFETIME_S",
-    "MAX_SERIES_LIST_BYTES",
-    "MAX_SERIES_PER_LIST",
-    "MAX_SERIES_WINDOWS",
+    "MAX_REPORTS_PER_WINDOW",
     "MAX_SESSIONS_PER_REQUEST",
     "MAX_SESSION_BYTES",
     "MAX_SESSION_LIFETIME_S",
     "MAX_SIGNATURE_BYTES",
-    "MAX_TASK_BYTES",
-    "MAX_TASK_LIFETIME_S",
     "MAX_TERM",
     "MAX_TEXT_BYTES",
     "MAX_UNIX_TIME",
     "MAX_VERIFIER_BYTES",
+    "MAX_WINDOW_BYTES",
+    "MAX_WINDOW_LIFETIME_S",
     "MAX_WINDOW_S",
     "MAX_ZOOMS",
     "MIN_AGGREGATORS",
@@ -70,7 +70,7 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 DAY_S: Final = 86_400
 
-# Task.
+# Window.
 MIN_AGGREGATORS: Final = FEWEST_AGGREGATORS
 MAX_AGGREGATORS: Final = MOST_AGGREGATORS
 MIN_OPERATORS: Final = 2
@@ -80,39 +80,39 @@ MAX_TEXT_BYTES: Final = 200
 MAX_ENDPOINT_BYTES: Final = 261
 """A DNS name (253 bytes) or a bracketed IPv6 address, ':' and five digits, with room to spare."""
 MAX_TERM: Final = 2**63 - 1
-"""Largest numerator (absolute) and denominator of a fraction in a task."""
+"""Largest numerator (absolute) and denominator of a fraction in a window."""
 MAX_EPSILON: Final = 10
 MAX_UNIX_TIME: Final = 253_402_300_799
 """9999-12-31T23:59:59Z: what every calendar library can still print; milliseconds for seconds are beyond it."""
 MAX_WINDOW_S: Final = 31 * DAY_S
-MAX_TASK_LIFETIME_S: Final = 100 * DAY_S
-MAX_TASK_BYTES: Final = MIB
+MAX_WINDOW_LIFETIME_S: Final = 100 * DAY_S
+MAX_WINDOW_BYTES: Final = MIB
 MAX_ZOOMS: Final = 6
 """Squares of once to 32 times the side: from 64 by 32, the largest such grid, to 2 by 1."""
 VERIFY_KEY_BYTES: Final = 32
 ED25519_SIGNATURE_BYTES: Final = 64
-"""RFC 8032, section 5.1.6: of tasks, series, key lists, orders and records."""
+"""RFC 8032, section 5.1.6: of windows, question, key lists, orders and records."""
 
-# Series.
-MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
-"""A window's task has at most 20 bytes more than its series."""
-MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
+# Question.
+MAX_QUESTION_BYTES: Final = MAX_WINDOW_BYTES - KIB
+"""A window has at most 20 bytes more than its question."""
+MAX_QUESTION_LIFETIME_S: Final = 400 * DAY_S
 MAX_DRILL_DOWN_LEVELS: Final = 8
-MAX_SERIES: Final = 4_096
-"""How many series one aggregator holds, and how many of its offers one device reads."""
-MAX_SERIES_PER_LIST: Final = 64
-MAX_SERIES_LIST_BYTES: Final = 3 * MIB
+MAX_QUESTIONS: Final = 4_096
+"""How many questions one aggregator holds, and how many of its offers one device reads."""
+MAX_QUESTIONS_PER_LIST: Final = 64
+MAX_QUESTION_LIST_BYTES: Final = 3 * MIB
 MAX_LISTED_KEYS: Final = 32
 MAX_KEY_LIST_BYTES: Final = 40 * KIB
 """A hybrid key takes 1,235 bytes with its id and its times."""
-MAX_ORDERS_PER_SERIES: Final = 256
+MAX_ORDERS_PER_QUESTION: Final = 256
 MAX_ORDER_BYTES: Final = 128
-MAX_SERIES_WINDOWS: Final = 2**16
+MAX_QUESTION_WINDOWS: Final = 2**16
 """More than one each ten minutes for a year; a year of hours is 8,784."""
 
 # Sessions.
 SESSION_SECRET_BYTES: Final = 32
-MAX_SESSION_LIFETIME_S: Final = MAX_TASK_LIFETIME_S
+MAX_SESSION_LIFETIME_S: Final = MAX_WINDOW_LIFETIME_S
 SESSION_EXPIRY_STEP_S: Final = 3_600
 """Devices let their sessions end on the hour: an odd second would tell one device's sessions from others'."""
 MAX_CERTIFICATE_BYTES: Final = 4 * KIB
@@ -121,11 +121,11 @@ MAX_SIGNATURE_BYTES: Final = 80
 MAX_SESSION_BYTES: Final = 8 * KIB
 MAX_SESSIONS_PER_REQUEST: Final = 64
 MAX_KEY_NUMBER: Final = 2**16 - 1
-"""How many tasks a session has keys for; then the device opens another one."""
+"""How many windows a session has keys for; then the device opens another one."""
 MAX_KEYS_AHEAD: Final = 256
 """How far an aggregator derives beyond what it holds: 0.4 ms at most, as much as checking a few signatures."""
-MAX_KEPT_TASK_KEYS: Final = 64
-"""Task keys of one session that an aggregator keeps open below the number its chain has reached."""
+MAX_KEPT_WINDOW_KEYS: Final = 64
+"""Window keys of one session that an aggregator keeps open below the number its chain has reached."""
 
 # Reports.
 AES_GCM_TAG_BYTES: Final = 16
@@ -143,11 +143,11 @@ MAX_REPORTS_PER_PEER_BATCH: Final = 512
 MAX_VERIFIER_BYTES: Final = 5 * KIB
 """A verifier share at 4,096 bits in chunks of 64: three times 130 elements and a joint-randomness part, 3.2 KB."""
 MAX_IDS_PER_CHUNK: Final = 16_384
-MAX_REPORTS_PER_TASK: Final = 2**30
+MAX_REPORTS_PER_WINDOW: Final = 2**30
 SET_LEAVES: Final = 256
 """A set is agreed on by the first bytes of its report ids."""
 MAX_REPORTS_PER_LEAF: Final = 2**24
-"""Four times its part of the largest task: whoever keeps some of the leaves alone can hold to it alone."""
+"""Four times its part of the largest window: whoever keeps some of the leaves alone can hold to it alone."""
 COMMITMENT_BLIND_BYTES: Final = 32
 MAX_LEDGER_ROWS: Final = 2**63 - 1
 """What the integer of a database can hold: a peer's number is remembered as its high-water mark."""

@@ -10,16 +10,16 @@ from functools import cached_property
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.layout import sized, uint
-from fleetcount_protocol.limits import MAX_KEY_NUMBER, MAX_ORDERS_PER_SERIES
-from fleetcount_protocol.series.key_list import SignedKeyList
-from fleetcount_protocol.series.orders import SignedOrder
-from fleetcount_protocol.series.series import SignedSeries
+from fleetcount_protocol.limits import MAX_KEY_NUMBER, MAX_ORDERS_PER_QUESTION
+from fleetcount_protocol.question.key_list import SignedKeyList
+from fleetcount_protocol.question.orders import SignedOrder
+from fleetcount_protocol.question.question import SignedQuestion
 
 __all__ = [
     "X509_CREDENTIAL",
-    "AbortTask",
+    "AbortWindow",
     "BatchDecision",
     "BatchProposal",
     "BatchReply",
@@ -27,11 +27,15 @@ __all__ = [
     "Commitment",
     "FinishBatch",
     "FinishedRecord",
-    "InstallSeries",
+    "InstallQuestion",
     "Instalment",
     "InstalmentReply",
     "NoisedShare",
     "OpenQuery",
+    "QuestionAnswer",
+    "QuestionList",
+    "QuestionOffer",
+    "QuestionQuery",
     "Receipt",
     "RecordProposal",
     "RecordSignature",
@@ -39,23 +43,19 @@ __all__ = [
     "ReleaseAnswer",
     "ReleaseQuery",
     "SealSet",
-    "SeriesAnswer",
-    "SeriesList",
-    "SeriesOffer",
-    "SeriesQuery",
     "SessionAccepted",
     "SessionRefused",
     "SessionReply",
     "SessionRequest",
     "SetAgreed",
     "SetDiffers",
-    "TaskState",
-    "TaskStatus",
+    "WindowState",
+    "WindowStatus",
 ]
 
 
-class TaskState(enum.Enum):
-    """Where a task stands at one aggregator; the value is the word on the wire. Nothing moves backwards."""
+class WindowState(enum.Enum):
+    """Where a window stands at one aggregator; the value is the word on the wire. Nothing moves backwards."""
 
     ANNOUNCED = "announced"
     COLLECTING = "collecting"
@@ -157,10 +157,10 @@ class Instalment:
 
     `round` is 1 or 2 for the instalments of a two-round report, 0 for a report that travels whole. `public_share` is
     empty in round 1. `ciphertext` is AES-128-GCM of the share part under the report key (docs/wire.md, "Report"), which
-    comes from the session's task key of this `key_number`, 1..65,535.
+    comes from the session's window key of this `key_number`, 1..65,535.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     report_id: ReportId
     session_id: SessionId
     key_number: int
@@ -174,12 +174,12 @@ class Instalment:
         if self.round == 1 and self.public_share:
             raise DecodeError("round one carries no public share")
         if not 1 <= self.key_number <= MAX_KEY_NUMBER:
-            raise DecodeError(f"the number of a task key is {self.key_number}, not 1 to {MAX_KEY_NUMBER}")
+            raise DecodeError(f"the number of a window key is {self.key_number}, not 1 to {MAX_KEY_NUMBER}")
 
     @property
     def digest(self) -> Digest:
         """SHA-256 over the instalment's canonical bytes: what a receipt covers and what "the same bytes" means."""
-        named = self.task_id + self.report_id + self.session_id + uint(self.key_number, 2) + uint(self.round, 1)
+        named = self.window_id + self.report_id + self.session_id + uint(self.key_number, 2) + uint(self.round, 1)
         digest = hashlib.sha256(INSTALMENT_LABEL + named)
         digest.update(sized(self.public_share, 2))
         digest.update(sized(self.ciphertext, 4))
@@ -190,7 +190,7 @@ class Instalment:
 class Receipt:
     """The aggregator's promise, made after its commit: durable here, counted if the report is complete everywhere."""
 
-    task_id: TaskId
+    window_id: WindowId
     report_id: ReportId
     round: int
     session_id: SessionId
@@ -202,7 +202,7 @@ class Receipt:
 class Refusal:
     """An instalment that was not stored, and why."""
 
-    task_id: TaskId
+    window_id: WindowId
     report_id: ReportId
     round: int
     session_id: SessionId
@@ -217,51 +217,51 @@ class ReleaseQuery:
     """Anybody to aggregator: how a window ended there, or where it stands."""
 
     aggregator_id: AggregatorId
-    task_id: TaskId
+    window_id: WindowId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseAnswer:
-    """The state of a task; with `released` the canonical record and all signatures, with `aborted` the public reason.
+    """The state of a window; with `released` the canonical record and all signatures, with `aborted` the public reason.
 
     Raises:
         DecodeError: a record without `released` or the other way round; a reason without `aborted` likewise.
     """
 
-    state: TaskState
+    state: WindowState
     abort_reason: str = ""
     record: bytes = b""
     signatures: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
-        released = self.state is TaskState.RELEASED
+        released = self.state is WindowState.RELEASED
         if bool(self.record) != released or bool(self.signatures) != released:
-            raise DecodeError(f"a task that is {self.state.value} with {len(self.signatures)} signatures")
+            raise DecodeError(f"a window that is {self.state.value} with {len(self.signatures)} signatures")
         _check_reason(self.state, self.abort_reason)
 
 
-def _check_reason(state: TaskState, reason: str) -> None:
-    if bool(reason) != (state is TaskState.ABORTED):
-        raise DecodeError(f"a task that is {state.value} with the abort reason {reason[:40]!a}")
+def _check_reason(state: WindowState, reason: str) -> None:
+    if bool(reason) != (state is WindowState.ABORTED):
+        raise DecodeError(f"a window that is {state.value} with the abort reason {reason[:40]!a}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesOffer:
-    """Aggregator to device: a series signed by all, with the key lists and orders that this aggregator knows.
+class QuestionOffer:
+    """Aggregator to device: a question signed by all, with the key lists and orders that this aggregator knows.
 
-    `key_lists` are of different aggregators, in the series' order; one may be missing here and stand in another's
+    `key_lists` are of different aggregators, in the question's order; one may be missing here and stand in another's
     offer. `orders` ascend by aggregator id and number. No signature is verified by being here.
 
     Raises:
-        DecodeError: key lists or orders that are not the series', twice, out of order, or more than 256 orders.
+        DecodeError: key lists or orders that are not the question', twice, out of order, or more than 256 orders.
     """
 
-    signed: SignedSeries
+    signed: SignedQuestion
     key_lists: tuple[SignedKeyList, ...]
     orders: tuple[SignedOrder, ...]
 
     def __post_init__(self) -> None:
-        places = [one.aggregator_id for one in self.signed.series.aggregators]
+        places = [one.aggregator_id for one in self.signed.question.aggregators]
         listed = [one.key_list.aggregator_id for one in self.key_lists]
         if listed != [name for name in places if name in listed]:
             raise DecodeError(f"key lists of {', '.join(listed)} for aggregators {', '.join(places)}, in this order")
@@ -269,31 +269,31 @@ class SeriesOffer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesQuery:
-    """Device to aggregator: which series are offered in a deployment, above `after` by id; None asks from the first.
+class QuestionQuery:
+    """Device to aggregator: which questions are offered in a deployment, above `after` by id; None asks from the first.
 
     `over` asks for those as well whose last window has closed: a reader needs their start to name their windows.
     """
 
     aggregator_id: AggregatorId
     deployment: str
-    after: SeriesId | None = None
+    after: QuestionId | None = None
     over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesList:
-    """Aggregator to device: offers, ascending by series id; `more` are above the last one."""
+class QuestionList:
+    """Aggregator to device: offers, ascending by question id; `more` are above the last one."""
 
-    offers: tuple[SeriesOffer, ...]
+    offers: tuple[QuestionOffer, ...]
     more: bool = False
 
 
-def _check_orders(signed: SignedSeries, orders: tuple[SignedOrder, ...]) -> None:
-    if len(orders) > MAX_ORDERS_PER_SERIES:
-        raise DecodeError(f"{len(orders)} orders, allowed: at most {MAX_ORDERS_PER_SERIES}")
-    if any(one.order.series_id != signed.series.series_id for one in orders):
-        raise DecodeError("an order is about another series")
+def _check_orders(signed: SignedQuestion, orders: tuple[SignedOrder, ...]) -> None:
+    if len(orders) > MAX_ORDERS_PER_QUESTION:
+        raise DecodeError(f"{len(orders)} orders, allowed: at most {MAX_ORDERS_PER_QUESTION}")
+    if any(one.order.question_id != signed.question.question_id for one in orders):
+        raise DecodeError("an order is about another question")
     places = [(one.order.aggregator_id, one.order.number) for one in orders]
     if places != sorted(set(places)):
         raise DecodeError("orders must ascend by aggregator id and number")
@@ -303,14 +303,14 @@ def _check_orders(signed: SignedSeries, orders: tuple[SignedOrder, ...]) -> None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstallSeries:
-    """Leader to helper: a series signed by all, the seed of its windows' verify keys (32 bytes), the orders so far.
+class InstallQuestion:
+    """Leader to helper: a question signed by all, the seed of its windows' verify keys (32 bytes), the orders so far.
 
     Raises:
-        DecodeError: orders as in `SeriesOffer`.
+        DecodeError: orders as in `QuestionOffer`.
     """
 
-    signed: SignedSeries
+    signed: SignedQuestion
     seed: bytes = field(repr=False)
     orders: tuple[SignedOrder, ...]
 
@@ -319,13 +319,14 @@ class InstallSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesAnswer:
-    """The answer to `InstallSeries` and to an order: the series is durable here, and this is the own key list of now.
+class QuestionAnswer:
+    """The answer to `InstallQuestion` and to an order: the question is durable here, and this is the own key list of
+    now.
 
     Asking again is how the others learn of keys that were announced since.
     """
 
-    series_id: SeriesId
+    question_id: QuestionId
     key_list: SignedKeyList
 
 
@@ -334,12 +335,12 @@ class SeriesAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProposal:
-    """Leader to helper: reports to verify together, numbered from 0 within the task, each complete at the leader.
+    """Leader to helper: reports to verify together, numbered from 0 within the window, each complete at the leader.
 
     `report_ids` n x 16 bytes, `share_digests` n x 32 (of the public shares), `verifier_shares` n of one size.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     batch: int
     report_ids: bytes
     share_digests: bytes
@@ -354,7 +355,7 @@ class BatchReply:
     other bytes; or why it cannot verify it: then it is out everywhere. `verifier_shares` are those of the zeros.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     batch: int
     report_ids: bytes
     reasons: bytes
@@ -368,7 +369,7 @@ class FinishBatch:
     `report_ids` n x 16 bytes, `messages` n of one size.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     batch: int
     report_ids: bytes
     messages: bytes
@@ -378,20 +379,20 @@ class FinishBatch:
 class BatchDecision:
     """Helper to leader: which of the finished reports the helper accepts (n x 16 bytes)."""
 
-    task_id: TaskId
+    window_id: WindowId
     batch: int
     accepted: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealSet:
-    """Leader to helper: the accepted set by the digests of its leaves (docs/wire.md, "Set digest"); one set a task.
+    """Leader to helper: the accepted set by the digests of its leaves (docs/wire.md, "Set digest"); one set a window.
 
     `leaf_digests` 256 x 32 bytes. `accepted` (n x 16 bytes, ascending) are the reports of the leaves that the helper
     has said differ, none at first.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     leaf_digests: bytes
     accepted: bytes = b""
 
@@ -400,7 +401,7 @@ class SealSet:
 class SetAgreed:
     """Helper to leader: the helper computed the same digest and has stored it."""
 
-    task_id: TaskId
+    window_id: WindowId
     set_digest: Digest
 
 
@@ -411,7 +412,7 @@ class SetDiffers:
     `leaves` 32 bytes: bit 7 - n % 8 of byte n // 8 says it of leaf n; at least one bit is set.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     leaves: bytes
 
 
@@ -419,7 +420,7 @@ class SetDiffers:
 class CommitQuery:
     """Leader to helper: commit to your noised share of this set."""
 
-    task_id: TaskId
+    window_id: WindowId
     set_digest: Digest
 
 
@@ -427,7 +428,7 @@ class CommitQuery:
 class Commitment:
     """SHA-256 of an aggregator's noised share, exchanged before any share is opened."""
 
-    task_id: TaskId
+    window_id: WindowId
     aggregator_id: AggregatorId
     set_digest: Digest
     commitment: Digest
@@ -435,9 +436,9 @@ class Commitment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuery:
-    """Leader to helper: every aggregator's commitment, in the task's order; open your noised share."""
+    """Leader to helper: every aggregator's commitment, in the window's order; open your noised share."""
 
-    task_id: TaskId
+    window_id: WindowId
     set_digest: Digest
     commitments: tuple[Commitment, ...]
 
@@ -446,7 +447,7 @@ class OpenQuery:
 class NoisedShare:
     """An aggregator's sum of shares plus its own noise: canonical field elements, and the blind of its commitment."""
 
-    task_id: TaskId
+    window_id: WindowId
     aggregator_id: AggregatorId
     set_digest: Digest
     vector: bytes = field(repr=False)
@@ -457,7 +458,7 @@ class NoisedShare:
 class RecordProposal:
     """Leader to helper: every noised share and the canonical record that follows from them; sign it."""
 
-    task_id: TaskId
+    window_id: WindowId
     shares: tuple[NoisedShare, ...]
     record: bytes
 
@@ -466,31 +467,31 @@ class RecordProposal:
 class RecordSignature:
     """An aggregator's Ed25519 signature over the canonical bytes of the release record."""
 
-    task_id: TaskId
+    window_id: WindowId
     aggregator_id: AggregatorId
     signature: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRecord:
-    """Leader to helper: the canonical record with the signatures of all, in the task's order."""
+    """Leader to helper: the canonical record with the signatures of all, in the window's order."""
 
-    task_id: TaskId
+    window_id: WindowId
     record: bytes
     signatures: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortTask:
-    """Leader to helper: the task is aborted, with a reason for the public."""
+class AbortWindow:
+    """Leader to helper: the window is aborted, with a reason for the public."""
 
-    task_id: TaskId
+    window_id: WindowId
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStatus:
-    """A task at one aggregator: for recovery, for `question status`, and its ledger's high-water mark for the peers.
+class WindowStatus:
+    """A window at one aggregator: for recovery, for `question status`, and its ledger's high-water mark for the peers.
 
     `rejections` are counts above 0, ascending by reason number; `ledger_rows` counts the rows of the whole ledger.
 
@@ -498,7 +499,7 @@ class TaskStatus:
         DecodeError: counts out of order, or an abort reason without `aborted` or the other way round.
     """
 
-    state: TaskState
+    state: WindowState
     ledger_rows: int
     abort_reason: str = ""
     set_digest: Digest | None = None

@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.ids import QuestionId
 
 __all__ = ["SharedIds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedIds:
-    """A part of the series that two aggregators take part in; `more` if there are others above the last.
+    """A part of the question that two aggregators take part in; `more` if there are others above the last.
 
     Raises:
         DecodeError: ids that do not ascend, or more above none.
     """
 
-    series_ids: tuple[SeriesId, ...]
+    question_ids: tuple[QuestionId, ...]
     more: bool = False
 
     def __post_init__(self) -> None:
-        if not all(one < other for one, other in pairwise(self.series_ids)):
+        if not all(one < other for one, other in pairwise(self.question_ids)):
             raise DecodeError("shared ids must ascend")
-        if self.more and not self.series_ids:
+        if self.more and not self.question_ids:
             raise DecodeError("there are no shared ids above none")

@@ -14,7 +14,7 @@ import grpc
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_SERIES_LIST_BYTES
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_QUESTION_LIST_BYTES
 from fleetcount_protocol.wire.call_metadata import CARRIED_HEADER
 from fleetcount_protocol.wire.device_columns import (
     UPLOAD,
@@ -77,7 +77,7 @@ def upstream_options(aggregator_id: AggregatorId) -> list[tuple[str, int | str]]
     """Return the options of a channel to an aggregator."""
     return [
         ("grpc.ssl_target_name_override", str(aggregator_id)),
-        ("grpc.max_receive_message_length", MAX_SERIES_LIST_BYTES + _HEADROOM_BYTES),
+        ("grpc.max_receive_message_length", MAX_QUESTION_LIST_BYTES + _HEADROOM_BYTES),
         ("grpc.max_send_message_length", MAX_BATCH_BYTES + _HEADROOM_BYTES),
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 200),
@@ -158,7 +158,7 @@ class Forwarder:
                 self._give_up(unanswered)
                 raise
             except Exception as error:
-                # The top of a task: whatever ended the stream, the next one begins anew.
+                # The top of a window: whatever ended the stream, the next one begins anew.
                 name = type(error).__name__.lower()
                 reason = call_reason(error) if isinstance(error, grpc.aio.AioRpcError) else name
                 log.info("upstream_lost", aggregator=self._upstream.aggregator_id, reason=reason)

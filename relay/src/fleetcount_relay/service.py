@@ -22,7 +22,7 @@ from fleetcount_protocol.wire.device_columns import (
     InstalmentReplyColumns,
     UploadAnswer,
 )
-from fleetcount_protocol.wire.series import SERIES_LIST_QUERY
+from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, BusyError
 from fleetcount_transport.admission.front import Front
 from fleetcount_transport.admission.grpc_door import Call, GrpcDoor, certified
@@ -43,7 +43,7 @@ _DEVICES: Final = frozenset({Purpose.DEVICE})
 _READERS: Final = _DEVICES | {Purpose.READER}
 _OPEN_SESSIONS: Final = "OpenSessions"
 _UNARY: Final = {
-    "ListSeries": _READERS,
+    "ListQuestions": _READERS,
     _OPEN_SESSIONS: _DEVICES,
     "GetRelease": _READERS,
 }
@@ -51,7 +51,7 @@ _UNARY: Final = {
 _BATCHES_IN_FLIGHT: Final = 4
 _PASSED_ON: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: PeerProblem.MALFORMED.value,
-    grpc.StatusCode.NOT_FOUND: PeerProblem.UNKNOWN_TASK.value,
+    grpc.StatusCode.NOT_FOUND: PeerProblem.UNKNOWN_WINDOW.value,
     grpc.StatusCode.RESOURCE_EXHAUSTED: PeerProblem.BUSY.value,
 }
 """What an aggregator may say of a single call; everything else is "not now"."""
@@ -69,7 +69,7 @@ def _target_of_sessions(query: bytes) -> AggregatorId:
 
 
 _TARGETS: Final[Mapping[str, Callable[[bytes], AggregatorId]]] = {
-    "ListSeries": lambda query: SERIES_LIST_QUERY.decode(query).aggregator_id,
+    "ListQuestions": lambda query: QUESTION_LIST_QUERY.decode(query).aggregator_id,
     _OPEN_SESSIONS: _target_of_sessions,
     "GetRelease": lambda query: RELEASE_QUERY.decode(query).aggregator_id,
 }
@@ -158,7 +158,7 @@ class RelayShell:
             answers = [InstalmentReplyColumns.refused(run, RejectReason.BUSY) for run in upload.runs]
         else:
             for run in upload.runs:
-                self._carried.note(run.task_id, forwarder.aggregator_id)
+                self._carried.note(run.window_id, forwarder.aggregator_id)
         return UPLOAD_ANSWER.encode(UploadAnswer(runs=tuple(answers)))
 
     async def _answer(self, answer: Awaitable[bytes], context: _Context) -> bytes:

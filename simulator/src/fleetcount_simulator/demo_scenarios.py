@@ -19,7 +19,7 @@ from typing import Final
 import fleetcount_data
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET
 from fleetcount_mechanisms.errors import did_you_mean
-from fleetcount_protocol.task.domain import (
+from fleetcount_protocol.window.domain import (
     PLACE_BITS,
     Bins,
     Categories,
@@ -95,7 +95,7 @@ class Scenario:
     `readings[i]` is None for a vehicle that is not on the road: it then answers "none of them".
     """
 
-    task_name: str
+    window_name: str
     question: str
     signal: str
     domain: ValueDomain
@@ -201,7 +201,7 @@ def bologna_position(traces: Traces, vehicles: int, seed: int, window: int = 0, 
     """Ask every vehicle for its cell of a 250 m grid, in one of `windows` windows (at most `MOST_WINDOWS`)."""
     fleet = _fleet(traces, vehicles, seed, window, windows)
     return Scenario(
-        task_name="bologna-morning-cells",
+        window_name="bologna-morning-cells",
         question="In which cell of a 250 m grid are you now?",
         signal=LOCATION,
         domain=BOLOGNA_GRID,
@@ -213,7 +213,7 @@ def bologna_place(traces: Traces, vehicles: int, seed: int, bits: int) -> Scenar
     """Ask every vehicle for the first `bits` bits of its place of 128 m, one of 2^32 of `BOLOGNA_TREE`."""
     fleet = _fleet(traces, vehicles, seed, 0, 1)
     return Scenario(
-        task_name="bologna-morning-places",
+        window_name="bologna-morning-places",
         question=f"In which of {2**PLACE_BITS:,} places of {BOLOGNA_TREE.size:g} m are you now?",
         signal=LOCATION,
         domain=Prefixes(bits=bits, cells=tuple(range(1 << bits))),
@@ -225,7 +225,7 @@ def bologna_speed(traces: Traces, vehicles: int, seed: int, window: int = 0, win
     """Ask every vehicle whether it is faster than 50 km/h, in one of `windows` windows (at most `MOST_WINDOWS`)."""
     fleet = _fleet(traces, vehicles, seed, window, windows)
     return Scenario(
-        task_name="bologna-morning-speed",
+        window_name="bologna-morning-speed",
         question="Are you faster than 50 km/h?",
         signal=SPEED,
         domain=Bins(edges=(Fraction(50),), open_above=True, unit="km/h"),
@@ -236,7 +236,7 @@ def bologna_speed(traces: Traces, vehicles: int, seed: int, window: int = 0, win
 def category(truths: Truths, vehicles: int, seed: int) -> Scenario:
     """Ask every vehicle of a table for its category."""
     return Scenario(
-        task_name="category-counts",
+        window_name="category-counts",
         question="Which of these categories is yours?",
         signal=CATEGORY,
         domain=Categories(names=truths.categories),
@@ -254,7 +254,7 @@ def yes_or_no(truths: Truths, yes: str, vehicles: int, seed: int) -> Scenario:
         known, near = ", ".join(map(repr, truths.categories[:5])), did_you_mean(yes, truths.categories)
         raise ScenarioError(f"--yes is {yes[:40]!r}, a value no vehicle has; there are {known}, ...{near}")
     return Scenario(
-        task_name="category-yes-or-no",
+        window_name="category-yes-or-no",
         question=f"Is your category {yes!r}?",
         signal=CATEGORY,
         domain=Categories(names=(yes,)),

@@ -16,8 +16,8 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_mechanisms.zooms import Zooms
-from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.task.domain import ValueDomain, zooms_of
+from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.window.domain import ValueDomain, zooms_of
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
@@ -215,18 +215,18 @@ class Attacker:
 class Epochs:
     """A question repeated: how often, and what each device's ledger allows in total (None: no limit).
 
-    Each is judged alone by a device's ledger, and tossed for alone; with `series` all are windows of one series, which
-    has as many: a device reserves what the rest of them costs when it joins, or stays away.
+    Each is judged alone by a device's ledger, and tossed for alone; with `question` all are windows of one question,
+    which has as many: a device reserves what the rest of them costs when it joins, or stays away.
     """
 
     count: int = 1
     device_epsilon: Fraction | None = None
-    series: StandingQuestion | None = None
+    question: StandingQuestion | None = None
 
     @property
     def tosses(self) -> int:
         """How many times a device tosses its sampling coin over all epochs."""
-        return self.count if self.series is None else len(self.series.shape.units)
+        return self.count if self.question is None else len(self.question.shape.units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -261,7 +261,7 @@ class Case:
         try:
             zooms = None if mechanism.zooms == 1 else zooms_of(cast("ValueDomain", question.domain), mechanism.zooms)
             return mechanism.design(question.values, self.aggregators, zooms)
-        except (MechanismError, TaskError) as error:
+        except (MechanismError, QuestionError) as error:
             raise ScenarioError(f"mechanism {mechanism.name!r}: {error}") from error
 
 

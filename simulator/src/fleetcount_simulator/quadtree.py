@@ -5,7 +5,7 @@ Pure arithmetic, the map between a position and the prefixes that a drill-down a
 
 from dataclasses import dataclass
 
-from fleetcount_protocol.task.domain import PLACE_BITS
+from fleetcount_protocol.window.domain import PLACE_BITS
 
 __all__ = ["Quadtree"]
 

@@ -1,7 +1,7 @@
 """A standing question in a study: its schedule, how long a coin holds, who joins and leaves when, which windows fail.
 
-Pure arithmetic on window and device numbers; it must not know a mechanism, a population or a seed. Window t of a series
-is epoch t of its population.
+Pure arithmetic on window and device numbers; it must not know a mechanism, a population or a seed. Window t of a
+question is epoch t of its population.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.accounting.shape import SeriesShape
-from fleetcount_protocol.series.fields import Coin, Schedule
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_protocol.question.fields import Coin, Schedule
 from numpy.typing import NDArray
 
 __all__ = ["Coin", "StandingQuestion", "schedule_of", "stays"]
@@ -27,8 +27,8 @@ class StandingQuestion:
     """One question asked in every window of a schedule, on one reservation.
 
     `schedule.first` counts from the midnight before the population's first day. `epsilon` at `delta` is the promise of
-    the whole series that the noise is solved for, None where the noise is given. `joins` and `leaves` are the shares of
-    devices that come after the first window and go before the last; `outages` are (first, last) window without a
+    the whole question that the noise is solved for, None where the noise is given. `joins` and `leaves` are the shares
+    of devices that come after the first window and go before the last; `outages` are (first, last) window without a
     release.
     """
 
@@ -46,7 +46,7 @@ class StandingQuestion:
         return self.schedule.windows
 
     @property
-    def shape(self) -> SeriesShape:
+    def shape(self) -> ScheduleShape:
         """How many windows each unit of the coin and each day has."""
         return _shape(self.schedule, self.coin)
 
@@ -65,7 +65,7 @@ class StandingQuestion:
 
 
 @lru_cache(maxsize=64)
-def _shape(schedule: Schedule, coin: Coin) -> SeriesShape:
+def _shape(schedule: Schedule, coin: Coin) -> ScheduleShape:
     return schedule.shape(coin)
 
 
@@ -74,22 +74,22 @@ def schedule_of(windows: int, every_s: int, first_s: int) -> Schedule:
     return Schedule(first=first_s, every_s=every_s, windows=windows, round_one_s=0, round_two_s=0, expiry_s=0)
 
 
-def stays(series: StandingQuestion, start: int, stop: int) -> tuple[Integers, Integers]:
+def stays(question: StandingQuestion, start: int, stop: int) -> tuple[Integers, Integers]:
     """Return the window in which each of the devices start..stop-1 joins, and the one from which on it is gone.
 
     A share `joins` comes later than window 0, at a window uniform over the others; a share `leaves` goes, at a window
     uniform over those after it came. Both follow from the device's number alone by SplitMix64's finalizer (Steele, Lea,
     Flood 2014), the same in every run: neither truth nor coin has a part in them.
     """
-    windows = series.windows
+    windows = question.windows
     came, gone = np.zeros(stop - start, dtype=np.int64), np.full(stop - start, windows, dtype=np.int64)
-    if not series.changes:
+    if not question.changes:
         return came, gone
     late, at, early, until = _uniforms(start, stop)
-    came = np.where(late < float(series.joins), 1 + np.floor(at * (windows - 1)).astype(np.int64), came)
+    came = np.where(late < float(question.joins), 1 + np.floor(at * (windows - 1)).astype(np.int64), came)
     came = np.minimum(came, windows - 1)
     left = came + 1 + np.floor(until * (windows - came - 1)).astype(np.int64)
-    return came, np.where(early < float(series.leaves), np.minimum(left, windows), gone)
+    return came, np.where(early < float(question.leaves), np.minimum(left, windows), gone)
 
 
 def _uniforms(start: int, stop: int) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """Truths from a table: the strict reader of `vehicle,value` files.
 
-Holds text only: it knows no task, no mechanism and no file system. What the grammar does not know is refused with its
+Holds text only: it knows no window, no mechanism and no file system. What the grammar does not know is refused with its
 line, never guessed.
 """
 

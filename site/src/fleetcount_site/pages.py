@@ -33,7 +33,7 @@ POLICY: Final = (
 
 MAP_SCRIPTS: Final = ("vendor/leaflet/leaflet.js", "map.js", "tables.js")
 LINE_SCRIPTS: Final = ("vendor/uplot/uPlot.iife.min.js", "lines.js")
-RECORD_SCRIPTS: Final = ("layout.js", "domain.js", "task.js", "record.js", "signatures.js")
+RECORD_SCRIPTS: Final = ("layout.js", "domain.js", "window.js", "record.js", "signatures.js")
 """Scripts by what they do, in the order in which they must load; all of them add to the one object `fleetcount`."""
 
 _STYLES_OF: Final = {

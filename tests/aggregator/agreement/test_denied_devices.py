@@ -8,7 +8,7 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import Receipt
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all
 from tests.support.denials import denials_of
@@ -18,44 +18,44 @@ HONEST = [1, 0, 1, 0]
 REVOKED = 100
 
 
-async def collected(directory: Path) -> tuple[Network, Task]:
+async def collected(directory: Path) -> tuple[Network, Window]:
     """Return aggregators with the reports of three devices and of one that is to be revoked, all with receipts."""
     network = Network(2, directory=directory)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
-    device = TestDevice(network, task, REVOKED)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
+    device = TestDevice(network, window, REVOKED)
     await device.open_sessions()
     answers = await device.send(device.first(0))
-    await answer_all(network, task, COINS)
+    await answer_all(network, window, COINS)
     answers += await device.send(device.second(0, 4))
     assert all(isinstance(answer, Receipt) for answer in answers), answers
-    return network, task
+    return network, window
 
 
-async def counted(network: Network, task: Task) -> tuple[list[int], list[int]]:
-    """Run the task to its end; return the result, and what each aggregator counts for a certificate."""
-    await network.run_to_the_end(task)
-    assert network.core(0).context.states[task.task_id] is State.RELEASED
-    record = decode_record((await network.core(0).service.release(task.task_id)).record)
-    refused = [await network.core(seat).context.store.rejections(task.task_id) for seat in range(2)]
+async def counted(network: Network, window: Window) -> tuple[list[int], list[int]]:
+    """Run the window to its end; return the result, and what each aggregator counts for a certificate."""
+    await network.run_to_the_end(window)
+    assert network.core(0).context.states[window.window_id] is State.RELEASED
+    record = decode_record((await network.core(0).service.release(window.window_id)).record)
+    refused = [await network.core(seat).context.store.rejections(window.window_id) for seat in range(2)]
     return [cell.raw for cell in record.cells], [one.get(RejectReason.BAD_CERTIFICATE, 0) for one in refused]
 
 
 async def test_without_a_deny_list_the_device_counts(tmp_path: Path) -> None:
-    network, task = await collected(tmp_path)
+    network, window = await collected(tmp_path)
 
-    assert await counted(network, task) == ([1, 0, 1, 1], [0, 0])
+    assert await counted(network, window) == ([1, 0, 1, 1], [0, 0])
     await network.stop_all()
 
 
 @pytest.mark.parametrize("who", [(0,), (1,), (0, 1)], ids=["leader", "helper", "both"])
 async def test_a_device_revoked_after_its_receipts_is_not_in_the_set(tmp_path: Path, who: tuple[int, ...]) -> None:
-    network, task = await collected(tmp_path)
+    network, window = await collected(tmp_path)
     for seat in who:
         network.core(seat).context.denials = denials_of(tmp_path / "deny-list", REVOKED)
 
-    result, reasons = await counted(network, task)
+    result, reasons = await counted(network, window)
 
     assert result == HONEST
     assert all(reasons[seat] == 1 for seat in who)
@@ -68,7 +68,7 @@ async def test_a_device_revoked_after_its_receipts_is_not_in_the_set(tmp_path: P
 async def test_a_list_that_comes_between_the_steps_still_counts(
     tmp_path: Path, seat: int, call: str, after: bool
 ) -> None:
-    network, task = await collected(tmp_path)
+    network, window = await collected(tmp_path)
     seen: list[str] = []
 
     def revoke(_: AggregatorId, __: AggregatorId, name: str) -> None:
@@ -78,7 +78,7 @@ async def test_a_list_that_comes_between_the_steps_still_counts(
 
     setattr(network, "after" if after else "before", revoke)
 
-    result, reasons = await counted(network, task)
+    result, reasons = await counted(network, window)
 
     assert seen
     assert result == HONEST
@@ -89,7 +89,7 @@ async def test_a_list_that_comes_between_the_steps_still_counts(
 async def test_a_sealed_set_stays_what_it_is_whoever_is_revoked_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network, task = await collected(tmp_path)
+    network, window = await collected(tmp_path)
     begin = network.start
 
     async def begin_with_list(position: int, failpoint: str = "") -> object:
@@ -101,7 +101,7 @@ async def test_a_sealed_set_stays_what_it_is_whoever_is_revoked_afterwards(
     await network.start(0, "leader.after_seal")
     monkeypatch.setattr(network, "start", begin_with_list)
 
-    result, _ = await counted(network, task)
+    result, _ = await counted(network, window)
 
     assert network.core(0).context.denials.keys
     assert result == [1, 0, 1, 1]

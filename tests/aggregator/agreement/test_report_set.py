@@ -14,17 +14,17 @@ from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.report_ids import new_report_id
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import SealSet, SetAgreed, SetDiffers
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.aggregators import Network, answer_all, device_digest
 from tests.support.denials import denials_of
 
-TASK = TaskId(bytes(range(32)))
+WINDOW = WindowId(bytes(range(32)))
 HELD = [bytes([leaf, 0, number, *[7] * 13]) for leaf in (0, 1, 255) for number in range(4)]
 """Twelve reports in three leaves."""
 ACCEPTED, VERIFIED = ReportVerdict.ACCEPTED, ReportVerdict.VERIFIED
@@ -39,18 +39,18 @@ def standing(ids: list[bytes], accepted: list[bytes]) -> Standing:
 
 def own(ids: list[bytes]) -> OwnSet:
     """The set of these reports at a leader that holds nothing else."""
-    return OwnSet.of(TASK, standing(ids, ids), np.ones(len(ids), dtype=np.bool_))
+    return OwnSet.of(WINDOW, standing(ids, ids), np.ones(len(ids), dtype=np.bool_))
 
 
 def sealed(helper: Standing, leader: OwnSet) -> tuple[bytes, list[int]]:
     """Return the ids that a helper seals with an honest leader, and the leaves it was told the names of."""
-    request = SealSet(task_id=TASK, leaf_digests=leader.leaves)
+    request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves)
     try:
-        return OwnSet.agreed(TASK, helper, request).ids, []
+        return OwnSet.agreed(WINDOW, helper, request).ids, []
     except _NamesMissing as missing:
         named = leader.named(missing.leaves)
-        request = SealSet(task_id=TASK, leaf_digests=leader.leaves, accepted=named)
-        return OwnSet.agreed(TASK, helper, request).ids, sorted(set(named[::16]))
+        request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves, accepted=named)
+        return OwnSet.agreed(WINDOW, helper, request).ids, sorted(set(named[::16]))
 
 
 SUBSETS = st.sets(st.sampled_from(HELD)).map(sorted)
@@ -80,9 +80,9 @@ def test_equal_sets_take_no_names_however_many_are_held(ids: list[bytes]) -> Non
 
 
 def refused(helper: Standing, leader: OwnSet, *named: bytes) -> bool:
-    request = SealSet(task_id=TASK, leaf_digests=leader.leaves, accepted=b"".join(named))
+    request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves, accepted=b"".join(named))
     with pytest.raises(PeerRefusalError, match="disagrees"):
-        OwnSet.agreed(TASK, helper, request)
+        OwnSet.agreed(WINDOW, helper, request)
     return True
 
 
@@ -121,9 +121,9 @@ def test_another_public_share_makes_another_set() -> None:
     assert refused(Standing(helper.ids, helper.verdicts, other), own(HELD), *HELD[:4])
 
 
-def companions(task: Task) -> list[int]:
+def companions(window: Window) -> list[int]:
     """Return two devices whose reports are in one leaf, and one of another; no two of 80 meet once in 2^18 runs."""
-    leaves = [new_report_id(task.task_id, device_digest(number), SystemRandom())[0] for number in range(80)]
+    leaves = [new_report_id(window.window_id, device_digest(number), SystemRandom())[0] for number in range(80)]
     one, other = next((a, b) for a, b in combinations(range(80), 2) if leaves[a] == leaves[b])
     return [one, other, next(number for number, leaf in enumerate(leaves) if leaf != leaves[one])]
 
@@ -135,9 +135,9 @@ async def test_a_set_smaller_than_the_helpers_crosses_by_its_leaves_and_the_name
     """The leader learns at the end of the batches that a device is denied; a second one of its leaf is not."""
     network = Network(3)
     await network.start_all()
-    task = await network.ask(values=4)
-    denied, kept, _ = numbers = companions(task)
-    names = [one.nonce for one in await answer_all(network, task, [(0, 1), (2, 2), (0, 3)], numbers=numbers)]
+    window = await network.ask(values=4)
+    denied, kept, _ = numbers = companions(window)
+    names = [one.nonce for one in await answer_all(network, window, [(0, 1), (2, 2), (0, 3)], numbers=numbers)]
     said: list[tuple[AggregatorId, bytes, object]] = []
 
     def revoke(_: AggregatorId, __: AggregatorId, name: str) -> None:
@@ -155,10 +155,10 @@ async def test_a_set_smaller_than_the_helpers_crosses_by_its_leaves_and_the_name
         await network.stop(1)
         await network.start(1, crash)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert [network.core(seat).context.states[task.task_id] for seat in range(3)] == [State.RELEASED] * 3
-    record = decode_record((await network.core(0).service.release(task.task_id)).record)
+    assert [network.core(seat).context.states[window.window_id] for seat in range(3)] == [State.RELEASED] * 3
+    record = decode_record((await network.core(0).service.release(window.window_id)).record)
     assert [cell.raw for cell in record.cells] == [0, 0, 1, 0]
     asked_and_named = [(b"", SetDiffers), (names[1], SetAgreed)]
     of_gamma = [(accepted, answer) for helper, accepted, answer in said if helper == "gamma"]

@@ -18,18 +18,18 @@ from fleetcount_aggregator.agreement.rules import (
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import BatchProposal, BatchReply, FinishBatch
 from fleetcount_transport.failpoints import (
     AGGREGATOR_FAILPOINTS,
-    AGGREGATOR_SERIES_FAILPOINTS,
+    AGGREGATOR_QUESTION_FAILPOINTS,
     DEVICE_FAILPOINTS,
-    SERIES_FAILPOINTS,
+    QUESTION_FAILPOINTS,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
-TASK = TaskId(bytes(32))
+WINDOW = WindowId(bytes(32))
 IDS = [number.to_bytes(16) for number in range(4)]
 MISSING, MALFORMED = RejectReason.MISSING_AT_PEER.value, RejectReason.MALFORMED.value
 DIGESTS = b"".join(bytes((number,)) * 32 for number in range(4))
@@ -37,7 +37,7 @@ DIGESTS = b"".join(bytes((number,)) * 32 for number in range(4))
 
 def proposal(*numbers: int, share: bytes = b"lead") -> BatchProposal:
     return BatchProposal(
-        task_id=TASK,
+        window_id=WINDOW,
         batch=0,
         report_ids=b"".join(IDS[number] for number in numbers),
         share_digests=b"d" * 32 * len(numbers),
@@ -48,7 +48,7 @@ def proposal(*numbers: int, share: bytes = b"lead") -> BatchProposal:
 def reply(*reasons: int, shares: bytes = b"", ids: list[int] | None = None) -> BatchReply:
     order = list(range(len(reasons))) if ids is None else ids
     return BatchReply(
-        task_id=TASK,
+        window_id=WINDOW,
         batch=0,
         report_ids=b"".join(IDS[number] for number in order),
         reasons=bytes(reasons),
@@ -114,7 +114,7 @@ def test_a_reply_with_shares_of_another_size_is_none() -> None:
 def test_any_other_content_is_another_request() -> None:
     others = [proposal(1, 2, 3, 0), proposal(1, 2, 3), proposal(0, 1, 2, 3, share=b"x")]
     finishes = [
-        FinishBatch(task_id=TASK, batch=0, report_ids=ids, messages=messages)
+        FinishBatch(window_id=WINDOW, batch=0, report_ids=ids, messages=messages)
         for ids, messages in ((b"", b""), (IDS[0], b"ab"), (IDS[0] + IDS[1], b"ab"))
     ]
 
@@ -124,9 +124,9 @@ def test_any_other_content_is_another_request() -> None:
 
 @given(st.binary(max_size=64), st.binary(max_size=20), st.binary(max_size=200))
 def test_a_stored_reply_reads_back_as_it_was(ids: bytes, reasons: bytes, shares: bytes) -> None:
-    original = BatchReply(task_id=TASK, batch=0, report_ids=ids, reasons=reasons, verifier_shares=shares)
+    original = BatchReply(window_id=WINDOW, batch=0, report_ids=ids, reasons=reasons, verifier_shares=shares)
 
-    assert reply_from_bytes(TASK, 0, reply_bytes(original)) == original
+    assert reply_from_bytes(WINDOW, 0, reply_bytes(original)) == original
 
 
 def test_a_damaged_stored_reply_is_noticed() -> None:
@@ -134,7 +134,7 @@ def test_a_damaged_stored_reply_is_noticed() -> None:
 
     for damaged in (stored[:-1], stored + b"x"):
         with pytest.raises(DecodeError):
-            reply_from_bytes(TASK, 0, damaged)
+            reply_from_bytes(WINDOW, 0, damaged)
 
 
 def test_batches_hold_every_report_once_and_tell_no_order() -> None:
@@ -163,6 +163,6 @@ def test_the_manual_lists_every_fail_point_in_order() -> None:
 
     listed = manual.partition("## Fail points")[2].split("\n\n")
     assert tuple(listed[2].split()) == AGGREGATOR_FAILPOINTS
-    assert tuple(listed[4].split()) == AGGREGATOR_SERIES_FAILPOINTS
+    assert tuple(listed[4].split()) == AGGREGATOR_QUESTION_FAILPOINTS
     assert tuple(listed[6].split()) == DEVICE_FAILPOINTS
-    assert tuple(listed[8].split()) == SERIES_FAILPOINTS
+    assert tuple(listed[8].split()) == QUESTION_FAILPOINTS

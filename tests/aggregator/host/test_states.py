@@ -1,4 +1,4 @@
-"""The one table of a task's states."""
+"""The one table of a window's states."""
 
 from itertools import product
 

@@ -140,18 +140,18 @@ def test_a_token_that_is_gone_is_this_machine_s_failure(token: Token) -> None:
 
 
 @pytest.mark.processes
-async def test_an_aggregator_with_its_key_in_a_token_releases_a_task(token: Token) -> None:
+async def test_an_aggregator_with_its_key_in_a_token_releases_a_window(token: Token) -> None:
     network = Network(2)
     seat = network.seats[1]
     seat.signing_key = load_token_key(token.uri(), {PIN_VARIABLE: token.pin})
     seat.aggregator = replace(seat.aggregator, signing_public_key=token.public_key)
     await network.start_all()
-    task = await network.ask(values=2)
-    await answer_all(network, task, [(0, 1), (2, 2)])
+    window = await network.ask(values=2)
+    await answer_all(network, window, [(0, 1), (2, 2)])
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    answer = await network.core(0).service.release(task.task_id)
+    answer = await network.core(0).service.release(window.window_id)
     assert answer.state is State.RELEASED
     verify_record_signatures(decode_record(answer.record), answer.signatures, network._identity(seat).trusted)
 

@@ -18,9 +18,9 @@ from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import SessionId, TaskId
+from fleetcount_protocol.ids import SessionId, WindowId
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused
-from fleetcount_protocol.task.task import Task, UploadStyle
+from fleetcount_protocol.window.window import UploadStyle, Window
 from fleetcount_transport.admission.admission import AdmissionTable
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.admission.turns import FairBatches
@@ -37,26 +37,26 @@ from tests.support.aggregators import (
 from tests.support.denials import denials_of, write_list
 
 
-async def ready(network: Network, task: Task, number: int = 0) -> TestDevice:
-    device = TestDevice(network, task, number)
+async def ready(network: Network, window: Window, number: int = 0) -> TestDevice:
+    device = TestDevice(network, window, number)
     await device.open_sessions()
     return device
 
 
-async def start(**changes: object) -> tuple[Network, Task]:
+async def start(**changes: object) -> tuple[Network, Window]:
     network = Network(2)
     await network.start_all()
     return network, await network.ask(**changes)
 
 
-async def on_files(directory: Path) -> tuple[Network, Task, TestDevice]:
-    """Return a network on files, and a task in its first window with a device whose sessions are open."""
+async def on_files(directory: Path) -> tuple[Network, Window, TestDevice]:
+    """Return a network on files, and a window in its first window with a device whose sessions are open."""
     network = Network(2, directory=directory)
     await network.start_all()
-    task = await network.ask()
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
-    return network, task, device
+    window = await network.ask()
+    device = await ready(network, window)
+    await network.advance_to(window.round_one_opens)
+    return network, window, device
 
 
 def reason(answer: Receipt | Refusal) -> RejectReason | None:
@@ -76,8 +76,8 @@ def reason(answer: Receipt | Refusal) -> RejectReason | None:
 async def test_round_one_is_taken_from_its_opening_to_the_second_before_it_closes(
     moment: int, expected: RejectReason | None
 ) -> None:
-    network, task = await start()
-    device = await ready(network, task)
+    network, window = await start()
+    device = await ready(network, window)
     await network.advance_to(START + moment)
 
     [answer, _] = await device.send(device.first(0))
@@ -89,8 +89,8 @@ async def test_round_one_is_taken_from_its_opening_to_the_second_before_it_close
     ("moment", "expected"), [(19, RejectReason.TOO_EARLY), (20, None), (29, None), (30, RejectReason.TOO_LATE)]
 )
 async def test_round_two_opens_when_round_one_closes(moment: int, expected: RejectReason | None) -> None:
-    network, task = await start()
-    device = await ready(network, task)
+    network, window = await start()
+    device = await ready(network, window)
     await network.advance_to(START + moment)
 
     [answer, _] = await device.send(device.second(0, 1))
@@ -99,9 +99,9 @@ async def test_round_two_opens_when_round_one_closes(moment: int, expected: Reje
 
 
 async def test_a_receipt_is_for_exactly_these_bytes_and_the_same_each_time() -> None:
-    network, task = await start()
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
+    network, window = await start()
+    device = await ready(network, window)
+    await network.advance_to(window.round_one_opens)
     instalments = device.first(3)
 
     [first, _] = await device.send(instalments)
@@ -113,42 +113,42 @@ async def test_a_receipt_is_for_exactly_these_bytes_and_the_same_each_time() -> 
 
 
 async def test_stored_bytes_get_their_receipt_after_the_window_and_other_bytes_do_not() -> None:
-    network, task = await start()
-    device, late = await ready(network, task), await ready(network, task, 1)
-    await network.advance_to(task.round_one_opens)
+    network, window = await start()
+    device, late = await ready(network, window), await ready(network, window, 1)
+    await network.advance_to(window.round_one_opens)
     [first, _] = await device.send(device.first(3))
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
     assert (await device.send(device.first(3)))[0] == first
     assert reason((await late.send(late.first(3)))[0]) is RejectReason.TOO_LATE
 
 
 async def test_no_receipt_without_a_commit() -> None:
-    network, task = await start()
+    network, window = await start()
     await network.stop(0)
     await network.start(0, "intake.before_commit")
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
+    device = await ready(network, window)
+    await network.advance_to(window.round_one_opens)
     instalment = device.first(0)[0]
 
     with pytest.raises(SimulatedCrashError):
         await network.core(0).service.upload([instalment])
 
-    digest = await network.seats[0].memory.instalment_digest(task.task_id, device.report_id, 1)
+    digest = await network.seats[0].memory.instalment_digest(window.window_id, device.report_id, 1)
     assert digest is None
 
 
 async def test_a_device_may_open_a_session_for_each_window() -> None:
     network = Network(2)
     await network.start_all()
-    tasks = [await network.ask(values=4, name=f"question {number}") for number in range(2)]
-    devices = [TestDevice(network, task, 0) for task in tasks]
+    windows = [await network.ask(values=4, name=f"question {number}") for number in range(2)]
+    devices = [TestDevice(network, window, 0) for window in windows]
     for device in devices:
         await device.open_sessions()
-    await network.advance_to(tasks[0].round_one_opens)
+    await network.advance_to(windows[0].round_one_opens)
 
     answers = [answer for device in devices for answer in await device.send(device.first(0))]
-    again = TestDevice(network, tasks[0], 0, secrets=devices[1].secrets)
+    again = TestDevice(network, windows[0], 0, secrets=devices[1].secrets)
 
     assert len({answer.session_id for answer in answers}) == 4
     assert all(isinstance(answer, Receipt) for answer in answers)
@@ -156,15 +156,15 @@ async def test_a_device_may_open_a_session_for_each_window() -> None:
 
 
 async def test_no_receipt_follows_the_end_of_a_certificate() -> None:
-    network, task = await start()
+    network, window = await start()
     key = ec.generate_private_key(ec.SECP256R1())
     made = datetime.fromtimestamp(START, UTC)
     certificate = device_authority().issue(
         Purpose.DEVICE, key.public_key(), "d-1", validity=timedelta(minutes=5, seconds=15), now=made
     )
     identity = DeviceIdentity(certificate=certificate, private_key=key)
-    name = new_report_id(task.task_id, key_digest(certificate), SystemRandom())
-    device, asked = TestDevice(network, task, 0, nonce=bytes(name)), []
+    name = new_report_id(window.window_id, key_digest(certificate), SystemRandom())
+    device, asked = TestDevice(network, window, 0, nonce=bytes(name)), []
     for expiry in (START + 15, START + 16, START + 99 * 86_400):
         for position, seat in enumerate(network.seats):
             request, opening = new_session(
@@ -190,9 +190,9 @@ async def test_no_receipt_follows_the_end_of_a_certificate() -> None:
 
 @pytest.mark.parametrize("live", [True, False], ids=["in memory", "from the store"])
 async def test_a_revoked_device_gets_no_receipt_any_more_and_no_session(tmp_path: Path, live: bool) -> None:
-    network, task = await start()
-    device, other = await ready(network, task), await ready(network, task, 1)
-    await network.advance_to(task.round_one_opens)
+    network, window = await start()
+    device, other = await ready(network, window), await ready(network, window, 1)
+    await network.advance_to(window.round_one_opens)
     [before, _] = await device.send(device.first(0))
     if not live:
         await network.stop(0)
@@ -208,10 +208,10 @@ async def test_a_revoked_device_gets_no_receipt_any_more_and_no_session(tmp_path
 
 
 async def test_nobody_is_served_under_a_deny_list_that_has_ended_and_everybody_after_the_next(tmp_path: Path) -> None:
-    network, task = await start()
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
-    network.core(0).context.denials = denials_of(tmp_path / "deny-list", expires=task.round_one_opens)
+    network, window = await start()
+    device = await ready(network, window)
+    await network.advance_to(window.round_one_opens)
+    network.core(0).context.denials = denials_of(tmp_path / "deny-list", expires=window.round_one_opens)
 
     [answer, _] = await device.send(device.first(0))
     [again] = await network.core(0).service.open_sessions([device.requests[0]])
@@ -226,8 +226,8 @@ async def test_nobody_is_served_under_a_deny_list_that_has_ended_and_everybody_a
 
 
 async def test_the_same_request_gets_the_same_answer_after_a_restart() -> None:
-    network, task = await start()
-    device, service = await ready(network, task), network.core(0).service
+    network, window = await start()
+    device, service = await ready(network, window), network.core(0).service
     asked = device.requests[:1]
     first = await service.open_sessions(asked)
     both = await asyncio.gather(service.open_sessions(asked), service.open_sessions(asked))
@@ -253,9 +253,9 @@ async def test_a_session_survives_a_restart_and_its_secret_is_not_in_the_store(t
 
 
 async def test_a_session_whose_stored_keys_are_damaged_is_unknown_and_holds_up_no_other() -> None:
-    network, task = await start()
-    damaged, whole = await ready(network, task), await ready(network, task, 1)
-    await network.advance_to(task.round_one_opens)
+    network, window = await start()
+    damaged, whole = await ready(network, window), await ready(network, window, 1)
+    await network.advance_to(window.round_one_opens)
     core = network.core(0)
     [(session_id, sealed)] = await core.context.store.chains([damaged.secrets[0].session_id])
     await core.context.store.put_chains([(session_id, sealed[:-1] + bytes((sealed[-1] ^ 1,)))])
@@ -267,17 +267,17 @@ async def test_a_session_whose_stored_keys_are_damaged_is_unknown_and_holds_up_n
 
 
 async def test_a_repeat_of_what_cannot_be_looked_up_is_busy_and_holds_up_no_other(tmp_path: Path) -> None:
-    network, task, device = await on_files(tmp_path)
+    network, window, device = await on_files(tmp_path)
     [repeated, _] = device.first(3)
     await device.send(device.first(3))
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
     [digests] = tmp_path.rglob("alpha*.digests")
     digests.write_bytes(b"?" + digests.read_bytes()[1:])
 
-    foreign = replace(repeated, task_id=TaskId(bytes(32)))
+    foreign = replace(repeated, window_id=WindowId(bytes(32)))
     answers = await network.core(0).service.upload([repeated, foreign])
 
-    assert list(map(reason, answers)) == [RejectReason.BUSY, RejectReason.UNKNOWN_TASK]
+    assert list(map(reason, answers)) == [RejectReason.BUSY, RejectReason.UNKNOWN_WINDOW]
     assert b"fleetcount_store_errors_total 1.0" in network.core(0).context.metrics.render()
     await network.stop_all()
 
@@ -285,11 +285,11 @@ async def test_a_repeat_of_what_cannot_be_looked_up_is_busy_and_holds_up_no_othe
 async def test_a_repeat_whose_shard_has_no_owner_at_present_is_busy_and_not_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    network, task = await start()
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
+    network, window = await start()
+    device = await ready(network, window)
+    await network.advance_to(window.round_one_opens)
     await device.send(device.first(3))
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
     async def ownerless(*_: object) -> None:
         raise StoreBusyError("the shard of a report has no owner at present")
@@ -301,17 +301,17 @@ async def test_a_repeat_whose_shard_has_no_owner_at_present_is_busy_and_not_an_e
     assert reason(answer) is RejectReason.BUSY
 
 
-async def test_a_task_that_is_found_damaged_while_it_collects_is_busy_and_holds_up_no_other(
+async def test_a_window_that_is_found_damaged_while_it_collects_is_busy_and_holds_up_no_other(
     tmp_path: Path,
 ) -> None:
     network = Network(2, directory=tmp_path)
     await network.start_all()
     damaged, whole = await network.ask(), await network.ask(name="another")
-    devices = [await ready(network, task) for task in (damaged, whole)]
+    devices = [await ready(network, window) for window in (damaged, whole)]
     await network.advance_to(damaged.round_one_opens)
-    damage = Damage(table="log", what="not as it was written", task_id=damaged.task_id)
+    damage = Damage(table="log", what="not as it was written", window_id=damaged.window_id)
     # As when it is read back after an answer that was lost.
-    network.core(0).context.store.logs._damaged[damaged.task_id] = damage  # type: ignore[attr-defined]
+    network.core(0).context.store.logs._damaged[damaged.window_id] = damage  # type: ignore[attr-defined]
 
     answers = await network.core(0).service.upload([device.first(0)[0] for device in devices])
 
@@ -331,41 +331,41 @@ async def test_shares_lie_sealed_in_the_store(tmp_path: Path) -> None:
     assert bytes(range(32)) not in stored, "the verify key"
 
 
-async def test_unknown_tasks_and_sessions_are_refused_by_name() -> None:
-    network, task = await start()
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
+async def test_unknown_windows_and_sessions_are_refused_by_name() -> None:
+    network, window = await start()
+    device = await ready(network, window)
+    await network.advance_to(window.round_one_opens)
     instalment = device.first(0)[0]
 
     answers = await network.core(0).service.upload(
         [
-            replace(instalment, task_id=TaskId(bytes(32))),
+            replace(instalment, window_id=WindowId(bytes(32))),
             replace(instalment, session_id=SessionId(bytes(16))),
         ]
     )
 
-    assert [reason(answer) for answer in answers] == [RejectReason.UNKNOWN_TASK, RejectReason.UNKNOWN_SESSION]
-    counts = await network.core(0).context.store.rejections(task.task_id)
+    assert [reason(answer) for answer in answers] == [RejectReason.UNKNOWN_WINDOW, RejectReason.UNKNOWN_SESSION]
+    counts = await network.core(0).context.store.rejections(window.window_id)
     assert counts == {RejectReason.UNKNOWN_SESSION: 1}
 
 
-async def test_an_instalment_of_a_round_the_task_does_not_have_is_refused() -> None:
-    network, task = await start(upload_style=UploadStyle.ONE_ENVELOPE)
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
+async def test_an_instalment_of_a_round_the_window_does_not_have_is_refused() -> None:
+    network, window = await start(upload_style=UploadStyle.ONE_ENVELOPE)
+    device = await ready(network, window)
+    await network.advance_to(window.round_one_opens)
 
     assert reason((await device.send(device.first(0)))[0]) is RejectReason.WRONG_ROUND
 
 
 async def test_who_takes_a_victim_s_report_id_first_is_refused_and_the_victim_is_served() -> None:
-    network, task = await start()
-    victim, thief = await ready(network, task, 0), await ready(network, task, 1)
+    network, window = await start()
+    victim, thief = await ready(network, window, 0), await ready(network, window, 1)
     thief.nonce = victim.nonce
-    await network.advance_to(task.round_one_opens)
+    await network.advance_to(window.round_one_opens)
 
     stolen = await thief.send(thief.first(0))
     honest = await victim.send(victim.first(0))
-    await network.advance_to(task.round_one_closes)
+    await network.advance_to(window.round_one_closes)
     second = await victim.send(victim.second(0, 1))
 
     assert [reason(answer) for answer in stolen] == [RejectReason.MALFORMED] * 2
@@ -374,9 +374,9 @@ async def test_who_takes_a_victim_s_report_id_first_is_refused_and_the_victim_is
 
 async def test_a_device_cannot_choose_the_shard_that_its_report_is_in() -> None:
     """Its second report would meet another owner than the first one, which has never heard of it."""
-    network, task = await start()
-    device = await ready(network, task, 0)
-    await network.advance_to(task.round_one_opens)
+    network, window = await start()
+    device = await ready(network, window, 0)
+    await network.advance_to(window.round_one_opens)
     honest = device.nonce
     elsewhere = bytes((honest[0] ^ 1,)) + honest[1:12]
     device.nonce = elsewhere + report_ids._bound(device_digest(0), elsewhere)
@@ -469,11 +469,11 @@ async def test_of_a_caller_that_is_shut_out_meanwhile_no_request_takes_a_place_i
 
 
 async def test_a_batch_is_answered_line_by_line() -> None:
-    network, task = await start()
-    devices = [await ready(network, task, number) for number in range(3)]
-    await network.advance_to(task.round_one_opens)
+    network, window = await start()
+    devices = [await ready(network, window, number) for number in range(3)]
+    await network.advance_to(window.round_one_opens)
     batch = [device.first(0)[0] for device in devices]
-    own = new_report_id(task.task_id, device_digest(0), SystemRandom())
+    own = new_report_id(window.window_id, device_digest(0), SystemRandom())
     batch.insert(1, replace(batch[0], report_id=own))
 
     answers = await network.core(0).service.upload([*batch, batch[0]])
@@ -483,9 +483,9 @@ async def test_a_batch_is_answered_line_by_line() -> None:
 
 
 async def test_a_full_store_says_busy_and_a_broken_one_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, task = await start()
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
+    network, window = await start()
+    device = await ready(network, window)
+    await network.advance_to(window.round_one_opens)
     store = network.core(0).context.store
 
     async def busy(_: object) -> None:
@@ -499,24 +499,24 @@ async def test_a_full_store_says_busy_and_a_broken_one_promises_nothing(monkeypa
     monkeypatch.setattr(store, "add_instalments", broken)
 
     assert reason(answer) is RejectReason.BUSY
-    assert await store.rejections(task.task_id) == {}, "the same bytes come again"
+    assert await store.rejections(window.window_id) == {}, "the same bytes come again"
     with pytest.raises(StoreError):
         await device.send(device.first(0))
 
 
-async def test_a_report_more_than_a_task_can_have_is_refused_as_of_a_closed_task(
+async def test_a_report_more_than_a_window_can_have_is_refused_as_of_a_closed_window(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A set of more than 2^30 cannot be sealed: the receipt of one report too many would be worth nothing."""
-    monkeypatch.setattr("fleetcount_aggregator.storage.report_index.MAX_REPORTS_PER_TASK", 2)
-    network, task = await start()
-    devices = [await ready(network, task, number) for number in range(3)]
-    await network.advance_to(task.round_one_opens)
+    monkeypatch.setattr("fleetcount_aggregator.storage.report_index.MAX_REPORTS_PER_WINDOW", 2)
+    network, window = await start()
+    devices = [await ready(network, window, number) for number in range(3)]
+    await network.advance_to(window.round_one_opens)
 
     answers = await network.core(0).service.upload([device.first(0)[0] for device in devices])
 
-    assert [reason(answer) for answer in answers] == [None, None, RejectReason.TASK_CLOSED]
-    assert await network.core(0).context.store.rejections(task.task_id) == {RejectReason.TASK_CLOSED: 1}
+    assert [reason(answer) for answer in answers] == [None, None, RejectReason.WINDOW_CLOSED]
+    assert await network.core(0).context.store.rejections(window.window_id) == {RejectReason.WINDOW_CLOSED: 1}
 
 
 async def test_a_device_cannot_open_sessions_without_end() -> None:
@@ -537,8 +537,8 @@ async def test_a_device_cannot_open_sessions_without_end() -> None:
 
 
 async def test_an_expired_session_is_unknown() -> None:
-    network, task = await start()
-    device = TestDevice(network, task, 0)
+    network, window = await start()
+    device = TestDevice(network, window, 0)
     aggregator = network.seats[0].aggregator
     request, opening = new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 12, SystemRandom())
     [accepted] = await network.core(0).service.open_sessions([request])
@@ -552,18 +552,18 @@ async def test_an_expired_session_is_unknown() -> None:
 
 
 async def test_half_pairs_are_out_everywhere_and_counted() -> None:
-    network, task = await start()
-    devices = [await ready(network, task, number) for number in range(4)]
-    await network.advance_to(task.round_one_opens)
+    network, window = await start()
+    devices = [await ready(network, window, number) for number in range(4)]
+    await network.advance_to(window.round_one_opens)
     for device in devices:
         await device.send(device.first(0))
-    await network.advance_to(task.round_one_closes)
+    await network.advance_to(window.round_one_closes)
     for device in devices[:2]:
         await device.send(device.second(0, 1))
     await devices[2].send(devices[2].second(0, 1), to=[0])
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    leader, helper = [await network.core(position).context.store.rejections(task.task_id) for position in range(2)]
+    leader, helper = [await network.core(position).context.store.rejections(window.window_id) for position in range(2)]
     assert leader == {RejectReason.HALF_PAIR: 1, RejectReason.MISSING_AT_PEER: 1}
     assert helper == {RejectReason.HALF_PAIR: 2}

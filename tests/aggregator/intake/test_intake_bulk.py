@@ -25,7 +25,7 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.errors import MachineError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentColumns, Upload
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
@@ -115,7 +115,7 @@ async def test_sessions_beyond_the_memory_are_found_in_the_store_without_a_secon
     assert found[-1] is None
     again = [(await here.find([one]))[0] for one in ids]
     assert all(session is not None for session in again)
-    assert len({session.task_key(b"\0\1") for session in again if session is not None}) == 40
+    assert len({session.window_key(b"\0\1") for session in again if session is not None}) == 40
 
 
 async def test_a_device_of_an_authority_that_is_trusted_no_more_keeps_no_session_after_a_restart() -> None:
@@ -138,7 +138,7 @@ def test_a_session_in_memory_shows_no_secret() -> None:
     assert packed.expiry == 7
     assert packed.with_chain(chain) == packed
     for number in range(6):
-        assert packed.task_key(number.to_bytes(2)) == chain.task_key(number)
+        assert packed.window_key(number.to_bytes(2)) == chain.window_key(number)
     assert "s" * 8 not in repr(packed)
 
 
@@ -197,12 +197,12 @@ def sealed(count: int) -> tuple[SessionKeys, InstalmentColumns]:
     ]
     parts = [
         seal_instalment(
-            secret.task_key, TaskId(bytes(32)), ReportId(number.to_bytes(16)), 1, 0, b"", number.to_bytes(8)
+            secret.window_key, WindowId(bytes(32)), ReportId(number.to_bytes(16)), 1, 0, b"", number.to_bytes(8)
         )
         for number, secret in enumerate(secrets)
     ]
-    task_keys = [one.task_key.key for one in secrets]
-    keys = SessionKeys(task_keys=task_keys, receipt_keys=[one.receipt_key for one in secrets])
+    window_keys = [one.window_key.key for one in secrets]
+    keys = SessionKeys(window_keys=window_keys, receipt_keys=[one.receipt_key for one in secrets])
     return keys, InstalmentColumns.of(parts)[0]
 
 
@@ -270,17 +270,17 @@ async def test_after_one_has_waited_in_vain_the_next_do_not_wait() -> None:
         assert await again == 1
 
 
-async def test_a_batch_of_several_tasks_rounds_and_faults_is_answered_line_by_line() -> None:
+async def test_a_batch_of_several_windows_rounds_and_faults_is_answered_line_by_line() -> None:
     network = await started()
-    tasks = [await network.ask(name=f"question {number}") for number in range(2)]
-    await network.advance_to(tasks[0].round_one_opens)
-    devices = [TestDevice(network, tasks[number % 2], number) for number in range(8)]
+    windows = [await network.ask(name=f"question {number}") for number in range(2)]
+    await network.advance_to(windows[0].round_one_opens)
+    devices = [TestDevice(network, windows[number % 2], number) for number in range(8)]
     for device in devices:
         await device.open_sessions()
     batch = [device.first(1)[0] for device in devices]
     batch[2] = replace(batch[2], session_id=SessionId(bytes(16)))
     batch[5] = replace(batch[5], ciphertext=bytes(len(batch[5].ciphertext)))
-    batch[6] = replace(batch[6], task_id=TaskId(bytes(32)))
+    batch[6] = replace(batch[6], window_id=WindowId(bytes(32)))
     batch.append(devices[7].second(1, 1)[0])
     batch.append(batch[0])
 
@@ -289,7 +289,7 @@ async def test_a_batch_of_several_tasks_rounds_and_faults_is_answered_line_by_li
     reasons = [answer.reason if isinstance(answer, Refusal) else None for answer in answers]
     assert reasons[2] is RejectReason.UNKNOWN_SESSION
     assert reasons[5] is RejectReason.BAD_SEAL
-    assert reasons[6] is RejectReason.UNKNOWN_TASK
+    assert reasons[6] is RejectReason.UNKNOWN_WINDOW
     assert reasons[8] is RejectReason.TOO_EARLY
     assert [reasons[place] for place in (0, 1, 3, 4, 7, 9)] == [None] * 6
     for place in (0, 1, 3, 4, 7):
@@ -301,9 +301,9 @@ async def test_a_batch_of_several_tasks_rounds_and_faults_is_answered_line_by_li
 
 async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     network = await started()
-    task = await network.ask()
-    await network.advance_to(task.round_one_opens)
-    devices = [TestDevice(network, task, number) for number in range(2)]
+    window = await network.ask()
+    await network.advance_to(window.round_one_opens)
+    devices = [TestDevice(network, window, number) for number in range(2)]
     for device in devices:
         await device.open_sessions()
     core = network.core(0)

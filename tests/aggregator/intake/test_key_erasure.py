@@ -1,4 +1,6 @@
-"""Once a task has ended, nothing an aggregator still has opens what was recorded on the way: disk, keys, all of it."""
+"""Once a window has ended, nothing an aggregator still has opens what was recorded on the way: disk, keys, all of
+it.
+"""
 
 import hmac
 from collections.abc import Callable, Sequence
@@ -11,13 +13,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_aggregator.host.states import AbortReason, State
 from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.storage import session_chains
-from fleetcount_protocol.channel.chain import KeyChain, TaskKey
+from fleetcount_protocol.channel.chain import KeyChain, WindowKey
 from fleetcount_protocol.channel.session import accept_session, unseal_instalment
 from fleetcount_protocol.errors import RejectReason, SealError
 from fleetcount_protocol.ids import SessionId
 from fleetcount_protocol.limits import MAX_KEYS_AHEAD
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.attack.suite import FIGURE
 from tests.support.aggregators import Network, SimulatedCrashError, TestDevice, device_authority
@@ -33,14 +35,14 @@ class Listener:
         self.network = network
         self.recorded: list[tuple[int, Instalment]] = []
 
-    async def answer(self, task: Task, count: int = 2) -> list[TestDevice]:
-        """Let devices answer both rounds of a task; return them."""
-        devices = [TestDevice(self.network, task, number) for number in range(count)]
-        await self.network.advance_to(task.round_one_opens)
+    async def answer(self, window: Window, count: int = 2) -> list[TestDevice]:
+        """Let devices answer both rounds of a window; return them."""
+        devices = [TestDevice(self.network, window, number) for number in range(count)]
+        await self.network.advance_to(window.round_one_opens)
         for device in devices:
             await device.open_sessions()
             await self.send(device, device.first(1))
-        await self.network.advance_to(task.round_one_closes)
+        await self.network.advance_to(window.round_one_closes)
         for device in devices:
             await self.send(device, device.second(1, 1))
         return devices
@@ -82,30 +84,30 @@ def opened(network: Network, directory: Path, listener: Listener) -> int:
 
 
 def opens(chain: KeyChain, position: int, instalment: Instalment) -> bool:
-    key = chain.task_key(instalment.key_number)
+    key = chain.window_key(instalment.key_number)
     if key is None:
         return False
-    task_key = TaskKey(session_id=instalment.session_id, number=instalment.key_number, key=key)
+    window_key = WindowKey(session_id=instalment.session_id, number=instalment.key_number, key=key)
     with suppress(SealError):
-        unseal_instalment(task_key, position, instalment)
+        unseal_instalment(window_key, position, instalment)
         return True
     return False
 
 
-async def asked(directory: Path) -> tuple[Network, Task, Listener]:
+async def asked(directory: Path) -> tuple[Network, Window, Listener]:
     network = Network(2, directory=directory)
     await network.start_all()
     return network, await network.ask(values=4), Listener(network)
 
 
-async def test_disk_keys_and_a_recording_open_nothing_of_an_ended_task(
+async def test_disk_keys_and_a_recording_open_nothing_of_an_ended_window(
     tmp_path: Path, record_property: Callable[[str, str], None]
 ) -> None:
-    network, task, listener = await asked(tmp_path)
-    devices = await listener.answer(task)
+    network, window, listener = await asked(tmp_path)
+    devices = await listener.answer(window)
     before = opened(network, tmp_path, listener)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
     assert before == len(listener.recorded) == 4, "the thief's search finds what is there"
     assert opened(network, tmp_path, listener) == 0
@@ -121,17 +123,17 @@ async def test_disk_keys_and_a_recording_open_nothing_of_an_ended_task(
     record_property(FIGURE, f"an aggregator's disk: 0 of {len(listener.recorded)} messages")
 
 
-async def test_keys_that_are_damaged_keep_no_task_from_its_end_and_are_erased_too(tmp_path: Path) -> None:
-    network, task, listener = await asked(tmp_path)
-    devices = await listener.answer(task)
+async def test_keys_that_are_damaged_keep_no_window_from_its_end_and_are_erased_too(tmp_path: Path) -> None:
+    network, window, listener = await asked(tmp_path)
+    devices = await listener.answer(window)
     context = network.core(0).context
     ids = [device.secrets[0].session_id for device in devices]
     before = dict(await context.store.chains(ids))
     await context.store.put_chains([(ids[0], before[ids[0]][:-1] + bytes((before[ids[0]][-1] ^ 1,)))])
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert task.task_id not in await context.store.unpurged()
+    assert window.window_id not in await context.store.unpurged()
     after = dict(await context.store.chains(ids))
     assert after[ids[0]] == b"", "whose tag alone was wrong would still show the keys to who has the store's"
     assert ids[0] not in context.sessions
@@ -144,10 +146,10 @@ async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """After the first of several slices, or with all keys erased and their rows still in the write-ahead log."""
-    network, task, listener = await asked(tmp_path)
-    await listener.answer(task)
+    network, window, listener = await asked(tmp_path)
+    await listener.answer(window)
     context = network.core(0).context
-    await move(context, task.task_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
+    await move(context, window.window_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
     monkeypatch.setattr(session_chains, "USES_AT_ONCE", 1)
     write = getattr(context.store, step)
 
@@ -158,7 +160,7 @@ async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
 
     monkeypatch.setattr(context.store, step, cut_off)
     with pytest.raises(SimulatedCrashError):
-        await context.purge(task.task_id)
+        await context.purge(window.window_id)
     left = opened(network, tmp_path, listener)
     await network.stop(0)
 
@@ -170,20 +172,20 @@ async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
     await network.stop_all()
 
 
-async def test_tasks_may_end_in_any_order_and_an_open_one_goes_on(tmp_path: Path) -> None:
+async def test_windows_may_end_in_any_order_and_an_open_one_goes_on(tmp_path: Path) -> None:
     network, late, listener = await asked(tmp_path)
     early = await network.ask(values=4, name="the other one")
     device = TestDevice(network, late, 0)
     other = TestDevice(network, early, 0)
     await network.advance_to(early.round_one_opens)
     await device.open_sessions()
-    # The second task that the device answers under these sessions takes the next key, and ends first.
+    # The second window that the device answers under these sessions takes the next key, and ends first.
     other.secrets = [secret.moved_on() for secret in device.secrets]
     other.requests = device.requests
     await listener.send(other, other.first(1))
     context = network.core(0).context
-    await move(context, early.task_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
-    await context.purge(early.task_id)
+    await move(context, early.window_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
+    await context.purge(early.window_id)
     assert opened(network, tmp_path, listener) == 0
     await network.stop(0)
     await network.start(0)
@@ -197,8 +199,8 @@ async def test_tasks_may_end_in_any_order_and_an_open_one_goes_on(tmp_path: Path
 async def test_erased_numbers_and_those_too_far_ahead_are_refused_and_stored_bytes_still_get_their_receipt(
     tmp_path: Path,
 ) -> None:
-    network, task, listener = await asked(tmp_path)
-    [device, _] = await listener.answer(task)
+    network, window, listener = await asked(tmp_path)
+    [device, _] = await listener.answer(window)
     context = network.core(0).context
     session_id = bytes(device.requests[0].session_id)
     context.sessions[session_id] = context.sessions[session_id].with_chain(
@@ -212,7 +214,7 @@ async def test_erased_numbers_and_those_too_far_ahead_are_refused_and_stored_byt
         far = far.moved_on()
     device.secrets[0] = far
     [too_far, _] = await device.send(device.second(1, 1))
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
     [late, _] = await device.send(second)
 
     assert [answer.reason for answer in (erased, too_far) if isinstance(answer, Refusal)] == [

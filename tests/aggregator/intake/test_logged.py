@@ -21,20 +21,20 @@ async def test_logs_of_a_question_from_its_beginning_to_its_end_name_no_device()
     network = Network(2)
     with structlog.testing.capture_logs() as lines:
         await network.start_all()
-        task = await network.ask()
-        devices = await answer_all(network, task, [(0, 1), (2, 2), (0, 3)])
-        late = TestDevice(network, task, 7)
+        window = await network.ask()
+        devices = await answer_all(network, window, [(0, 1), (2, 2), (0, 3)])
+        late = TestDevice(network, window, 7)
         await late.open_sessions()
         refused = await devices[0].send(devices[0].second(0, 2))  # Other bytes under a name that is known.
         refused += await late.send(late.first(0))
         repeated = await devices[1].send(devices[1].second(2, 2))
-        await network.run_to_the_end(task)
+        await network.run_to_the_end(window)
     await network.stop_all()
 
     assert all(isinstance(one, Refusal) for one in refused)
     assert all(isinstance(one, Receipt) for one in repeated)
-    assert {line["event"] for line in lines} >= {"series_installed", "task_released"}
-    assert {line["task"] for line in lines if "task" in line} == {str(task.task_id)}
+    assert {line["event"] for line in lines} >= {"question_installed", "window_released"}
+    assert {line["window"] for line in lines if "window" in line} == {str(window.window_id)}
     text = repr(lines)
     found = [
         name

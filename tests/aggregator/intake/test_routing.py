@@ -18,34 +18,34 @@ from fleetcount_aggregator.storage import postgres_frames, report_log
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.postgres_frames import PatientLink
 from fleetcount_aggregator.storage.shard_leases import ShardLeases, TakenShard
-from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, TaskChange, TaskRow
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, WindowChange, WindowRow
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
 from tests.support.processes import pace
 from tests.support.replica_stores import ReplicaStore, replica_store
 
-TASK = TaskId(b"t" * 32)
-CLOSE = TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
+WINDOW = WindowId(b"t" * 32)
+CLOSE = WindowChange(window_id=WINDOW, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
 STORED, SAME, BUSY = StoreOutcome.STORED, StoreOutcome.SAME, StoreOutcome.BUSY
 
 
 @pytest.fixture
 async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[ReplicaStore, ReplicaStore]]:
-    """Two processes over one database with one open task, cut into four shards that nobody owns yet."""
+    """Two processes over one database with one open window, cut into four shards that nobody owns yet."""
     async with AsyncExitStack() as opened:
         one, two = [await opened.enter_async_context(replica_store(postgres_url, tmp_path)) for _ in range(2)]
         assert await one.member.stand() == 1
         one.lead(1)
-        row = TaskRow(
-            task_id=TASK,
-            canonical=b"task",
+        row = WindowRow(
+            window_id=WINDOW,
+            canonical=b"window",
             verify_key=b"",
             state=State.COLLECTING,
             abort_reason="",
             installed_at=7,
         )
-        await asyncio.to_thread(one.store.data_keys.make, TASK)
+        await asyncio.to_thread(one.store.data_keys.make, WINDOW)
         await one.store.decide_windows((), row)
         yield one, two
 
@@ -53,7 +53,7 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Replica
 def instalment(number: int, content: int = 0) -> StoredInstalment:
     """Return an instalment; sixteen numbers fill four shards evenly."""
     return StoredInstalment(
-        task_id=TASK,
+        window_id=WINDOW,
         report_id=ReportId(bytes((16 * number, number)) + bytes(14)),
         round=0,
         certificate=Digest(number.to_bytes(32)),
@@ -87,7 +87,7 @@ async def test_whatever_replica_takes_them_each_instalment_meets_its_one_owner(
     assert await give(one, other) == [StoreOutcome.OTHER_BYTES] * 16
     asked = [row.report_id for row in rows] + [ReportId(b"\xff" * 16)]
     for replica in pair:
-        assert await replica.reports.stored(TASK, 0, asked) == [*(row.digest for row in rows), None]
+        assert await replica.reports.stored(WINDOW, 0, asked) == [*(row.digest for row in rows), None]
 
 
 async def test_an_owner_that_is_gone_is_followed_and_what_it_receipted_is_known(
@@ -117,7 +117,7 @@ async def test_an_owner_that_was_followed_stores_nothing_and_gives_no_receipt(
     rows = [instalment(number) for number in range(16)]
     await one.keeper.take()
     await two.keeper.take()
-    held = [row for row in rows if one.keeper.owns(TASK, row.report_id[0] // 64)]
+    held = [row for row in rows if one.keeper.owns(WINDOW, row.report_id[0] // 64)]
     await one.run_out()
     await two.keeper.take()
 
@@ -137,7 +137,7 @@ async def test_a_shard_whose_taking_had_its_answer_lost_or_that_is_written_no_mo
     rows = [instalment(number) for number in range(16)]
     taking = ShardLeases.take
 
-    async def lost(leases: ShardLeases, members: int, passed: Sequence[tuple[TaskId, int]]) -> NoReturn:
+    async def lost(leases: ShardLeases, members: int, passed: Sequence[tuple[WindowId, int]]) -> NoReturn:
         await taking(leases, members, passed)
         raise StoreError("the database does not answer")
 
@@ -150,8 +150,8 @@ async def test_a_shard_whose_taking_had_its_answer_lost_or_that_is_written_no_mo
     first = await give(one, rows)
     assert STORED in first
 
-    [shard, *_] = [shard for shard in range(4) if one.keeper.owns(TASK, shard)]
-    one.store.logs.give_up(TASK, shard)
+    [shard, *_] = [shard for shard in range(4) if one.keeper.owns(WINDOW, shard)]
+    one.store.logs.give_up(WINDOW, shard)
     await one.keeper.take()
 
     assert await give(one, rows) == [SAME if outcome is STORED else outcome for outcome in first]
@@ -167,7 +167,7 @@ async def test_a_shard_whose_giving_back_failed_is_given_back_later(
     assert one.keeper.count == 4
     rows = [instalment(number) for number in range(16)]
     if why == "written no more":
-        one.store.logs.give_up(TASK, 1)
+        one.store.logs.give_up(WINDOW, 1)
     else:
         await two.member.join()
 
@@ -275,11 +275,11 @@ async def test_a_shard_of_many_small_writes_is_taken_over_with_nothing_lost_or_d
     assert found == [SAME] * 100 + [STORED] * 20
     late = replace(rows[0], report_id=ReportId(b"\0" + b"\1" * 15), certificate=Digest(b"l" * 32))
     assert await give(one, [late]) == [BUSY], "who was followed gives no receipt"
-    held = await two.store.complete_reports(TASK)
+    held = await two.store.complete_reports(WINDOW)
     assert held.ids.at(np.arange(len(held.ids))) == b"".join(row.report_id for row in rows)
 
 
-async def test_a_closed_task_takes_nothing_from_anybody_and_has_every_owners_reports(
+async def test_a_closed_window_takes_nothing_from_anybody_and_has_every_owners_reports(
     pair: tuple[ReplicaStore, ReplicaStore],
 ) -> None:
     one, two = pair
@@ -292,20 +292,20 @@ async def test_a_closed_task_takes_nothing_from_anybody_and_has_every_owners_rep
 
     for replica in pair:
         assert await give(replica, rows) == [SAME] * 12 + [StoreOutcome.CLOSED] * 4
-    complete = await one.store.complete_reports(TASK)
+    complete = await one.store.complete_reports(WINDOW)
     assert complete.ids.at(np.arange(12)) == b"".join(row.report_id for row in rows[:12])
     assert len(complete.ids) == 12
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_who_is_elected_while_its_own_append_is_under_way_counts_what_lies_in_the_closed_task(
+async def test_who_is_elected_while_its_own_append_is_under_way_counts_what_lies_in_the_closed_window(
     pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
     one, two = pair
     await one.keeper.take()
     await two.keeper.take()
     rows = [instalment(number) for number in range(16)]
-    held = [row for row in rows if two.keeper.owns(TASK, row.report_id[0] // 64)]
+    held = [row for row in rows if two.keeper.owns(WINDOW, row.report_id[0] // 64)]
     assert await give(two, held[:3]) == [STORED] * 3
     run, begun, gate = PatientLink.run, Event(), Event()
 
@@ -326,18 +326,18 @@ async def test_who_is_elected_while_its_own_append_is_under_way_counts_what_lies
     assert epoch is not None
     two.lead(epoch)
 
-    live = await two.store.complete_reports(TASK)
+    live = await two.store.complete_reports(WINDOW)
     gate.set()
     assert await late == [STORED if stored else BUSY]
-    of_former = await one.store.complete_reports(TASK)
+    of_former = await one.store.complete_reports(WINDOW)
     there = b"".join(row.report_id for row in held[: 4 if stored else 3])
-    for complete in (live, of_former, await two.store.complete_reports(TASK)):
+    for complete in (live, of_former, await two.store.complete_reports(WINDOW)):
         places = np.arange(len(complete.ids))
         assert complete.ids.at(places) == there
         assert (await asyncio.to_thread(complete.source(places).load)).damaged == ()
 
 
-async def test_a_member_that_comes_late_takes_its_part_of_an_open_task(
+async def test_a_member_that_comes_late_takes_its_part_of_an_open_window(
     pair: tuple[ReplicaStore, ReplicaStore],
 ) -> None:
     one, two = pair
@@ -367,11 +367,11 @@ async def test_a_shard_that_cannot_be_read_back_is_tried_ever_later_and_others_a
     tried: list[int] = []
     take = one.store.logs.take
 
-    def reads(task_id: TaskId, shard: int = 0, epoch: int = 0) -> None:
+    def reads(window_id: WindowId, shard: int = 0, epoch: int = 0) -> None:
         tried.append(shard)
         if shard == 1:
             raise StoreError("a block of it is damaged")
-        take(task_id, shard, epoch)
+        take(window_id, shard, epoch)
 
     monkeypatch.setattr(one.store.logs, "take", reads)
     told = asyncio.get_running_loop().time()
@@ -394,4 +394,4 @@ async def test_a_shard_that_cannot_be_read_back_is_tried_ever_later_and_others_a
     monkeypatch.undo()
     one.keeper._failed.clear()
     await one.keeper.take()
-    assert one.keeper.owns(TASK, 1)
+    assert one.keeper.owns(WINDOW, 1)

@@ -15,10 +15,10 @@ from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.sides import Side
-from fleetcount_protocol.errors import RejectReason, TaskError
+from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.messages import Receipt, ReleaseAnswer
 from fleetcount_protocol.release import ReleaseRecord, decode_record
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, UploadStyle, Window
 
 from tests.support.aggregators import Network, NoNoise, TestDevice, answer_all
 from tests.support.released import ONCE
@@ -27,47 +27,47 @@ LEVEL = Fraction(19, 20)
 NOISED = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=LEVEL)
 
 
-async def answer_whole(network: Network, task: Task, measurements: Sequence[Sequence[int]]) -> None:
+async def answer_whole(network: Network, window: Window, measurements: Sequence[Sequence[int]]) -> None:
     """Let a device a measurement answer in one piece."""
-    await network.advance_to(task.round_one_opens)
+    await network.advance_to(window.round_one_opens)
     for number, measurement in enumerate(measurements):
-        device = TestDevice(network, task, number)
+        device = TestDevice(network, window, number)
         await device.open_sessions()
         answers = await device.send(device.seal(0, *device.raw(measurement)))
         assert all(isinstance(answer, Receipt) for answer in answers), answers
 
 
-async def release(network: Network, task: Task) -> ReleaseRecord:
-    await network.run_to_the_end(task)
-    answers = [await network.core(p).service.release(task.task_id) for p in range(len(network.seats))]
+async def release(network: Network, window: Window) -> ReleaseRecord:
+    await network.run_to_the_end(window)
+    answers = [await network.core(p).service.release(window.window_id) for p in range(len(network.seats))]
     assert {answer.state for answer in answers} == {State.RELEASED}, answers
     assert len({answer.record for answer in answers}) == 1
     return decode_record(answers[0].record)
 
 
-async def start(count: int = 2, **changes: object) -> tuple[Network, Task]:
+async def start(count: int = 2, **changes: object) -> tuple[Network, Window]:
     network = Network(count, limits=Limits(smallest_min_batch_size=2, allow_exact_release=True, allow_one_sided=True))
     await network.start_all()
     if changes.get("mode") in (Mode.RESPONSE, Mode.DIRECT):
-        changes.setdefault("round_two_closes", network.task().round_one_closes)
+        changes.setdefault("round_two_closes", network.window().round_one_closes)
     return network, await network.ask(**changes)
 
 
 async def test_one_envelope_carries_both_rounds() -> None:
-    network, task = await start(values=3, upload_style=UploadStyle.ONE_ENVELOPE)
-    await answer_whole(network, task, [[1, 0, 0, 0, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0, 1, 0], [1, 0, 0, 0, 0, 0, 0, 1]])
+    network, window = await start(values=3, upload_style=UploadStyle.ONE_ENVELOPE)
+    await answer_whole(network, window, [[1, 0, 0, 0, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0, 1, 0], [1, 0, 0, 0, 0, 0, 0, 1]])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert [cell.raw for cell in record.cells] == [1, 0, 1]
 
 
 @pytest.mark.parametrize("count", [2, 5])
 async def test_responses_are_counted_with_their_baseline(count: int) -> None:
-    network, task = await start(count, values=1, mode=Mode.RESPONSE, mechanism=Mangat(Fraction(1, 2)), release=NOISED)
-    await answer_whole(network, task, [[0, 1], [0, 1], [1, 0], [0, 1]])
+    network, window = await start(count, values=1, mode=Mode.RESPONSE, mechanism=Mangat(Fraction(1, 2)), release=NOISED)
+    await answer_whole(network, window, [[0, 1], [0, 1], [1, 0], [0, 1]])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert (record.baseline_raw, record.cells[0].raw) == (1, 3)
     assert record.cells[0].estimate == 2, "(3 - 4/2) / (1 - 1/2)"
@@ -76,22 +76,22 @@ async def test_responses_are_counted_with_their_baseline(count: int) -> None:
 async def test_a_release_with_gaussian_noise_is_drawn_opened_and_recorded_as_such() -> None:
     """The coins alone promise epsilon ln 2, less than such noise at delta 1e-9: the loss is pure, and added up."""
     gaussian = Release(kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(9), level=LEVEL)
-    network, task = await start(
+    network, window = await start(
         values=2, mode=Mode.RESPONSE, mechanism=KaryResponse(Fraction(1, 2), 2), release=gaussian
     )
     drawn = []
     for position in range(2):
         network.core(position).context.noise = SystemNoise(SeededRandom(position))
         drawn.append(GaussianNoise(Fraction(9)).draw(SeededRandom(position), 3))
-    await answer_whole(network, task, [[0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    await answer_whole(network, window, [[0, 1, 0], [0, 0, 1], [0, 0, 1]])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     opened = [record.baseline_raw, *(cell.raw for cell in record.cells)]
     assert opened == [true + one + two for true, one, two in zip((0, 1, 2), *drawn, strict=True)]
     assert {(law.law, law.parameters["variance"]) for law in record.noise} == {("discrete Gaussian", Fraction(9))}
     assert record.statement[0].epsilon == Decimal("0.69315")
-    assert task.design.ledger_loss.pure
+    assert window.design.ledger_loss.pure
 
 
 async def test_a_gaussian_release_is_taken_where_its_delta_fits() -> None:
@@ -99,35 +99,37 @@ async def test_a_gaussian_release_is_taken_where_its_delta_fits() -> None:
     network = Network(2, limits=Limits(smallest_min_batch_size=2, total_delta=Fraction(1, 10**10)))
     await network.start_all()
 
-    with pytest.raises(TaskError, match=r"delta"):
+    with pytest.raises(QuestionError, match=r"delta"):
         await network.ask(values=3, release=gaussian)
 
     roomy = Network(2, limits=Limits(smallest_min_batch_size=2))
     await roomy.start_all()
-    task = await roomy.ask(values=3, release=gaussian)
-    assert not task.design.ledger_loss.pure
+    window = await roomy.ask(values=3, release=gaussian)
+    assert not window.design.ledger_loss.pure
 
 
 async def test_k_ary_responses_are_one_hot() -> None:
-    network, task = await start(values=2, mode=Mode.RESPONSE, mechanism=KaryResponse(Fraction(3, 4), 2), release=NOISED)
-    await answer_whole(network, task, [[0, 1, 0], [0, 0, 1], [0, 0, 1]])
-    cheat = TestDevice(network, task, 100)
+    network, window = await start(
+        values=2, mode=Mode.RESPONSE, mechanism=KaryResponse(Fraction(3, 4), 2), release=NOISED
+    )
+    await answer_whole(network, window, [[0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    cheat = TestDevice(network, window, 100)
     await cheat.open_sessions()
     await cheat.send(cheat.seal(0, *cheat.raw([0, 1, 1])))
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (0, [1, 2])
-    assert await network.core(0).context.store.rejections(task.task_id) == {RejectReason.INVALID_PROOF: 1}
+    assert await network.core(0).context.store.rejections(window.window_id) == {RejectReason.INVALID_PROOF: 1}
 
 
 async def test_vector_mangat_counts_bits_over_participants() -> None:
     mechanism = MangatVector(Fraction(1, 4), 3)
-    network, task = await start(values=3, mode=Mode.RESPONSE, mechanism=mechanism, release=NOISED)
+    network, window = await start(values=3, mode=Mode.RESPONSE, mechanism=mechanism, release=NOISED)
     prio3_bits = [[1, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0]]
-    await answer_whole(network, task, prio3_bits)
+    await answer_whole(network, window, prio3_bits)
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (4, [2, 1, 3])
     assert [cell.estimate for cell in record.cells] == [Fraction(4, 3), 0, Fraction(8, 3)]
@@ -135,20 +137,20 @@ async def test_vector_mangat_counts_bits_over_participants() -> None:
 
 
 async def test_direct_answers_leave_output_zero_behind() -> None:
-    network, task = await start(values=2, mode=Mode.DIRECT, mechanism=None, release=NOISED)
-    await answer_whole(network, task, [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
+    network, window = await start(values=2, mode=Mode.DIRECT, mechanism=None, release=NOISED)
+    await answer_whole(network, window, [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (None, [2, 0])
 
 
 async def test_a_one_sided_release_says_which_cells_are_safe_and_which_in_danger() -> None:
     one_sided = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(4), level=LEVEL, thresholds=(2, 2))
-    network, task = await start(values=2, mode=Mode.DIRECT, mechanism=None, release=one_sided)
-    await answer_whole(network, task, [[0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 1, 0]])
+    network, window = await start(values=2, mode=Mode.DIRECT, mechanism=None, release=one_sided)
+    await answer_whole(network, window, [[0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 1, 0]])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert [cell.raw for cell in record.cells] == [1, 3]
     assert [record.side(cell) for cell in record.cells] == [Side.SAFE, Side.DANGER]
@@ -157,11 +159,11 @@ async def test_a_one_sided_release_says_which_cells_are_safe_and_which_in_danger
 
 async def test_an_exact_release_adds_no_noise_and_says_so() -> None:
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=LEVEL)
-    network, task = await start(values=3, release=exact)
+    network, window = await start(values=3, release=exact)
     network.noise = SystemNoise(SystemRandom())
-    await answer_all(network, task, [(0, 1), (2, 2), (0, 3)])
+    await answer_all(network, window, [(0, 1), (2, 2), (0, 3)])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert [cell.raw for cell in record.cells] == [1, 0, 1]
     assert record.statement[0].epsilon is None
@@ -171,10 +173,10 @@ async def test_real_noise_is_there_and_every_aggregator_adds_its_own() -> None:
     network = Network(3)
     network.noise = SystemNoise(SystemRandom())
     await network.start_all()
-    task = await network.ask(values=50, mechanism=SamplingDie.uniform(Fraction(1, 10), 50))
-    await answer_all(network, task, [(0, 1), (2, 2)])
+    window = await network.ask(values=50, mechanism=SamplingDie.uniform(Fraction(1, 10), 50))
+    await answer_all(network, window, [(0, 1), (2, 2)])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     # 3 aggregators x 50 cells of noise with P[0] = 0.46 each: all zero with probability below 1e-50.
     assert any(cell.raw != int(cell.value == 1) for cell in record.cells)
@@ -198,18 +200,18 @@ async def test_noise_is_drawn_once_whatever_crashes(tmp_path: Path, failpoint: s
     noise = CountingNoise()
     network = Network(2, directory=tmp_path, noise=noise)
     await network.start_all()
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     await network.stop(side)
     await network.start(side, failpoint)
-    await answer_all(network, task, [(0, 1), (2, 2)])
+    await answer_all(network, window, [(0, 1), (2, 2)])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert noise.draws == (3 if failpoint == "release.after_draw" else 2)
     stored = sum(one for one in range(1, noise.draws + 1))
     lost = {"release.after_draw": 1 + side, "release.after_draw_store": 0}[failpoint]
     assert record.cells[0].raw == 1 + stored - lost
-    again = [await network.core(p).service.release(task.task_id) for p in range(2)]
+    again = [await network.core(p).service.release(window.window_id) for p in range(2)]
     assert {decode_record(one.record).canonical for one in again} == {record.canonical}
     assert [len(await network.core(p).context.store.ledger()) for p in range(2)] == [1, 1]
     await network.stop_all()
@@ -217,20 +219,20 @@ async def test_noise_is_drawn_once_whatever_crashes(tmp_path: Path, failpoint: s
 
 async def test_nothing_but_noised_numbers_leaves(capsys: pytest.CaptureFixture[str]) -> None:
     """Participants and true counts are rare numbers here; none may stand in an answer, log, status or metric."""
-    network, task = await start(values=2)
+    network, window = await start(values=2)
     network_noise = [CountingNoise()]
     for position in range(2):
         network.core(position).context.noise = network_noise[0]
     coins = [(0, 1)] * 67 + [(2, 2)] * 6  # numbers that no clock shows as a minute or second
-    await answer_all(network, task, coins)
+    await answer_all(network, window, coins)
 
-    record = await release(network, task)
+    record = await release(network, window)
 
-    said = [repr(await network.core(p).helper.status(task.task_id)) for p in range(2)]
+    said = [repr(await network.core(p).helper.status(window.window_id)) for p in range(2)]
     said += [network.core(p).context.metrics.render().decode() for p in range(2)]
     said.append(repr(record.participants_at_least))
-    said.append(capsys.readouterr().out.replace(str(task.task_id), ""))
-    answer: ReleaseAnswer = await network.core(0).service.release(task.task_id)
+    said.append(capsys.readouterr().out.replace(str(window.window_id), ""))
+    answer: ReleaseAnswer = await network.core(0).service.release(window.window_id)
     assert record.cells[0].raw == 67 + 3
     for text in said:
         words = set("".join(character if character.isalnum() else " " for character in text).split())
@@ -241,31 +243,31 @@ async def test_nothing_but_noised_numbers_leaves(capsys: pytest.CaptureFixture[s
 async def test_shares_are_forgotten_after_the_release(tmp_path: Path) -> None:
     network = Network(2, directory=tmp_path)
     await network.start_all()
-    task = await network.ask(values=2)
-    await answer_all(network, task, [(0, 1), (2, 2)])
-    await release(network, task)
+    window = await network.ask(values=2)
+    await answer_all(network, window, [(0, 1), (2, 2)])
+    await release(network, window)
 
     for position in range(2):
         store = network.core(position).context.store
-        assert not await store.batches(task.task_id)
-        assert len((await store.complete_reports(task.task_id)).ids) == 0
+        assert not await store.batches(window.window_id)
+        assert len((await store.complete_reports(window.window_id)).ids) == 0
     assert not list(tmp_path.glob("*.log")), "the share parts"
     assert len(list(tmp_path.glob("*.digests"))) == 2
     await network.stop_all()
 
 
 def test_the_release_time_is_on_the_grid_and_not_before_the_close() -> None:
-    task = Network(2).task()
+    window = Network(2).window()
 
-    assert release_time(task, task.round_two_closes - 100) == task.round_two_closes
-    assert release_time(task, task.round_two_closes + 1) == task.round_two_closes + 10
+    assert release_time(window, window.round_two_closes - 100) == window.round_two_closes
+    assert release_time(window, window.round_two_closes + 1) == window.round_two_closes + 10
 
 
 def test_records_agree_iff_only_interval_ends_differ_by_one() -> None:
     from dataclasses import replace
 
-    task = Network(2).task(values=2)
-    record = build_record(task, [5, 0], task.round_two_closes, ONCE)
+    window = Network(2).window(values=2)
+    record = build_record(window, [5, 0], window.round_two_closes, ONCE)
     cell = record.cells[0]
 
     def with_cell(**changes: int | Fraction) -> ReleaseRecord:
@@ -275,4 +277,4 @@ def test_records_agree_iff_only_interval_ends_differ_by_one() -> None:
     assert not same_record(record, with_cell(high=cell.high + 2))
     assert not same_record(record, with_cell(raw=6))
     assert not same_record(record, with_cell(estimate=cell.estimate + Fraction(1, 10**9)))
-    assert not same_record(record, replace(record, released_at=task.round_two_closes + 10))
+    assert not same_record(record, replace(record, released_at=window.round_two_closes + 10))

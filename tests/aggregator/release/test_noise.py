@@ -1,4 +1,4 @@
-"""An aggregator's noise is its task's law, a draw of its own for every opened number, and all that is added."""
+"""An aggregator's noise is its window's law, a draw of its own for every opened number, and all that is added."""
 
 from collections.abc import Iterator
 from fractions import Fraction
@@ -41,18 +41,18 @@ class KnownNoise:
 
 
 @pytest.mark.parametrize("aggregators", [2, 3])
-async def test_a_release_is_the_counts_and_one_draw_of_its_tasks_law_for_each_number_and_aggregator(
+async def test_a_release_is_the_counts_and_one_draw_of_its_windows_law_for_each_number_and_aggregator(
     aggregators: int,
 ) -> None:
     network = Network(aggregators)
     network.noise = noise = KnownNoise()
     await network.start_all()
-    task = await network.ask(values=2)
-    await answer_all(network, task, [(0, 1), (2, 2)])
+    window = await network.ask(values=2)
+    await answer_all(network, window, [(0, 1), (2, 2)])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
-    assert noise.asked == [(task.design.noise, 2)] * aggregators
+    assert noise.asked == [(window.design.noise, 2)] * aggregators
     # Aggregator after aggregator drew 1, 2 and 4, 8 and, with three, 16, 32.
     sums = [sum(1 << power for power in range(start, 2 * aggregators, 2)) for start in (0, 1)]
     assert [cell.raw for cell in record.cells] == [1 + sums[0], sums[1]]

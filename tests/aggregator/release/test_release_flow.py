@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_protocol.release import ReleaseRecord, decode_record, verify_record_signatures
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
 
@@ -14,13 +14,13 @@ COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5), (6, 6), (0, 7), (8, 8)]
 DIFFERENCE = [1, 1, 0, 0, 1, 0, 1, 0]
 
 
-async def run_to_the_end(network: Network, task: Task) -> None:
-    await network.advance_to(task.round_two_closes)
+async def run_to_the_end(network: Network, window: Window) -> None:
+    await network.advance_to(window.round_two_closes)
     await network.look_after_all()
 
 
-async def record_of(network: Network, task: Task, position: int) -> ReleaseRecord:
-    answer = await network.core(position).service.release(task.task_id)
+async def record_of(network: Network, window: Window, position: int) -> ReleaseRecord:
+    answer = await network.core(position).service.release(window.window_id)
     assert answer.state is State.RELEASED, answer
     record = decode_record(answer.record)
     verify_record_signatures(record, answer.signatures)
@@ -32,12 +32,12 @@ async def record_of(network: Network, task: Task, position: int) -> ReleaseRecor
 async def test_every_cell_is_what_the_coins_say(tmp_path: Path, count: int, stores: str) -> None:
     network = Network(count, directory=None if stores == "memory" else tmp_path)
     await network.start_all()
-    task = await network.ask()
+    window = await network.ask()
 
-    await answer_all(network, task, COINS)
-    await run_to_the_end(network, task)
+    await answer_all(network, window, COINS)
+    await run_to_the_end(network, window)
 
-    records = [await record_of(network, task, position) for position in range(count)]
+    records = [await record_of(network, window, position) for position in range(count)]
     assert [cell.raw for cell in records[0].cells] == DIFFERENCE
     assert len({record.canonical for record in records}) == 1
     await network.stop_all()

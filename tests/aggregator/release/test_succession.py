@@ -1,25 +1,25 @@
-"""An aggregator whose signing key is succeeded while a task and a series run: they go on for who was shown it."""
+"""An aggregator whose signing key is succeeded while a question run: they go on for who was shown it."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.tasks.key_lists import own_key_list
+from fleetcount_aggregator.windows.key_lists import own_key_list
 from fleetcount_protocol.errors import SignatureError
+from fleetcount_protocol.question.key_list import verify_key_list
 from fleetcount_protocol.release import decode_record, verify_record_signatures
-from fleetcount_protocol.series.key_list import verify_key_list
-from fleetcount_protocol.task.succession import Succession, sign_succession
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.succession import Succession, sign_succession
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network, answer_all
 
 
-async def asked(shown: bool) -> tuple[Network, Task]:
-    """Let a task be answered, and the helper go on under a new key; the leader may know the statement."""
+async def asked(shown: bool) -> tuple[Network, Window]:
+    """Let a window be answered, and the helper go on under a new key; the leader may know the statement."""
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=2)
+    window = await network.ask(values=2)
     await network.stand()
-    await answer_all(network, task, [(0, 1), (2, 2)])
+    await answer_all(network, window, [(0, 1), (2, 2)])
     seat, new = network.seats[1], Ed25519PrivateKey.generate()
     succession = Succession(
         aggregator_id=seat.aggregator_id,
@@ -35,30 +35,30 @@ async def asked(shown: bool) -> tuple[Network, Task]:
     await network.start(0)
     seat.signing_key, seat.successions = new, (statement,)
     await network.start(1)
-    return network, task
+    return network, window
 
 
-async def test_a_task_and_a_series_that_name_the_old_key_go_on() -> None:
-    network, task = await asked(shown=True)
+async def test_a_window_and_a_question_that_name_the_old_key_go_on() -> None:
+    network, window = await asked(shown=True)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    answer = await network.core(0).service.release(task.task_id)
+    answer = await network.core(0).service.release(window.window_id)
     assert answer.state is State.RELEASED
     record = decode_record(answer.record)
     verify_record_signatures(record, answer.signatures, network.core(0).context.identity.trusted)
     with pytest.raises(SignatureError, match="beta"):
         verify_record_signatures(record, answer.signatures)
-    series = max(network.core(0).context.series.values(), key=lambda one: one.asked.schedule.windows)
+    question = max(network.core(0).context.questions.values(), key=lambda one: one.asked.schedule.windows)
     listed = own_key_list(network.core(1).context)
-    described = series.asked.aggregators[1]
+    described = question.asked.aggregators[1]
     verify_key_list(listed, described, network.core(0).context.identity.trusted[described.aggregator_id])
 
 
 async def test_who_was_not_shown_it_takes_nothing_of_the_new_key() -> None:
-    network, task = await asked(shown=False)
+    network, window = await asked(shown=False)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    answer = await network.core(0).service.release(task.task_id)
+    answer = await network.core(0).service.release(window.window_id)
     assert (answer.state, answer.abort_reason) == (State.ABORTED, "record_disagreement")

@@ -12,10 +12,10 @@ from fleetcount_aggregator.release.record import build_record, same_record
 from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.series.fields import Participants
-from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.question.fields import Participants
+from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
 
 from tests.aggregator.release.test_chain import COINS, DIFFERENCE, records, run_window, standing
 from tests.aggregator.release.test_modes import answer_whole, release, start
@@ -36,10 +36,10 @@ def one_hot(truth: int) -> list[int]:
 
 @pytest.mark.parametrize("parties", [2, 3])
 async def test_larger_squares_count_the_reports_of_the_squares_inside_them(parties: int) -> None:
-    network, task = await start(parties, **DIRECT)
-    await answer_whole(network, task, [one_hot(truth) for truth in TRUTHS])
+    network, window = await start(parties, **DIRECT)
+    await answer_whole(network, window, [one_hot(truth) for truth in TRUTHS])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert [cell.raw for cell in record.cells] == COUNTS
     assert [cell.label for cell in record.cells[-2:]] == ["0,0/2", "1,0/2"]
@@ -48,36 +48,36 @@ async def test_larger_squares_count_the_reports_of_the_squares_inside_them(parti
 
 async def test_both_rounds_of_a_sampled_report_count_at_every_zoom() -> None:
     die = SamplingDie.uniform(Fraction(1, 4), 8)
-    network, task = await start(values=8, domain=GRID, mechanism=die, release=ZOOMED)
+    network, window = await start(values=8, domain=GRID, mechanism=die, release=ZOOMED)
     # (0, truth) is a sampled answer; (f, f) is none and moves nothing at any zoom.
-    await answer_all(network, task, [*((0, truth) for truth in TRUTHS), (5, 5), (7, 7)])
+    await answer_all(network, window, [*((0, truth) for truth in TRUTHS), (5, 5), (7, 7)])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     assert [cell.raw for cell in record.cells] == COUNTS
     assert [cell.estimate for cell in record.cells] == [4 * one for one in COUNTS]
 
 
 async def test_every_aggregator_adds_a_draw_of_its_own_to_every_number_of_every_zoom() -> None:
-    network, task = await start(3, **DIRECT)
+    network, window = await start(3, **DIRECT)
     drawn = []
     for position in range(3):
         network.core(position).context.noise = SystemNoise(SeededRandom(position))
         drawn.append(TwoSidedNoise(Fraction(1, 2)).draw(SeededRandom(position), 10))
-    await answer_whole(network, task, [one_hot(truth) for truth in TRUTHS])
+    await answer_whole(network, window, [one_hot(truth) for truth in TRUTHS])
 
-    record = await release(network, task)
+    record = await release(network, window)
 
     noised = [true + sum(noises) for true, *noises in zip(COUNTS, *drawn, strict=True)]
     assert [cell.raw for cell in record.cells] == noised
     assert noised[8] != sum(noised[place] for place in (0, 1, 4, 5)), "the sums of zooms disagree by their noise"
 
 
-async def test_a_window_of_a_series_opens_its_zooms_and_behind_them_the_participants() -> None:
-    network, series = await standing(domain=GRID, release=ZOOMED, participants=Participants.NOISED)
-    await run_window(network, series, 0)
+async def test_a_window_of_a_question_opens_its_zooms_and_behind_them_the_participants() -> None:
+    network, question = await standing(domain=GRID, release=ZOOMED, participants=Participants.NOISED)
+    await run_window(network, question, 0)
 
-    (record,) = (await records(network, series)).values()
+    (record,) = (await records(network, question)).values()
 
     assert [cell.raw for cell in record.cells] == [*DIFFERENCE, 3, 0]
     assert record.participants is not None
@@ -89,29 +89,29 @@ async def test_the_ledger_of_an_aggregator_is_debited_for_every_zoom() -> None:
     tight = Limits(smallest_min_batch_size=2, largest_epsilon=Fraction(3, 2))
     network = Network(2, limits=tight)
     await network.start_all()
-    direct = {**DIRECT, "round_two_closes": network.task().round_one_closes}
+    direct = {**DIRECT, "round_two_closes": network.window().round_one_closes}
 
-    with pytest.raises(TaskError, match=r"epsilon"):
+    with pytest.raises(QuestionError, match=r"epsilon"):
         await network.ask(**direct)
-    task = await network.ask(**{**direct, "release": replace(ZOOMED, zooms=1)})
-    assert task.design.ledger_loss.epsilon == Decimal("1.00000")
+    window = await network.ask(**{**direct, "release": replace(ZOOMED, zooms=1)})
+    assert window.design.ledger_loss.epsilon == Decimal("1.00000")
 
 
 async def test_what_several_zooms_tell_is_not_computed_and_so_refused_under_a_limit() -> None:
     network = Network(2, limits=Limits(smallest_min_batch_size=2, largest_posterior=Fraction(99, 100), give_up_s=10))
     await network.start_all()
-    task = await network.ask(**{**DIRECT, "round_two_closes": network.task().round_one_closes})
-    await answer_whole(network, task, [one_hot(truth) for truth in TRUTHS])
+    window = await network.ask(**{**DIRECT, "round_two_closes": network.window().round_one_closes})
+    await answer_whole(network, window, [one_hot(truth) for truth in TRUTHS])
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    status = await network.core(0).service.release(task.task_id)
+    status = await network.core(0).service.release(window.window_id)
     assert status.state is State.ABORTED
 
 
 def test_records_that_differ_in_a_larger_square_do_not_agree() -> None:
-    task = Network(2).task(**{**DIRECT, "round_two_closes": Network(2).task().round_one_closes})
-    record, other = (build_record(task, [*COUNTS[:-1], last], task.round_two_closes, ONCE) for last in (2, 3))
+    window = Network(2).window(**{**DIRECT, "round_two_closes": Network(2).window().round_one_closes})
+    record, other = (build_record(window, [*COUNTS[:-1], last], window.round_two_closes, ONCE) for last in (2, 3))
 
     assert same_record(record, record)
     assert not same_record(record, other)

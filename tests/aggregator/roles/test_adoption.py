@@ -14,17 +14,17 @@ from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
 from fleetcount_aggregator.storage.row_seal import RowSeal
-from fleetcount_aggregator.tasks.series_install import install_series
-from fleetcount_aggregator.tasks.series_orders import take_own_order
+from fleetcount_aggregator.windows.question_install import install_question
+from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_mechanisms.noise import NoiseLaw
-from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import InstallSeries
-from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
-from fleetcount_protocol.series.series import SignedSeries
-from fleetcount_protocol.series.signing import sign_series
+from fleetcount_protocol.messages import InstallQuestion
+from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
+from fleetcount_protocol.question.question import SignedQuestion
+from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.shared import SharedIds
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network, answer_all
 
@@ -64,19 +64,21 @@ class Town:
         put_back(place, self.directory / "backup", lambda _: self.seal, (self.name, "test"), {})
         return (await self.network.start(self.lost)).context
 
-    async def release(self, name: str, later: int = 0) -> Task:
-        """Ask a task, answer it and let it end; each on a signal of its own, so that no budget is in the way."""
+    async def release(self, name: str, later: int = 0) -> Window:
+        """Ask a window, answer it and let it end; each on a signal of its own, so that no budget is in the way."""
         opens = int(self.network.clock.now()) + 10 + later
         windows = {"round_one_opens": opens, "round_one_closes": opens + 10, "round_two_closes": opens + 20}
         signal = "Vehicle." + name.capitalize()
-        task = await self.network.ask(values=2, name=name, signal=signal, **windows)
-        await answer_all(self.network, task, [(0, 1), (2, 2)])
-        await self.network.run_to_the_end(task)
-        return task
+        window = await self.network.ask(values=2, name=name, signal=signal, **windows)
+        await answer_all(self.network, window, [(0, 1), (2, 2)])
+        await self.network.run_to_the_end(window)
+        return window
 
 
-async def states(network: Network, task: Task) -> Sequence[State]:
-    return [(await seat.core.service.release(task.task_id)).state for seat in network.seats if seat.core is not None]
+async def states(network: Network, window: Window) -> Sequence[State]:
+    return [
+        (await seat.core.service.release(window.window_id)).state for seat in network.seats if seat.core is not None
+    ]
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["leader", "helper"])
@@ -99,9 +101,9 @@ async def test_a_restored_aggregator_goes_on_after_it_has_taken_up_what_came_aft
 
     assert town.noise.drawn == drawn, "nothing is drawn again"
     assert await states(network, before) == await states(network, during) == [State.RELEASED] * 2
-    answers = [await network.core(seat).service.release(during.task_id) for seat in (0, 1)]
+    answers = [await network.core(seat).service.release(during.window_id) for seat in (0, 1)]
     assert answers[0] == answers[1], "one record"
-    assert {row.task_id for row in await context.store.ledger()} == {before.task_id, during.task_id}
+    assert {row.window_id for row in await context.store.ledger()} == {before.window_id, during.window_id}
     assert (context.adopting, context.quarantined) == (False, {})
     after = await town.release("after")
     assert await states(network, after) == [State.RELEASED] * 2, "its peers help it again"
@@ -112,21 +114,21 @@ async def test_a_restored_aggregator_goes_on_after_it_has_taken_up_what_came_aft
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["leader", "helper"])
-async def test_a_task_under_way_of_after_the_backup_ends_once_for_all(tmp_path: Path, lost: int) -> None:
+async def test_a_window_under_way_of_after_the_backup_ends_once_for_all(tmp_path: Path, lost: int) -> None:
     town = Town(tmp_path, lost)
     network = town.network
     await network.start_all()
     town.back_up()
-    task = await network.ask(values=2)
-    await answer_all(network, task, [(0, 1), (2, 2)])
+    window = await network.ask(values=2)
+    await answer_all(network, window, [(0, 1), (2, 2)])
 
     context = await town.lose_and_restore()
     await settle_restored(context, ReleaseSteps(context))
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await states(network, task) == [State.ABORTED] * 2
+    assert await states(network, window) == [State.ABORTED] * 2
     assert town.noise.drawn == 0
-    row = await context.store.task(task.task_id)
+    row = await context.store.window(window.window_id)
     assert row is not None
     assert row.abort_reason == "restored_backup"
     assert await context.store.ledger_rows() == 1, "charged, for nobody here can tell whether it was drawn"
@@ -144,12 +146,12 @@ async def test_nothing_new_is_taken_before_every_peer_has_shown_what_it_knows(
     await network.stop(2)
     signed, seed = network.once(values=2)
     alpha, helper = AggregatorId("alpha"), network.core(1).helper
-    request = InstallSeries(signed=signed, seed=seed, orders=())
+    request = InstallQuestion(signed=signed, seed=seed, orders=())
     looked: list[PeerProblem] = []
 
     async def sleep(_: float) -> None:
         with pytest.raises(PeerRefusalError) as refused:
-            await helper.install_series(alpha, request)
+            await helper.install_question(alpha, request)
         looked.append(refused.value.problem)
         await network.start(2)
 
@@ -157,11 +159,11 @@ async def test_nothing_new_is_taken_before_every_peer_has_shown_what_it_knows(
     await settle_restored(context, ReleaseSteps(context))
 
     assert looked == [PeerProblem.BUSY], "gamma was away once"
-    assert (await helper.install_series(alpha, request)).series_id == signed.series.series_id
+    assert (await helper.install_question(alpha, request)).question_id == signed.question.question_id
     await network.stop_all()
 
 
-async def test_an_aggregator_shows_a_series_to_those_who_are_named_in_it_and_junk_is_not_taken_up(
+async def test_an_aggregator_shows_a_question_to_those_who_are_named_in_it_and_junk_is_not_taken_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     town = Town(tmp_path, 0, count=3)
@@ -170,71 +172,71 @@ async def test_an_aggregator_shows_a_series_to_those_who_are_named_in_it_and_jun
     town.back_up()
     pair = tuple(seat.aggregator for seat in network.seats[1:])
     named, seed = network.once(values=2)
-    theirs = replace(named.series, aggregators=tuple(replace(one, hpke_keys=()) for one in pair))
-    signatures = tuple(sign_series(theirs, seat.signing_key) for seat in network.seats[1:])
-    await install_series(network.core(1).context, SignedSeries(series=theirs, signatures=signatures), seed)
+    theirs = replace(named.question, aggregators=tuple(replace(one, hpke_keys=()) for one in pair))
+    signatures = tuple(sign_question(theirs, seat.signing_key) for seat in network.seats[1:])
+    await install_question(network.core(1).context, SignedQuestion(question=theirs, signatures=signatures), seed)
     helper = network.core(1).helper
-    assert (await helper.shared(town.name, None)).series_ids == ()
-    assert (await helper.shared(AggregatorId("gamma"), None)).series_ids == (theirs.series_id,)
-    with pytest.raises(PeerRefusalError, match="unknown_task"):
-        await helper.shared_series(town.name, theirs.series_id)
+    assert (await helper.shared(town.name, None)).question_ids == ()
+    assert (await helper.shared(AggregatorId("gamma"), None)).question_ids == (theirs.question_id,)
+    with pytest.raises(PeerRefusalError, match="unknown_window"):
+        await helper.shared_question(town.name, theirs.question_id)
     forged = replace(named, signatures=(bytes(64), *named.signatures[1:]))
     context = await town.lose_and_restore()
 
     async def shown(*_: object) -> object:
-        return InstallSeries(signed=forged, seed=seed, orders=())
+        return InstallQuestion(signed=forged, seed=seed, orders=())
 
     async def lists(*_: object) -> object:
-        return SharedIds(series_ids=(named.series.series_id,))
+        return SharedIds(question_ids=(named.question.question_id,))
 
-    monkeypatch.setattr(type(helper), "shared_series", shown)
+    monkeypatch.setattr(type(helper), "shared_question", shown)
     monkeypatch.setattr(type(helper), "shared", lists)
     monkeypatch.setattr(
         "fleetcount_aggregator.roles.repair.asyncio", SimpleNamespace(sleep=None)
     )  # It waits for nobody.
     await settle_restored(context, ReleaseSteps(context))
 
-    assert named.series.series_id not in context.series, "its operator never signed it"
+    assert named.question.question_id not in context.questions, "its operator never signed it"
     assert await context.store.ledger_rows() == 0
     await network.stop_all()
 
 
-async def test_windows_and_orders_of_after_the_backup_are_taken_up_and_the_series_goes_on(tmp_path: Path) -> None:
+async def test_windows_and_orders_of_after_the_backup_are_taken_up_and_the_question_goes_on(tmp_path: Path) -> None:
     town = Town(tmp_path, 1)
     network = town.network
     await network.start_all()
     town.back_up()
-    series = await network.stand(values=2)
+    question = await network.stand(values=2)
 
-    async def released_at(index: int) -> Task:
-        await network.advance_to(series.schedule.opens(index) - 30)
+    async def released_at(index: int) -> Window:
+        await network.advance_to(question.schedule.opens(index) - 30)
         await network.look_after_all()
-        tasks = [one.asked for one in network.core(1).context.live.values()]
-        [task] = [one for one in tasks if one.series.index == index]
-        await answer_all(network, task, [(0, 1), (2, 2)], offset=10 * index)
-        await network.run_to_the_end(task)
-        return task
+        windows = [one.asked for one in network.core(1).context.live.values()]
+        [window] = [one for one in windows if one.question.index == index]
+        await answer_all(network, window, [(0, 1), (2, 2)], offset=10 * index)
+        await network.run_to_the_end(window)
+        return window
 
     released = await released_at(0)
-    last = series.schedule.windows - 1
-    stop = SeriesOrder(
-        series_id=series.series_id, number=1, action=OrderAction.STOP, aggregator_id=town.name, from_window=last
+    last = question.schedule.windows - 1
+    stop = QuestionOrder(
+        question_id=question.question_id, number=1, action=OrderAction.STOP, aggregator_id=town.name, from_window=last
     )
     await take_own_order(network.core(1).context, sign_order(stop, network.seats[1].signing_key))
     await network.look_after_all()
 
     context = await town.lose_and_restore()
-    assert series.series_id not in context.series
+    assert question.question_id not in context.questions
     await settle_restored(context, ReleaseSteps(context))
 
-    assert series.series_id in context.series
+    assert question.question_id in context.questions
     assert await states(network, released) == [State.RELEASED] * 2
-    following = await released_at(context.series[series.series_id].following)
+    following = await released_at(context.questions[question.question_id].following)
     assert await states(network, following) == [State.RELEASED] * 2, "its record names the one before"
-    assert [one.order for one in context.series[series.series_id].orders] == [stop]
-    await network.advance_to(series.schedule.end)
+    assert [one.order for one in context.questions[question.question_id].orders] == [stop]
+    await network.advance_to(question.schedule.end)
     await network.look_after_all()
-    assert (await network.missing(series, 1))[last] == "stopped"
+    assert (await network.missing(question, 1))[last] == "stopped"
     await network.stop_all()
 
 
@@ -246,8 +248,8 @@ async def test_a_leader_that_was_put_back_refuses_nothing_for_good_while_it_asks
     context = await town.lose_and_restore()
 
     assert context.adopting
-    with pytest.raises(TaskError, match="put back"):
-        await install_series(context, *network.once(values=2))
+    with pytest.raises(QuestionError, match="put back"):
+        await install_question(context, *network.once(values=2))
     await settle_restored(context, ReleaseSteps(context))
-    await install_series(context, *network.once(values=2))
+    await install_question(context, *network.once(values=2))
     await network.stop_all()

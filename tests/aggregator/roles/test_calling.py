@@ -8,12 +8,12 @@ from tests.support.aggregators import Network, answer_all
 
 
 async def counted(devices: int) -> Mapping[str, float]:
-    """Return the counts of calls after a task of some devices, with a batch a report."""
+    """Return the counts of calls after a window of some devices, with a batch a report."""
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=2)
-    await answer_all(network, task, [(0, 1)] * devices)
-    await network.run_to_the_end(task)
+    window = await network.ask(values=2)
+    await answer_all(network, window, [(0, 1)] * devices)
+    await network.run_to_the_end(window)
     metrics = [one for one in network.core(0).context.metrics.registry.collect() if one.name == "fleetcount_peer_calls"]
     found = {str(row.labels): row.value for one in metrics for row in one.samples if row.name.endswith("_total")}
     await network.stop_all()

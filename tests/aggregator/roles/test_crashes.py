@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 
 from tests.support.aggregators import Network, SimulatedCrashError, answer_all
@@ -24,12 +24,12 @@ CRASHES = [
 ]
 
 
-async def outcome(network: Network, task: Task) -> list[int]:
+async def outcome(network: Network, window: Window) -> list[int]:
     """Return the released difference after checking that everybody has the same, with one debit and one set each."""
-    answers = [await network.core(p).service.release(task.task_id) for p in range(len(network.seats))]
+    answers = [await network.core(p).service.release(window.window_id) for p in range(len(network.seats))]
     assert {answer.state for answer in answers} == {State.RELEASED}, answers
     assert len({(answer.record, answer.signatures) for answer in answers}) == 1
-    digests = {(await network.core(p).helper.status(task.task_id)).set_digest for p in range(len(network.seats))}
+    digests = {(await network.core(p).helper.status(window.window_id)).set_digest for p in range(len(network.seats))}
     assert len(digests) == 1
     ledgers = [len(await network.core(p).context.store.ledger()) for p in range(len(network.seats))]
     assert ledgers == [1] * len(network.seats)
@@ -40,16 +40,16 @@ async def outcome(network: Network, task: Task) -> list[int]:
 async def test_a_crash_resumes_to_the_same_release(tmp_path: Path, failpoint: str, side: int) -> None:
     network = Network(2, directory=tmp_path)
     await network.start_all()
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     await network.stop(side)
     await network.start(side, failpoint)
 
-    await answer_all(network, task, COINS)
-    await network.run_to_the_end(task)
+    await answer_all(network, window, COINS)
+    await network.run_to_the_end(window)
 
     assert failpoint_was_hit(network, side), "the test must really crash"
-    assert await outcome(network, task) == DIFFERENCE
-    assert not list(tmp_path.glob("*.data-key*")), "an ended task keeps no key"
+    assert await outcome(network, window) == DIFFERENCE
+    assert not list(tmp_path.glob("*.data-key*")), "an ended window keeps no key"
     await network.stop_all()
 
 
@@ -74,15 +74,15 @@ async def test_crashes_on_both_sides_resume_to_the_same_release(
 ) -> None:
     network = Network(3, directory=tmp_path)
     await network.start_all()
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     for position, name in ((0, leader_point), (2, helper_point)):
         await network.stop(position)
         await network.start(position, name)
 
-    await answer_all(network, task, COINS)
-    await network.run_to_the_end(task)
+    await answer_all(network, window, COINS)
+    await network.run_to_the_end(window)
 
-    assert await outcome(network, task) == DIFFERENCE
+    assert await outcome(network, window) == DIFFERENCE
     await network.stop_all()
 
 
@@ -94,19 +94,19 @@ async def test_a_server_killed_under_both_and_crashes_on_both_sides_resume_to_th
             cluster.run(f"CREATE DATABASE {seat.aggregator_id}")
             seat.url = cluster.url(seat.aggregator_id)
         await network.start_all()
-        task = await network.ask(values=4)
+        window = await network.ask(values=4)
         for position, name in ((0, "release.after_draw_store"), (1, "helper.after_propose_store")):
             await network.stop(position)
             await network.start(position, name)
 
-        await answer_all(network, task, COINS)
+        await answer_all(network, window, COINS)
         await asyncio.to_thread(cluster.kill)
         await asyncio.to_thread(cluster.start)
-        await network.run_to_the_end(task)
+        await network.run_to_the_end(window)
 
         assert failpoint_was_hit(network, 0)
         assert failpoint_was_hit(network, 1)
-        assert await outcome(network, task) == DIFFERENCE
+        assert await outcome(network, window) == DIFFERENCE
         await network.stop_all()
         assert not list(tmp_path.glob("*.db")), "its rows are not in SQLite"
 
@@ -134,41 +134,41 @@ async def test_a_crash_between_batches_under_way_resumes_to_the_same_release(
     monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches.batch_size", lambda _: size)
     network = Network(2, directory=tmp_path)
     await network.start_all()
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     await network.stop(side)
     await network.start(side, failpoint)
-    await answer_all(network, task, COINS)
+    await answer_all(network, window, COINS)
     await network.stop(1 - side)
     await network.start(1 - side)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
     assert failpoint_was_hit(network, side)
-    assert await outcome(network, task) == DIFFERENCE
-    assert [await network.core(p).context.store.rejections(task.task_id) for p in range(2)] == [{}, {}]
+    assert await outcome(network, window) == DIFFERENCE
+    assert [await network.core(p).context.store.rejections(window.window_id) for p in range(2)] == [{}, {}]
     await network.stop_all()
 
 
 async def test_batches_of_another_size_after_a_restart_are_the_same_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new version may choose another size: a task goes on with the one it began with."""
+    """A new version may choose another size: a window goes on with the one it began with."""
     monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches.batch_size", lambda _: 2)
     # One after the other: the leader dies with the first, and the rest is still to be cut into batches.
     monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches._IN_FLIGHT", 1)
     network = Network(2, directory=tmp_path)
     await network.start_all()
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     await network.stop(0)
     await network.start(0, "leader.after_batch")
-    await answer_all(network, task, COINS)
-    await network.advance_to(task.round_two_closes)
+    await answer_all(network, window, COINS)
+    await network.advance_to(window.round_two_closes)
     await network.look_after_all()
     monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches.batch_size", lambda _: 3)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await outcome(network, task) == DIFFERENCE
+    assert await outcome(network, window) == DIFFERENCE
     await network.stop_all()
 
 
@@ -176,8 +176,8 @@ async def test_a_leader_that_dies_once_its_helpers_have_signed_resumes_to_that_r
     """A record bears a time: built anew after the restart it would be another one, which no helper may sign."""
     network = Network(2, directory=tmp_path)
     await network.start_all()
-    task = await network.ask(values=4)
-    await answer_all(network, task, COINS)
+    window = await network.ask(values=4)
+    await answer_all(network, window, COINS)
     deaths: list[str] = []
 
     def die(caller: str, other: str, name: str) -> None:
@@ -188,10 +188,10 @@ async def test_a_leader_that_dies_once_its_helpers_have_signed_resumes_to_that_r
             raise SimulatedCrashError(name)
 
     network.after = die
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
     assert deaths
-    assert await outcome(network, task) == DIFFERENCE
+    assert await outcome(network, window) == DIFFERENCE
     await network.stop_all()
 
 
@@ -200,23 +200,23 @@ async def test_a_leader_that_died_with_the_record_gives_it_to_its_helpers_after_
     network = Network(2, directory=tmp_path)
     network.supervised = False
     await network.start_all()
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     await network.stop(0)
     await network.start(0, "leader.after_release")
-    await answer_all(network, task, COINS)
-    await network.advance_to(task.round_two_closes)
+    await answer_all(network, window, COINS)
+    await network.advance_to(window.round_two_closes)
     await network.look_after_all()
     network.crashed.clear()
     assert network.seats[0].core is None, "it must really crash"
     helper = network.core(1).context
-    assert helper.states[task.task_id] is State.RELEASING
+    assert helper.states[window.window_id] is State.RELEASING
 
     leader = await network.start(0)
     for one in leader.scheduler.pending():
         await leader.scheduler.look_after(one)
 
-    assert helper.states[task.task_id] is State.RELEASED
-    assert await outcome(network, task) == DIFFERENCE
+    assert helper.states[window.window_id] is State.RELEASED
+    assert await outcome(network, window) == DIFFERENCE
     await network.stop_all()
 
 
@@ -228,17 +228,17 @@ async def test_a_share_damaged_in_a_server_is_out_on_both_sides_and_the_others_c
     postgres_cluster.run(f"CREATE DATABASE {database}")
     network.seats[0].url = postgres_cluster.url(database)
     await network.start_all()
-    task = await network.ask(values=4)
-    devices = await answer_all(network, task, COINS)
+    window = await network.ask(values=4)
+    devices = await answer_all(network, window, COINS)
     [(table,)] = postgres_cluster.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames_%'", database)
     whose = f"substring(cols FOR 16) = '\\x{devices[2].report_id.hex()}'"
     postgres_cluster.run(
         f"UPDATE {table} SET parts = set_byte(parts, 5, get_byte(parts, 5) # 1) WHERE {whose}", database
     )
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await outcome(network, task) == [1, 0, 0, 1], "that of the third device alone is missing"
+    assert await outcome(network, window) == [1, 0, 0, 1], "that of the third device alone is missing"
     for seat in (0, 1):
-        assert sum((await network.core(seat).context.store.rejections(task.task_id)).values()) == 1
+        assert sum((await network.core(seat).context.store.rejections(window.window_id)).values()) == 1
     await network.stop_all()

@@ -21,11 +21,11 @@ from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
-from fleetcount_aggregator.tasks.loading import load_tasks
-from fleetcount_aggregator.tasks.retention import Retention
-from fleetcount_aggregator.tasks.series_install import load_series
-from fleetcount_aggregator.tasks.windows import decide_windows
-from fleetcount_protocol.ids import TaskId
+from fleetcount_aggregator.windows.loading import load_windows
+from fleetcount_aggregator.windows.question_install import load_question
+from fleetcount_aggregator.windows.retention import Retention
+from fleetcount_aggregator.windows.windows import decide_windows
+from fleetcount_protocol.ids import WindowId
 
 from tests.support.aggregators import Network
 from tests.support.replica_stores import replica_store
@@ -53,11 +53,11 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
         network.seats[0].open_store = lambda: one.store  # type: ignore[method-assign]
         await network.start_all()
         empty: dict[str, object] = {
-            "tasks": {},
+            "windows": {},
             "states": {},
             "live": {},
             "awake": {},
-            "series": {},
+            "question": {},
             "sessions": {},
             "outcomes": [],
             "ended": {},
@@ -73,26 +73,26 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
         )
 
 
-async def test_tasks_and_series_are_those_of_the_database(pair: Pair) -> None:
+async def test_windows_and_question_are_those_of_the_database(pair: Pair) -> None:
     await pair.following.follow()
     assert pair.context.states == {}
 
-    task = await pair.network.ask()
-    series = await pair.network.stand()
-    pair.following.task_changed(task.task_id.hex())
-    pair.following.series_changed(series.series_id.hex())
+    window = await pair.network.ask()
+    question = await pair.network.stand()
+    pair.following.window_changed(window.window_id.hex())
+    pair.following.question_changed(question.question_id.hex())
     await pair.following.follow()
 
-    assert pair.context.states[task.task_id] is State.ANNOUNCED
+    assert pair.context.states[window.window_id] is State.ANNOUNCED
     asked_once = pair.network.core(0).context
-    assert pair.context.live[task.task_id].verify_key == asked_once.live[task.task_id].verify_key
-    assert list(pair.context.series) == [series.series_id]
-    await move(pair.network.core(0).context, task.task_id, State.ABORTED)
+    assert pair.context.live[window.window_id].verify_key == asked_once.live[window.window_id].verify_key
+    assert list(pair.context.questions) == [question.question_id]
+    await move(pair.network.core(0).context, window.window_id, State.ABORTED)
     pair.following.missed()
     await pair.following.follow()
-    assert pair.context.states[task.task_id] is State.ABORTED
-    assert task.task_id not in pair.context.live
-    assert [task_id for task_id, _ in pair.context.outcomes] == [task.task_id]
+    assert pair.context.states[window.window_id] is State.ABORTED
+    assert window.window_id not in pair.context.live
+    assert [window_id for window_id, _ in pair.context.outcomes] == [window.window_id]
 
 
 async def test_a_session_whose_keys_were_erased_is_forgotten_also_while_it_is_read(pair: Pair) -> None:
@@ -116,17 +116,17 @@ async def test_the_coordinator_keeps_its_own_sessions_in_step_by_itself(pair: Pa
 
 
 @pytest.mark.parametrize("heard", [True, False])
-async def test_nothing_is_held_of_a_task_whose_key_was_destroyed_elsewhere_heard_of_or_not(
+async def test_nothing_is_held_of_a_window_whose_key_was_destroyed_elsewhere_heard_of_or_not(
     pair: Pair, heard: bool
 ) -> None:
-    task = await pair.network.ask()
+    window = await pair.network.ask()
     coordinator, store = pair.network.core(0).context, pair.context.store
     assert isinstance(store, SqlStore)
     await pair.following.follow()
-    store.data_keys.of(task.task_id)
-    store.logs.take(task.task_id, 0, 0)
-    await move(coordinator, task.task_id, State.ABORTED)
-    await coordinator.purge(task.task_id)
+    store.data_keys.of(window.window_id)
+    store.logs.take(window.window_id, 0, 0)
+    await move(coordinator, window.window_id, State.ABORTED)
+    await coordinator.purge(window.window_id)
 
     if heard:
         pair.following.key_destroyed("its name")
@@ -134,116 +134,116 @@ async def test_nothing_is_held_of_a_task_whose_key_was_destroyed_elsewhere_heard
         pair.following.missed()
     await pair.following.follow()
 
-    assert not store.logs.writes(task.task_id, 0)
+    assert not store.logs.writes(window.window_id, 0)
     with pytest.raises(StoreError, match="no data key"):
-        store.data_keys.of(task.task_id)
+        store.data_keys.of(window.window_id)
 
 
 async def test_who_is_elected_finishes_a_purge_that_was_cut_off_since_its_start(pair: Pair) -> None:
-    task = await pair.network.ask()
+    window = await pair.network.ask()
     coordinator = pair.network.core(0).context
-    await move(coordinator, task.task_id, State.ABORTED)
-    assert task.task_id in coordinator.store.data_keys.held()
+    await move(coordinator, window.window_id, State.ABORTED)
+    assert window.window_id in coordinator.store.data_keys.held()
 
-    await load_tasks(coordinator)
+    await load_windows(coordinator)
 
-    assert task.task_id not in coordinator.store.data_keys.held()
+    assert window.window_id not in coordinator.store.data_keys.held()
 
 
-async def test_who_is_elected_drives_no_task_that_has_come_to_rest_unheard(pair: Pair) -> None:
-    task = await pair.network.ask()
+async def test_who_is_elected_drives_no_window_that_has_come_to_rest_unheard(pair: Pair) -> None:
+    window = await pair.network.ask()
     await pair.following.follow()
     coordinator = pair.network.core(0).context
-    await move(coordinator, task.task_id, State.ABORTED)
-    await coordinator.store.put_to_rest([RestRow(task_id=task.task_id, expiry=task.expiry, led=True)])
-    assert pair.context.states[task.task_id] is State.ANNOUNCED
+    await move(coordinator, window.window_id, State.ABORTED)
+    await coordinator.store.put_to_rest([RestRow(window_id=window.window_id, expiry=window.expiry, led=True)])
+    assert pair.context.states[window.window_id] is State.ANNOUNCED
 
-    await load_tasks(pair.context)
+    await load_windows(pair.context)
 
-    assert pair.context.states[task.task_id] is State.ABORTED
+    assert pair.context.states[window.window_id] is State.ABORTED
     assert (pair.context.live, pair.context.awake) == ({}, {})
 
 
-async def test_who_is_elected_has_no_series_that_was_put_to_rest_and_forgotten_unheard(pair: Pair) -> None:
-    series = await pair.network.stand()
+async def test_who_is_elected_has_no_question_that_was_put_to_rest_and_forgotten_unheard(pair: Pair) -> None:
+    question = await pair.network.stand()
     coordinator, store = pair.network.core(0).context, pair.context.store
     assert isinstance(store, SqlStore)
-    pair.network.clock.advance(series.schedule.end + 365 * 86_400 - pair.network.clock.now())
-    await decide_windows(coordinator, series.series_id)
+    pair.network.clock.advance(question.schedule.end + 365 * 86_400 - pair.network.clock.now())
+    await decide_windows(coordinator, question.question_id)
     await pair.following.follow()
-    assert list(pair.context.series) == [series.series_id]
-    await coordinator.store.rest_series(series.series_id, series.schedule.end, "keys/")
-    await coordinator.store.mend(lambda db: archive_rows._forget_series(db, series.series_id))  # type: ignore[attr-defined]
+    assert list(pair.context.questions) == [question.question_id]
+    await coordinator.store.rest_question(question.question_id, question.schedule.end, "keys/")
+    await coordinator.store.mend(lambda db: archive_rows._forget_question(db, question.question_id))  # type: ignore[attr-defined]
 
     store.engine.epoch = 1  # type: ignore[misc]
-    await load_series(pair.context)
-    await load_tasks(pair.context)
+    await load_question(pair.context)
+    await load_windows(pair.context)
     await Retention(pair.context).look()
 
-    assert pair.context.series == {}
+    assert pair.context.questions == {}
 
 
-async def test_who_is_elected_again_puts_no_task_to_rest_that_was_forgotten_meanwhile(pair: Pair) -> None:
-    task = await pair.network.ask()
+async def test_who_is_elected_again_puts_no_window_to_rest_that_was_forgotten_meanwhile(pair: Pair) -> None:
+    window = await pair.network.ask()
     await pair.following.follow()
     coordinator, store = pair.network.core(0).context, pair.context.store
     assert isinstance(store, SqlStore)
-    pair.context.ended[task.task_id] = pair.context.live[task.task_id]  # As its last term has left it.
-    await abort_here(coordinator, task.task_id, "peer_aborted")
-    await coordinator.store.put_to_rest([RestRow(task_id=task.task_id, expiry=task.expiry, led=True)])
-    await coordinator.store.retire([task.task_id], KEPT)
-    await coordinator.store.forget([task.task_id])
+    pair.context.ended[window.window_id] = pair.context.live[window.window_id]  # As its last term has left it.
+    await abort_here(coordinator, window.window_id, "peer_aborted")
+    await coordinator.store.put_to_rest([RestRow(window_id=window.window_id, expiry=window.expiry, led=True)])
+    await coordinator.store.retire([window.window_id], KEPT)
+    await coordinator.store.forget([window.window_id])
 
     store.engine.epoch = 1  # type: ignore[misc]
-    await load_tasks(pair.context)
+    await load_windows(pair.context)
     await Retention(pair.context).look()
 
     assert (pair.context.live, pair.context.ended) == ({}, {})
 
 
 @pytest.mark.parametrize("led_before", [False, True])
-async def test_who_is_elected_after_another_has_settled_a_damaged_task_has_it_in_no_quarantine(
+async def test_who_is_elected_after_another_has_settled_a_damaged_window_has_it_in_no_quarantine(
     pair: Pair, postgres_url: str, tmp_path: Path, led_before: bool
 ) -> None:
-    """So it is with the tasks of a store that was put back: no backup has their data keys."""
+    """So it is with the windows of a store that was put back: no backup has their data keys."""
     damaged = await pair.network.ask()
-    await asyncio.to_thread(pair.network.core(0).context.store.data_keys.destroy, damaged.task_id)
+    await asyncio.to_thread(pair.network.core(0).context.store.data_keys.destroy, damaged.window_id)
     async with replica_store(postgres_url, tmp_path) as late:
         context = replace(pair.context, store=late.store, quarantined={})
         if led_before:
-            await load_tasks(context)
-            assert list(context.quarantined) == [damaged.task_id]
+            await load_windows(context)
+            assert list(context.quarantined) == [damaged.window_id]
 
-        await move(pair.network.core(0).context, damaged.task_id, State.ABORTED)
-        await load_tasks(context)
+        await move(pair.network.core(0).context, damaged.window_id, State.ABORTED)
+        await load_windows(context)
 
         assert context.quarantined == {}
 
 
-async def test_a_server_that_is_away_while_tasks_are_taken_up_damages_none(
+async def test_a_server_that_is_away_while_windows_are_taken_up_damages_none(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = await pair.network.ask()
+    window = await pair.network.ask()
     coordinator = pair.network.core(0).context
     store = coordinator.store
     assert isinstance(store, SqlStore)
     link, nobody = store.engine._reader, Server(url="postgresql://127.0.0.1:1/nobody")  # type: ignore[attr-defined]
-    here, read_in_work, read_canonical = link._server, store.tasks_in_work, store.canonical
+    here, read_in_work, read_canonical = link._server, store.windows_in_work, store.canonical
 
-    async def read_and_lose() -> Sequence[TaskId]:
+    async def read_and_lose() -> Sequence[WindowId]:
         found = await read_in_work()
         link.close()
         link._server = nobody
         return found
 
-    async def come_back_and_read(task_id: TaskId) -> bytes | None:
+    async def come_back_and_read(window_id: WindowId) -> bytes | None:
         link._server = here
-        return await read_canonical(task_id)
+        return await read_canonical(window_id)
 
-    monkeypatch.setattr(store, "tasks_in_work", read_and_lose)
+    monkeypatch.setattr(store, "windows_in_work", read_and_lose)
     monkeypatch.setattr(store, "canonical", come_back_and_read)
     with pytest.raises(StoreAwayError):
-        await load_tasks(coordinator)
+        await load_windows(coordinator)
     link._server = here
     assert coordinator.quarantined == {}
 
@@ -253,5 +253,5 @@ async def test_a_server_that_is_away_while_tasks_are_taken_up_damages_none(
     link._server = nobody
     monkeypatch.setattr(keys, "seals_store", lambda: True)
     with pytest.raises(StoreAwayError):
-        keys.take_up([task.task_id])
+        keys.take_up([window.window_id])
     link._server = here

@@ -1,4 +1,4 @@
-"""A series and its orders reach every aggregator, whoever is down or crashes meanwhile; a refused one ends."""
+"""A question and its orders reach every aggregator, whoever is down or crashes meanwhile; a refused one ends."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,34 +7,36 @@ import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
-from fleetcount_aggregator.tasks.directory import TaskDirectory
-from fleetcount_aggregator.tasks.series_install import install_series
-from fleetcount_protocol.errors import TaskError
+from fleetcount_aggregator.windows.directory import QuestionDirectory
+from fleetcount_aggregator.windows.question_install import install_question
+from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import InstallSeries, SeriesOffer, SeriesQuery
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Schedule
-from fleetcount_protocol.series.key_list import verify_key_list
-from fleetcount_protocol.series.orders import (
+from fleetcount_protocol.messages import InstallQuestion, QuestionOffer, QuestionQuery
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.question.key_list import verify_key_list
+from fleetcount_protocol.question.orders import (
     OrderAction,
-    SeriesOrder,
+    QuestionOrder,
     SignedOrder,
     encode_signed_order,
     sign_order,
 )
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.series.signed_file import encode_signed_series
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.signed_file import encode_signed_question
 
 from tests.support.aggregators import START, Network
 
 LIMITS = Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=4)
 
 
-def order(network: Network, series: Series, number: int, action: OrderAction, window: int, by: int = 0) -> SignedOrder:
+def order(
+    network: Network, question: Question, number: int, action: OrderAction, window: int, by: int = 0
+) -> SignedOrder:
     """Return an order signed by an aggregator's operator."""
     seat = network.seats[by]
-    content = SeriesOrder(
-        series_id=series.series_id,
+    content = QuestionOrder(
+        question_id=question.question_id,
         number=number,
         action=action,
         aggregator_id=seat.aggregator_id,
@@ -43,10 +45,10 @@ def order(network: Network, series: Series, number: int, action: OrderAction, wi
     return sign_order(content, seat.signing_key)
 
 
-def offered(network: Network, position: int = 0) -> tuple[SeriesOffer, ...]:
+def offered(network: Network, position: int = 0) -> tuple[QuestionOffer, ...]:
     """Return what an aggregator offers in its first list."""
     own = network.seats[position].aggregator.aggregator_id
-    return network.core(position).service.series(SeriesQuery(aggregator_id=own, deployment="test")).offers
+    return network.core(position).service.questions(QuestionQuery(aggregator_id=own, deployment="test")).offers
 
 
 async def pass_time(network: Network, seconds: int, step: int = 5) -> None:
@@ -57,19 +59,19 @@ async def pass_time(network: Network, seconds: int, step: int = 5) -> None:
         await network.start_crashed()
 
 
-def drop(directory: Path, network: Network, **changes: object) -> Series:
-    signed, seed = network.series(**changes)
+def drop(directory: Path, network: Network, **changes: object) -> Question:
+    signed, seed = network.question(**changes)
     (directory / "q.seed").write_bytes(seed)
     (directory / "q.seed").chmod(0o600)
-    (directory / "q.question").write_bytes(encode_signed_series(signed))
-    return signed.series
+    (directory / "q.question").write_bytes(encode_signed_question(signed))
+    return signed.question
 
 
-async def test_a_dropped_series_is_handed_to_everybody_and_offered_with_all_key_lists(tmp_path: Path) -> None:
+async def test_a_dropped_question_is_handed_to_everybody_and_offered_with_all_key_lists(tmp_path: Path) -> None:
     network = Network(3, limits=LIMITS)
     await network.start_all()
-    series = drop(tmp_path, network)
-    directory = TaskDirectory(network.core(0).context, tmp_path)
+    question = drop(tmp_path, network)
+    directory = QuestionDirectory(network.core(0).context, tmp_path)
     await directory.poll()
     before = offered(network)
 
@@ -78,69 +80,72 @@ async def test_a_dropped_series_is_handed_to_everybody_and_offered_with_all_key_
 
     assert before == ()
     [offer] = offered(network)
-    assert offer.signed.series == series
+    assert offer.signed.question == question
     assert (
-        network.core(0).service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="elsewhere")).offers
+        network.core(0)
+        .service.questions(QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="elsewhere"))
+        .offers
         == ()
     )
-    for listed, described in zip(offer.key_lists, series.aggregators, strict=True):
+    for listed, described in zip(offer.key_lists, question.aggregators, strict=True):
         verify_key_list(listed, described)
     for position in range(3):
-        assert series.series_id in network.core(position).context.series
-        assert [one.signed.series for one in offered(network, position)] == [series]
+        assert question.question_id in network.core(position).context.questions
+        assert [one.signed.question for one in offered(network, position)] == [question]
     assert not (tmp_path / "q.refused").exists()
 
 
-async def test_more_series_than_one_list_holds_are_offered_in_several_and_none_that_is_over() -> None:
+async def test_more_question_than_one_list_holds_are_offered_in_several_and_none_that_is_over() -> None:
     network = Network(2, limits=LIMITS)
     await network.start_all()
-    schedule = network.series()[0].series.schedule
+    schedule = network.question()[0].question.schedule
     over = await network.stand(name="over soon", signal="Vehicle.Over", schedule=replace(schedule, windows=1))
     await network.advance_to(over.schedule.end)
-    standing = {(await network.stand(signal=f"Vehicle.Signal{one}")).series_id for one in range(66)}
+    standing = {(await network.stand(signal=f"Vehicle.Signal{one}")).question_id for one in range(66)}
     service = network.core(0).service
 
-    first = service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test"))
-    last = first.offers[-1].signed.series.series_id
-    second = service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test", after=last))
+    first = service.questions(QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test"))
+    last = first.offers[-1].signed.question.question_id
+    second = service.questions(QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test", after=last))
 
-    ids = [one.signed.series.series_id for one in (*first.offers, *second.offers)]
+    ids = [one.signed.question.question_id for one in (*first.offers, *second.offers)]
     assert ids == sorted(standing)
     assert (len(first.offers), first.more, second.more) == (64, True, False)
     assert (
-        service.series(SeriesQuery(aggregator_id=AggregatorId("alpha"), deployment="test", after=ids[-1])).offers == ()
+        service.questions(QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test", after=ids[-1])).offers
+        == ()
     )
 
 
-@pytest.mark.parametrize("name", ["series.after_install_store", "series.after_hand_over"])
+@pytest.mark.parametrize("name", ["question.after_install_store", "question.after_hand_over"])
 @pytest.mark.parametrize("side", [0, 1])
 async def test_a_crash_while_it_is_handed_over_changes_nothing(tmp_path: Path, name: str, side: int) -> None:
     network = Network(2, directory=tmp_path, limits=LIMITS)
     await network.start_all()
     await network.stop(side)
     await network.start(side, name)
-    signed, seed = network.series()
-    if (name, side) == ("series.after_install_store", 0):
+    signed, seed = network.question()
+    if (name, side) == ("question.after_install_store", 0):
         with pytest.raises(BaseException, match="after_install_store"):
-            await install_series(network.core(0).context, signed, seed)
+            await install_question(network.core(0).context, signed, seed)
         await network.crash()
         await network.start_crashed()
     else:
-        await install_series(network.core(0).context, signed, seed)
+        await install_question(network.core(0).context, signed, seed)
 
     await pass_time(network, 60)
 
-    assert [one.signed.series for one in offered(network)] == [signed.series]
-    assert signed.series.series_id in network.core(1).context.series
+    assert [one.signed.question for one in offered(network)] == [signed.question]
+    assert signed.question.question_id in network.core(1).context.questions
     await network.stop_all()
 
 
-async def test_a_helper_that_is_down_gets_the_series_later() -> None:
+async def test_a_helper_that_is_down_gets_the_question_later() -> None:
     network = Network(2, limits=LIMITS)
     network.supervised = False
     await network.start_all()
     await network.stop(1)
-    series = await network.stand()
+    question = await network.stand()
     await pass_time(network, 10)
     assert offered(network) == ()
 
@@ -148,10 +153,10 @@ async def test_a_helper_that_is_down_gets_the_series_later() -> None:
     await pass_time(network, 10)
 
     assert len(offered(network)) == 1
-    assert series.series_id in network.core(1).context.series
+    assert question.question_id in network.core(1).context.questions
 
 
-async def test_one_series_asks_for_the_key_list_of_a_helper_that_is_away_for_all_that_it_has() -> None:
+async def test_one_question_asks_for_the_key_list_of_a_helper_that_is_away_for_all_that_it_has() -> None:
     network = Network(2, limits=LIMITS)
     network.supervised = False
     await network.start_all()
@@ -162,7 +167,7 @@ async def test_one_series_asks_for_the_key_list_of_a_helper_that_is_away_for_all
     await network.stop(1)
     await network.start(0)
     asked: list[int] = []
-    network.before = lambda *call: asked.append(network.clock.now()) if call[2] == "install_series" else None
+    network.before = lambda *call: asked.append(network.clock.now()) if call[2] == "install_question" else None
 
     await pass_time(network, 1800)
 
@@ -174,12 +179,12 @@ async def test_one_series_asks_for_the_key_list_of_a_helper_that_is_away_for_all
     assert len(offered(network)) == 5
 
 
-async def test_a_series_a_helper_refuses_is_stopped_everywhere_and_its_file_says_so(tmp_path: Path) -> None:
+async def test_a_question_a_helper_refuses_is_stopped_everywhere_and_its_file_says_so(tmp_path: Path) -> None:
     network = Network(3, limits=LIMITS)
     await network.start_all()
     network.core(2).context.limits = replace(LIMITS, smallest_min_batch_size=1000)
-    series = drop(tmp_path, network)
-    directory = TaskDirectory(network.core(0).context, tmp_path)
+    question = drop(tmp_path, network)
+    directory = QuestionDirectory(network.core(0).context, tmp_path)
     await directory.poll()
 
     await pass_time(network, 150)
@@ -188,19 +193,19 @@ async def test_a_series_a_helper_refuses_is_stopped_everywhere_and_its_file_says
     assert "gamma does not take the question" in (tmp_path / "q.refused").read_text()
     assert offered(network) == ()
     for position in (0, 1):
-        assert set((await network.missing(series, position)).values()) == {"stopped"}
-        assert not network.core(position).context.tasks
-    assert series.series_id not in network.core(2).context.series
+        assert set((await network.missing(question, position)).values()) == {"stopped"}
+        assert not network.core(position).context.windows
+    assert question.question_id not in network.core(2).context.questions
 
 
-async def test_only_the_leader_hands_over_a_series() -> None:
+async def test_only_the_leader_hands_over_a_question() -> None:
     network = Network(3, limits=LIMITS)
     await network.start_all()
-    signed, seed = network.series()
-    request = InstallSeries(signed=signed, seed=seed, orders=())
+    signed, seed = network.question()
+    request = InstallQuestion(signed=signed, seed=seed, orders=())
 
     with pytest.raises(PeerRefusalError) as refusal:
-        await network.core(1).helper.install_series(AggregatorId("gamma"), request)
+        await network.core(1).helper.install_question(AggregatorId("gamma"), request)
 
     assert refusal.value.problem is PeerProblem.NOT_LEADER
 
@@ -211,9 +216,12 @@ async def test_only_the_leader_hands_over_a_series() -> None:
 async def test_paused_windows_are_skipped_everywhere_and_resumed_ones_are_not(tmp_path: Path) -> None:
     network = Network(2, limits=LIMITS)
     await network.start_all()
-    series = await network.stand()
-    directory = TaskDirectory(network.core(0).context, tmp_path)
-    pause, resume = (order(network, series, 1, OrderAction.PAUSE, 1), order(network, series, 2, OrderAction.RESUME, 3))
+    question = await network.stand()
+    directory = QuestionDirectory(network.core(0).context, tmp_path)
+    pause, resume = (
+        order(network, question, 1, OrderAction.PAUSE, 1),
+        order(network, question, 2, OrderAction.RESUME, 3),
+    )
     (tmp_path / "a.order").write_bytes(encode_signed_order(pause))
     (tmp_path / "b.order").write_bytes(encode_signed_order(resume))
 
@@ -221,27 +229,27 @@ async def test_paused_windows_are_skipped_everywhere_and_resumed_ones_are_not(tm
     await pass_time(network, 400)
 
     assert not list(tmp_path.glob("*.refused"))
-    assert await network.missing(series, 0) == await network.missing(series, 1) == {1: "paused", 2: "paused"}
+    assert await network.missing(question, 0) == await network.missing(question, 1) == {1: "paused", 2: "paused"}
     for position in range(2):
-        series_here = network.core(position).context.series[series.series_id]
-        assert series_here.orders == (pause, resume)
-        assert series_here.following == series.schedule.windows
-        assert len(network.core(position).context.tasks) == 3
+        question_here = network.core(position).context.questions[question.question_id]
+        assert question_here.orders == (pause, resume)
+        assert question_here.following == question.schedule.windows
+        assert len(network.core(position).context.windows) == 3
 
 
 async def test_an_order_about_a_window_that_is_decided_is_refused(tmp_path: Path) -> None:
     network = Network(2, limits=LIMITS)
     await network.start_all()
-    series = await network.stand()
-    await network.advance_to(series.schedule.opens(1) - 30)
+    question = await network.stand()
+    await network.advance_to(question.schedule.opens(1) - 30)
     await network.look_after_all()
-    late = order(network, series, 1, OrderAction.STOP, 1)
+    late = order(network, question, 1, OrderAction.STOP, 1)
     (tmp_path / "a.order").write_bytes(encode_signed_order(late))
 
-    await TaskDirectory(network.core(0).context, tmp_path).poll()
+    await QuestionDirectory(network.core(0).context, tmp_path).poll()
 
     assert (tmp_path / "a.refused").read_text() == "from_window is 1, allowed: 2 to 4; those before are decided\n"
-    assert network.core(0).context.series[series.series_id].orders == ()
+    assert network.core(0).context.questions[question.question_id].orders == ()
 
 
 @pytest.mark.parametrize(
@@ -256,12 +264,12 @@ async def test_a_forged_order_or_another_s_is_refused(
 ) -> None:
     network = Network(2, limits=LIMITS)
     await network.start_all()
-    series = await network.stand()
-    content = order(network, series, 1, action, 2, by=by).order
+    question = await network.stand()
+    content = order(network, question, 1, action, 2, by=by).order
     forged = sign_order(content, network.seats[signer].signing_key)
     (tmp_path / "a.order").write_bytes(encode_signed_order(forged))
 
-    await TaskDirectory(network.core(0).context, tmp_path).poll()
+    await QuestionDirectory(network.core(0).context, tmp_path).poll()
 
     assert said in (tmp_path / "a.refused").read_text()
 
@@ -269,17 +277,17 @@ async def test_a_forged_order_or_another_s_is_refused(
 async def test_a_helper_may_stop_its_part_but_not_pause(tmp_path: Path) -> None:
     network = Network(3, limits=LIMITS)
     await network.start_all()
-    series = await network.stand()
-    directory = TaskDirectory(network.core(1).context, tmp_path)
-    (tmp_path / "a.order").write_bytes(encode_signed_order(order(network, series, 1, OrderAction.PAUSE, 2, by=1)))
-    (tmp_path / "b.order").write_bytes(encode_signed_order(order(network, series, 1, OrderAction.STOP, 3, by=1)))
+    question = await network.stand()
+    directory = QuestionDirectory(network.core(1).context, tmp_path)
+    (tmp_path / "a.order").write_bytes(encode_signed_order(order(network, question, 1, OrderAction.PAUSE, 2, by=1)))
+    (tmp_path / "b.order").write_bytes(encode_signed_order(order(network, question, 1, OrderAction.STOP, 3, by=1)))
 
     await directory.poll()
     await pass_time(network, 500)
 
     assert "pause is beta's, allowed: alpha's" in (tmp_path / "a.refused").read_text()
     for position in range(3):
-        assert await network.missing(series, position) == {3: "stopped", 4: "stopped"}
+        assert await network.missing(question, position) == {3: "stopped", 4: "stopped"}
 
 
 async def test_an_order_survives_crashes_of_both_sides(tmp_path: Path) -> None:
@@ -288,13 +296,13 @@ async def test_an_order_survives_crashes_of_both_sides(tmp_path: Path) -> None:
         folder.mkdir()
         network = Network(2, directory=folder, limits=LIMITS)
         await network.start_all()
-        series = await network.stand()
+        question = await network.stand()
         await network.stop(side)
-        await network.start(side, "series.after_order_store")
-        (folder / "a.order").write_bytes(encode_signed_order(order(network, series, 1, OrderAction.STOP, 2)))
+        await network.start(side, "question.after_order_store")
+        (folder / "a.order").write_bytes(encode_signed_order(order(network, question, 1, OrderAction.STOP, 2)))
 
         for _ in range(2):
-            directory = TaskDirectory(network.core(0).context, folder)
+            directory = QuestionDirectory(network.core(0).context, folder)
             try:
                 await directory.poll()
             except BaseException:
@@ -304,7 +312,7 @@ async def test_an_order_survives_crashes_of_both_sides(tmp_path: Path) -> None:
 
         assert not network.core(side).context.failpoints.armed
         for position in range(2):
-            assert await network.missing(series, position) == {2: "stopped", 3: "stopped", 4: "stopped"}
+            assert await network.missing(question, position) == {2: "stopped", 3: "stopped", 4: "stopped"}
         await network.stop_all()
 
 
@@ -312,18 +320,18 @@ async def test_a_window_that_opened_before_the_order_came_ends(tmp_path: Path) -
     network = Network(2, limits=LIMITS)
     network.supervised = False
     await network.start_all()
-    series = await network.stand()
+    question = await network.stand()
     await network.stop(1)
-    await TaskDirectory(network.core(0).context, tmp_path).poll()
-    (tmp_path / "a.order").write_bytes(encode_signed_order(order(network, series, 1, OrderAction.STOP, 0)))
-    await TaskDirectory(network.core(0).context, tmp_path).poll()
+    await QuestionDirectory(network.core(0).context, tmp_path).poll()
+    (tmp_path / "a.order").write_bytes(encode_signed_order(order(network, question, 1, OrderAction.STOP, 0)))
+    await QuestionDirectory(network.core(0).context, tmp_path).poll()
     await network.start(1)
-    await network.advance_to(series.schedule.opens(0) + 1)
+    await network.advance_to(question.schedule.opens(0) + 1)
     await network.core(1).scheduler.open_windows()
     await network.look_after_all()
 
     states = network.core(1).context.states
-    assert states[window_task(series, 0).task_id] is State.ABORTED
+    assert states[window_at(question, 0).window_id] is State.ABORTED
 
 
 # Installing.
@@ -336,23 +344,23 @@ async def test_a_window_that_opened_before_the_order_came_ends(tmp_path: Path) -
         ({"min_batch_size": 9}, "min_batch_size is 9, allowed: at least 10"),
     ],
 )
-async def test_a_series_beyond_the_operator_s_limits_is_refused(changes: dict[str, object], match: str) -> None:
+async def test_a_question_beyond_the_operator_s_limits_is_refused(changes: dict[str, object], match: str) -> None:
     network = Network(2, limits=replace(LIMITS, smallest_min_batch_size=10))
     await network.start_all()
-    signed, seed = network.series(**{"min_batch_size": 10, **changes})
+    signed, seed = network.question(**{"min_batch_size": 10, **changes})
 
-    with pytest.raises(TaskError, match=match):
-        await install_series(network.core(0).context, signed, seed)
-    with pytest.raises(TaskError, match="seed"):
-        await install_series(network.core(0).context, network.series(min_batch_size=10)[0], bytes(32))
-    assert not await network.core(0).context.store.series()
+    with pytest.raises(QuestionError, match=match):
+        await install_question(network.core(0).context, signed, seed)
+    with pytest.raises(QuestionError, match="seed"):
+        await install_question(network.core(0).context, network.question(min_batch_size=10)[0], bytes(32))
+    assert not await network.core(0).context.store.questions()
 
 
-async def test_a_series_that_is_over_is_refused() -> None:
+async def test_a_question_that_is_over_is_refused() -> None:
     network = Network(2, limits=LIMITS)
     await network.start_all()
-    signed, seed = network.series()
-    network.clock.advance(signed.series.schedule.end - START)
+    signed, seed = network.question()
+    network.clock.advance(signed.question.schedule.end - START)
 
-    with pytest.raises(TaskError, match="past"):
-        await install_series(network.core(0).context, signed, seed)
+    with pytest.raises(QuestionError, match="past"):
+        await install_question(network.core(0).context, signed, seed)

@@ -18,7 +18,7 @@ from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_stor
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
 from fleetcount_aggregator.serving import watching_work
 from fleetcount_aggregator.storage.store import StoreError
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.denials import Denials, DenySource
 from fleetcount_transport.operator_pages import Asked
 
@@ -85,12 +85,12 @@ async def test_a_peer_that_does_not_answer_is_named_and_the_others_are_not(netwo
 async def test_who_has_answered_anything_of_late_is_not_asked_again(network: Network) -> None:
     context = network.core(0).context
     await probe_peers(context)
-    calls = gauge(context, "peer_calls_total", peer="beta", result="unknown_task")
+    calls = gauge(context, "peer_calls_total", peer="beta", result="unknown_window")
 
     await probe_peers(context)
 
     assert calls == 1.0
-    assert gauge(context, "peer_calls_total", peer="beta", result="unknown_task") == calls
+    assert gauge(context, "peer_calls_total", peer="beta", result="unknown_window") == calls
 
 
 async def test_a_store_that_fails_is_named_until_it_serves_again(
@@ -177,57 +177,57 @@ async def test_keys_deny_list_clock_background_and_an_end_are_reasons_too(networ
 
 
 def rows(readiness: Readiness) -> list[dict[str, Any]]:
-    page = readiness.pages()["/tasks"](Asked({}, ""))
-    found: list[dict[str, Any]] = json.loads(page.body)["tasks"]
+    page = readiness.pages()["/windows"](Asked({}, ""))
+    found: list[dict[str, Any]] = json.loads(page.body)["windows"]
     return found
 
 
-async def test_a_task_says_what_it_waits_for_from_its_beginning_to_its_end(network: Network) -> None:
+async def test_a_window_says_what_it_waits_for_from_its_beginning_to_its_end(network: Network) -> None:
     leader, helper = (network.core(position).context for position in (0, 1))
     pages = readiness_of(leader), readiness_of(helper)
-    task = await network.ask(aggregators=tuple(seat.aggregator for seat in network.seats))
+    window = await network.ask(aggregators=tuple(seat.aggregator for seat in network.seats))
 
     def told() -> list[str]:
         return [rows(page)[0]["wait"]["text"] for page in pages]
 
     assert told() == ["opens 08:00:10 UTC"] * 2
-    await answer_all(network, task, [(0, 2), (3, 3), (0, 6)])
+    await answer_all(network, window, [(0, 2), (3, 3), (0, 6)])
     for context in (leader, helper):
-        assert gauge(context, "open_tasks", state="announced") == 1.0
+        assert gauge(context, "open_windows", state="announced") == 1.0
     await network.stop(2)
     seen = list[dict[str, Any]]()
     network.before = lambda *_: seen.extend(row["wait"] for row in rows(pages[0]))
-    await network.advance_to(task.round_two_closes + 40)
-    assert gauge(leader, "task_overdue_seconds", state="announced") == 40
+    await network.advance_to(window.round_two_closes + 40)
+    assert gauge(leader, "window_overdue_seconds", state="announced") == 40
 
     await network.look_after_all()
 
     waits = [wait["text"] for wait in seen if wait["for"] == "peer"]
     assert waits[-1].startswith("waits for gamma since ")
     assert " (unreachable); until 08:" in waits[-1]
-    assert_ended(leader, task)
+    assert_ended(leader, window)
     assert rows(pages[0]) == []
-    assert gauge(leader, "waiting_tasks", **{"for": "peer"}) == 0.0
+    assert gauge(leader, "waiting_windows", **{"for": "peer"}) == 0.0
 
 
-def assert_ended(context: Context, task: Task) -> None:
-    assert context.states[task.task_id].value == "aborted"
-    assert context.waits.of(task.task_id) is None
+def assert_ended(context: Context, window: Window) -> None:
+    assert context.states[window.window_id].value == "aborted"
+    assert context.waits.of(window.window_id) is None
 
 
 async def test_no_page_has_a_number_of_reports_or_a_device(network: Network) -> None:
     context = network.core(0).context
     readiness = readiness_of(context)
-    task = await network.ask(aggregators=tuple(seat.aggregator for seat in network.seats))
+    window = await network.ask(aggregators=tuple(seat.aggregator for seat in network.seats))
     pages = readiness.pages()
 
     def shown() -> list[bytes]:
-        return [pages[path](Asked({}, "")).body for path in ("/metrics", "/readyz", "/tasks")]
+        return [pages[path](Asked({}, "")).body for path in ("/metrics", "/readyz", "/windows")]
 
-    await network.advance_to(task.round_one_opens)
+    await network.advance_to(window.round_one_opens)
     before = shown()
-    devices = await answer_all(network, task, [(0, 2)] * 5)
-    network.clock._now = task.round_one_opens  # As before, but for what devices have sent.
+    devices = await answer_all(network, window, [(0, 2)] * 5)
+    network.clock._now = window.round_one_opens  # As before, but for what devices have sent.
 
     assert shown() == before
     text = b"".join(shown())

@@ -13,11 +13,11 @@ from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.store import StoreError
-from fleetcount_aggregator.tasks.loading import load_tasks
+from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.clock import ManualClock
-from fleetcount_protocol.ids import AggregatorId, TaskId
-from fleetcount_protocol.messages import AbortTask, FinishedRecord, ReleaseAnswer
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.ids import AggregatorId, WindowId
+from fleetcount_protocol.messages import AbortWindow, FinishedRecord, ReleaseAnswer
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
 
@@ -26,13 +26,13 @@ COINS = [(0, 1), (2, 2), (0, 3), (0, 4)]
 GIVE_UP_S = 600
 
 
-async def asked(count: int = 2) -> tuple[Network, Task]:
-    """Return a network and a task of it that all devices have answered."""
+async def asked(count: int = 2) -> tuple[Network, Window]:
+    """Return a network and a window of it that all devices have answered."""
     network = Network(count)
     await network.start_all()
-    task = await network.ask(values=4)
-    await answer_all(network, task, COINS)
-    return network, task
+    window = await network.ask(values=4)
+    await answer_all(network, window, COINS)
+    return network, window
 
 
 def copied(memory: MemoryStore) -> MemoryStore:
@@ -42,9 +42,9 @@ def copied(memory: MemoryStore) -> MemoryStore:
         return copy.deepcopy(memory)
 
 
-async def released_with_copy(position: int, moment: str, count: int = 2) -> tuple[Network, Task, MemoryStore]:
-    """Return a network whose task is released, and a copy of one store from the moment of a call."""
-    network, task = await asked(count)
+async def released_with_copy(position: int, moment: str, count: int = 2) -> tuple[Network, Window, MemoryStore]:
+    """Return a network whose window is released, and a copy of one store from the moment of a call."""
+    network, window = await asked(count)
     copies: list[MemoryStore] = []
 
     def keep(_: str, __: str, name: str) -> None:
@@ -52,10 +52,10 @@ async def released_with_copy(position: int, moment: str, count: int = 2) -> tupl
             copies.append(copied(network.seats[position].memory))
 
     network.before = keep
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
     network.before = lambda *_: None
-    assert {state_at(network, task, place) for place in range(count)} == {State.RELEASED}
-    return network, task, copies[0]
+    assert {state_at(network, window, place) for place in range(count)} == {State.RELEASED}
+    return network, window, copies[0]
 
 
 async def restore(network: Network, position: int, old: MemoryStore) -> None:
@@ -64,12 +64,12 @@ async def restore(network: Network, position: int, old: MemoryStore) -> None:
     await network.start(position)
 
 
-async def answer_of(network: Network, task: Task, position: int) -> ReleaseAnswer:
-    return await network.core(position).service.release(task.task_id)
+async def answer_of(network: Network, window: Window, position: int) -> ReleaseAnswer:
+    return await network.core(position).service.release(window.window_id)
 
 
-def state_at(network: Network, task: Task, position: int) -> State:
-    return network.core(position).context.states[task.task_id]
+def state_at(network: Network, window: Window, position: int) -> State:
+    return network.core(position).context.states[window.window_id]
 
 
 def cut_off(network: Network, *names: AggregatorId) -> None:
@@ -83,7 +83,7 @@ def cut_off(network: Network, *names: AggregatorId) -> None:
 
 
 def saying(monkeypatch: pytest.MonkeyPatch, network: Network, position: int, answer: ReleaseAnswer) -> None:
-    """Let an aggregator say this of every task's end."""
+    """Let an aggregator say this of every window's end."""
 
     async def outcome(*_: Any) -> ReleaseAnswer:
         return answer
@@ -97,84 +97,84 @@ def saying(monkeypatch: pytest.MonkeyPatch, network: Network, position: int, ans
 @pytest.mark.parametrize("moment", ["propose_batch", "commit", "open_share", "deliver_record"])
 @pytest.mark.parametrize("position", [0, 1])
 async def test_an_old_copy_adopts_the_release_it_does_not_know(position: int, moment: str) -> None:
-    network, task, old = await released_with_copy(position, moment)
-    known = await answer_of(network, task, 1 - position)
+    network, window, old = await released_with_copy(position, moment)
+    known = await answer_of(network, window, 1 - position)
 
     await restore(network, position, old)
     await network.look_after_all()
 
     context = network.core(position).context
-    assert await answer_of(network, task, position) == known
+    assert await answer_of(network, window, position) == known
     assert len(await context.store.ledger()) == 1
     with pytest.raises(StoreError):
-        context.store.data_keys.of(task.task_id)
-    assert await answer_of(network, task, 1 - position) == known
+        context.store.data_keys.of(window.window_id)
+    assert await answer_of(network, window, 1 - position) == known
 
 
 async def test_a_copy_from_before_the_windows_closed_adopts_too() -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     old = copied(network.seats[1].memory)
-    await answer_all(network, task, COINS)
-    await network.run_to_the_end(task)
+    await answer_all(network, window, COINS)
+    await network.run_to_the_end(window)
 
     await restore(network, 1, old)
     await network.look_after_all()
 
-    assert await answer_of(network, task, 1) == await answer_of(network, task, 0)
+    assert await answer_of(network, window, 1) == await answer_of(network, window, 0)
     assert len(await network.core(1).context.store.ledger()) == 1
 
 
 async def test_a_helper_learns_the_outcome_from_another_helper() -> None:
-    network, task, old = await released_with_copy(1, "commit", count=3)
+    network, window, old = await released_with_copy(1, "commit", count=3)
     network.supervised = False
     await network.stop(0)
 
     await restore(network, 1, old)
     await network.look_after_all()
 
-    assert await answer_of(network, task, 1) == await answer_of(network, task, 2)
+    assert await answer_of(network, window, 1) == await answer_of(network, window, 2)
 
 
 async def test_what_was_given_up_is_released_when_the_record_is_seen() -> None:
     """The copy does not know that it signed, and nobody answers for hours: it gives up, and takes it back."""
-    network, task, old = await released_with_copy(1, "commit")
+    network, window, old = await released_with_copy(1, "commit")
     await restore(network, 1, old)
     cut_off(network, BETA)
     await network.look_after_all()
     network.clock.advance(2 * GIVE_UP_S)
     await network.look_after_all()
-    assert (await answer_of(network, task, 1)).abort_reason == "leader_silent"
+    assert (await answer_of(network, window, 1)).abort_reason == "leader_silent"
 
     network.before = lambda *_: None
     network.clock.advance(60)
     await network.look_after_all()
 
-    assert await answer_of(network, task, 1) == await answer_of(network, task, 0)
+    assert await answer_of(network, window, 1) == await answer_of(network, window, 0)
     assert len(await network.core(1).context.store.ledger()) == 1
 
 
 async def test_an_old_leader_that_gave_up_takes_it_back_and_hands_the_record_on() -> None:
-    network, task, old = await released_with_copy(0, "propose_batch", count=3)
-    known = await answer_of(network, task, 1)
+    network, window, old = await released_with_copy(0, "propose_batch", count=3)
+    known = await answer_of(network, window, 1)
     cut_off(network, ALPHA)
     await restore(network, 0, old)
     await network.look_after_all()
-    assert (await answer_of(network, task, 0)).abort_reason == "peer_unreachable"
+    assert (await answer_of(network, window, 0)).abort_reason == "peer_unreachable"
 
     network.before = lambda *_: None
     network.clock.advance(60)
     await network.look_after_all()
     await network.look_after_all()
 
-    assert await answer_of(network, task, 0) == known
-    assert await taken(network.core(0).context, task.task_id, Step.DELIVERED) is not None
+    assert await answer_of(network, window, 0) == known
+    assert await taken(network.core(0).context, window.window_id, Step.DELIVERED) is not None
 
 
 async def test_nobody_adopts_without_every_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, task, old = await released_with_copy(1, "commit")
-    known = await answer_of(network, task, 0)
+    network, window, old = await released_with_copy(1, "commit")
+    known = await answer_of(network, window, 0)
     now = int(network.clock.now()) // 10 * 10
     second = await network.ask(
         values=4,
@@ -200,25 +200,25 @@ async def test_nobody_adopts_without_every_signature(monkeypatch: pytest.MonkeyP
 
     for answer in forged:
         saying(monkeypatch, network, 0, answer)
-        await network.core(1).scheduler._settling.adopt_elsewhere(network.core(1).context.tasks[task.task_id])
-        finished = FinishedRecord(task_id=task.task_id, record=answer.record, signatures=answer.signatures)
+        await network.core(1).scheduler._settling.adopt_elsewhere(network.core(1).context.windows[window.window_id])
+        finished = FinishedRecord(window_id=window.window_id, record=answer.record, signatures=answer.signatures)
         with pytest.raises(PeerRefusalError) as caught:
             await network.core(1).helper.deliver_record(ALPHA, finished)
         assert caught.value.problem is PeerProblem.DISAGREES
 
-    assert state_at(network, task, 1) is State.RELEASING
+    assert state_at(network, window, 1) is State.RELEASING
     assert not await network.core(1).context.store.ledger()
 
 
-async def test_the_outcome_is_for_the_aggregators_of_the_task() -> None:
-    network, task, _ = await released_with_copy(1, "commit")
+async def test_the_outcome_is_for_the_aggregators_of_the_window() -> None:
+    network, window, _ = await released_with_copy(1, "commit")
     helper = network.core(1).helper
 
-    assert (await helper.outcome(ALPHA, task.task_id)).state is State.RELEASED
-    for caller, task_id in ((GAMMA, task.task_id), (ALPHA, TaskId(bytes(32)))):
+    assert (await helper.outcome(ALPHA, window.window_id)).state is State.RELEASED
+    for caller, window_id in ((GAMMA, window.window_id), (ALPHA, WindowId(bytes(32)))):
         with pytest.raises(PeerRefusalError) as caught:
-            await helper.outcome(caller, task_id)
-        assert caught.value.problem is PeerProblem.UNKNOWN_TASK
+            await helper.outcome(caller, window_id)
+        assert caught.value.problem is PeerProblem.UNKNOWN_WINDOW
 
 
 # Silent means silent.
@@ -236,93 +236,93 @@ class Ahead(ManualClock):
 
 
 async def test_a_helper_whose_clock_is_ahead_waits_for_a_leader_that_answers() -> None:
-    network, task = await asked()
+    network, window = await asked()
     context = network.core(1).context
     context.clock = Ahead(network.clock, 10 * GIVE_UP_S)
     for _ in range(5):
         await network.look_after_all()
         network.clock.advance(1)
-    assert state_at(network, task, 1) is State.COLLECTING
+    assert state_at(network, window, 1) is State.COLLECTING
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert (await answer_of(network, task, 1)).state is State.RELEASED
+    assert (await answer_of(network, window, 1)).state is State.RELEASED
 
 
 @pytest.mark.parametrize("step", [GIVE_UP_S / 4, GIVE_UP_S])
 async def test_a_long_verification_is_no_silence(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
-    """The leader says that it is at it, for hours: the helper waits until the task expires, and no longer."""
-    network, task = await asked()
+    """The leader says that it is at it, for hours: the helper waits until the window expires, and no longer."""
+    network, window = await asked()
     saying(monkeypatch, network, 0, ReleaseAnswer(state=State.AGREEING))
-    await network.advance_to(task.round_two_closes)
-    installed = network.core(1).context.tasks[task.task_id]
-    while network.clock.now() + step < task.expiry:
+    await network.advance_to(window.round_two_closes)
+    installed = network.core(1).context.windows[window.window_id]
+    while network.clock.now() + step < window.expiry:
         await network.core(1).scheduler.look_after(installed)
-        assert state_at(network, task, 1) is State.COLLECTING
+        assert state_at(network, window, 1) is State.COLLECTING
         network.clock.advance(step)
 
-    await network.advance_to(task.expiry + GIVE_UP_S)
+    await network.advance_to(window.expiry + GIVE_UP_S)
     await network.core(1).scheduler.look_after(installed)
 
-    assert (await answer_of(network, task, 1)).abort_reason == "leader_slow"
+    assert (await answer_of(network, window, 1)).abort_reason == "leader_slow"
 
 
-async def test_a_call_about_the_task_is_a_sign_of_life() -> None:
-    network, task = await asked()
-    await network.advance_to(task.round_two_closes)
+async def test_a_call_about_the_window_is_a_sign_of_life() -> None:
+    network, window = await asked()
+    await network.advance_to(window.round_two_closes)
     cut_off(network, BETA)
-    installed = network.core(1).context.tasks[task.task_id]
+    installed = network.core(1).context.windows[window.window_id]
     network.clock.advance(GIVE_UP_S)
     with pytest.raises(PeerRefusalError):
-        async with network.core(1).helper.sealing(ALPHA, task.task_id):
+        async with network.core(1).helper.sealing(ALPHA, window.window_id):
             pass
     network.clock.advance(1.5 * GIVE_UP_S)
     await network.core(1).scheduler.look_after(installed)
-    assert state_at(network, task, 1) is State.COLLECTING
+    assert state_at(network, window, 1) is State.COLLECTING
 
     network.clock.advance(GIVE_UP_S / 2)
     await network.core(1).scheduler.look_after(installed)
 
-    assert (await answer_of(network, task, 1)).abort_reason == "leader_silent"
+    assert (await answer_of(network, window, 1)).abort_reason == "leader_silent"
 
 
 async def test_who_is_elected_waits_for_a_leader_as_long_as_who_has_started() -> None:
     """Until now the leader has talked to another process of this aggregator, which nothing in memory says."""
-    network, task = await asked()
+    network, window = await asked()
     context = network.core(1).context
-    await network.advance_to(task.round_two_closes + 3 * GIVE_UP_S)
+    await network.advance_to(window.round_two_closes + 3 * GIVE_UP_S)
     cut_off(network, BETA)
 
-    await load_tasks(context)
-    await network.core(1).scheduler.look_after(context.tasks[task.task_id])
-    assert state_at(network, task, 1) is State.COLLECTING
+    await load_windows(context)
+    await network.core(1).scheduler.look_after(context.windows[window.window_id])
+    assert state_at(network, window, 1) is State.COLLECTING
 
     network.clock.advance(2 * GIVE_UP_S)
-    await network.core(1).scheduler.look_after(context.tasks[task.task_id])
-    assert (await answer_of(network, task, 1)).abort_reason == "leader_silent"
+    await network.core(1).scheduler.look_after(context.windows[window.window_id])
+    assert (await answer_of(network, window, 1)).abort_reason == "leader_silent"
 
 
 # An abort is told until it is known.
 
 
-async def aborted_unheard(count: int = 2) -> tuple[Network, Task, list[str]]:
-    """Return a network whose leader has aborted a task while beta was away, and the list of calls from now on."""
+async def aborted_unheard(count: int = 2) -> tuple[Network, Window, list[str]]:
+    """Return a network whose leader has aborted a window while beta was away, and the list of calls from now on."""
     network = Network(count)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_two_closes)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_two_closes)
     cut_off(network, BETA)
-    await network.core(0).scheduler.look_after(network.core(0).context.tasks[task.task_id])
-    assert state_at(network, task, 0) is State.ABORTED
+    await network.core(0).scheduler.look_after(network.core(0).context.windows[window.window_id])
+    assert state_at(network, window, 0) is State.ABORTED
     calls: list[str] = []
     network.before = lambda caller, other, name: calls.append(f"{caller} {name} {other}")
-    return network, task, calls
+    return network, window, calls
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_an_abort_is_told_again_until_every_helper_has_heard(restarted: bool) -> None:
-    network, task, calls = await aborted_unheard(3)
-    reason = (await answer_of(network, task, 0)).abort_reason
+    network, window, calls = await aborted_unheard(3)
+    reason = (await answer_of(network, window, 0)).abort_reason
     if restarted:
         await network.stop(0)
         await network.start(0)
@@ -330,7 +330,7 @@ async def test_an_abort_is_told_again_until_every_helper_has_heard(restarted: bo
     await network.look_after_all()
 
     assert "alpha abort beta" in calls
-    assert (await answer_of(network, task, 1)).abort_reason == reason
+    assert (await answer_of(network, window, 1)).abort_reason == reason
     calls.clear()
     for _ in range(5):
         network.clock.advance(60)
@@ -341,8 +341,8 @@ async def test_an_abort_is_told_again_until_every_helper_has_heard(restarted: bo
     assert not [one for one in calls if " abort " in one]
 
 
-async def test_telling_slows_down_and_ends_with_the_task() -> None:
-    network, task, _ = await aborted_unheard()
+async def test_telling_slows_down_and_ends_with_the_window() -> None:
+    network, window, _ = await aborted_unheard()
     tries: list[float] = []
 
     def lost(*_: str) -> None:
@@ -351,13 +351,13 @@ async def test_telling_slows_down_and_ends_with_the_task() -> None:
 
     network.before = lost
     leader = network.core(0)
-    while network.clock.now() < task.round_two_closes + 3600:
+    while network.clock.now() < window.round_two_closes + 3600:
         for one in leader.scheduler.pending():
             await leader.scheduler.look_after(one)
         network.clock.advance(1)
     assert 60 <= len(tries) <= 70
 
-    await network.advance_to(task.expiry)
+    await network.advance_to(window.expiry)
     for one in leader.scheduler.pending():
         await leader.scheduler.look_after(one)
     tries.clear()
@@ -366,18 +366,18 @@ async def test_telling_slows_down_and_ends_with_the_task() -> None:
 
 
 async def test_a_helper_that_came_back_empty_has_nothing_to_hear() -> None:
-    network, task, _ = await aborted_unheard()
+    network, window, _ = await aborted_unheard()
     await network.stop(1)
     network.seats[1].memory = MemoryStore()
     await network.start(1)
     network.clock.advance(60)
     await network.look_after_all()
 
-    assert await taken(network.core(0).context, task.task_id, Step.SETTLED) is not None
+    assert await taken(network.core(0).context, window.window_id, Step.SETTLED) is not None
 
 
 async def test_a_helper_that_claims_a_release_and_shows_none_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, task, _ = await aborted_unheard()
+    network, window, _ = await aborted_unheard()
 
     async def abort(*_: Any) -> State:
         return State.RELEASED
@@ -386,22 +386,22 @@ async def test_a_helper_that_claims_a_release_and_shows_none_changes_nothing(mon
     network.clock.advance(60)
     await network.look_after_all()
 
-    assert state_at(network, task, 0) is State.ABORTED
+    assert state_at(network, window, 0) is State.ABORTED
 
 
-async def test_a_helper_that_gave_up_asks_until_the_leader_has_ended_the_task() -> None:
-    network, task = await asked()
-    await network.advance_to(task.round_two_closes)
+async def test_a_helper_that_gave_up_asks_until_the_leader_has_ended_the_window() -> None:
+    network, window = await asked()
+    await network.advance_to(window.round_two_closes)
     cut_off(network, BETA)
     network.clock.advance(2 * GIVE_UP_S)
-    await network.core(1).scheduler.look_after(network.core(1).context.tasks[task.task_id])
-    assert (await answer_of(network, task, 1)).abort_reason == "leader_silent"
+    await network.core(1).scheduler.look_after(network.core(1).context.windows[window.window_id])
+    assert (await answer_of(network, window, 1)).abort_reason == "leader_silent"
     network.before = lambda *_: None
 
     await network.core(0).leader._abort_everywhere(
-        network.core(0).context.tasks[task.task_id], AbortReason.PEER_UNREACHABLE
+        network.core(0).context.windows[window.window_id], AbortReason.PEER_UNREACHABLE
     )
 
-    assert await taken(network.core(1).context, task.task_id, Step.SETTLED) is not None
-    state = await network.core(1).helper.abort(ALPHA, AbortTask(task_id=task.task_id, reason="again"))
+    assert await taken(network.core(1).context, window.window_id, Step.SETTLED) is not None
+    state = await network.core(1).helper.abort(ALPHA, AbortWindow(window_id=window.window_id, reason="again"))
     assert state is State.ABORTED

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage.store import DecidedWindow, StoreAwayError, StoreError, TaskChange, TaskRow
-from fleetcount_aggregator.tasks.series_install import install_series
-from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.task.task import Task
+from fleetcount_aggregator.storage.store import DecidedWindow, StoreAwayError, StoreError, WindowChange, WindowRow
+from fleetcount_aggregator.windows.question_install import install_question
+from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network, answer_all
 
 COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
 
 
-def lose_answers(network: Network, position: int, which: Callable[[TaskChange], bool]) -> list[TaskChange]:
+def lose_answers(network: Network, position: int, which: Callable[[WindowChange], bool]) -> list[WindowChange]:
     """Let an aggregator's store do the first such change, and say that it is away; returns what was lost."""
-    store, lost = network.core(position).context.store, list[TaskChange]()
+    store, lost = network.core(position).context.store, list[WindowChange]()
     apply = store.apply
 
-    async def without_answer(change: TaskChange) -> Any:
+    async def without_answer(change: WindowChange) -> Any:
         done = await apply(change)
         if not lost and which(change):
             lost.append(change)
@@ -35,9 +35,9 @@ def lose_answers(network: Network, position: int, which: Callable[[TaskChange], 
     return lost
 
 
-async def run(network: Network, task: Task) -> None:
-    """Let everybody work until the task has ended, though a store fails in between."""
-    await network.advance_to(task.round_two_closes)
+async def run(network: Network, window: Window) -> None:
+    """Let everybody work until the window has ended, though a store fails in between."""
+    await network.advance_to(window.round_two_closes)
     for _ in range(4):
         with suppress(StoreError):
             await network.look_after_all()
@@ -48,14 +48,14 @@ async def run(network: Network, task: Task) -> None:
 async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(position: int, state: State) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask()
-    await answer_all(network, task, COINS)
+    window = await network.ask()
+    await answer_all(network, window, COINS)
     lost = lose_answers(network, position, lambda change: change.new_state is state)
 
-    await run(network, task)
+    await run(network, window)
 
     assert len(lost) == 1
-    assert [network.core(one).context.states[task.task_id] for one in range(2)] == 2 * [State.RELEASED]
+    assert [network.core(one).context.states[window.window_id] for one in range(2)] == 2 * [State.RELEASED]
     assert [len(await network.core(one).context.store.ledger()) for one in range(2)] == [1, 1]
     assert [list(network.core(one).context.live) for one in range(2)] == [[], []]
 
@@ -64,27 +64,27 @@ async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(posi
 async def test_windows_decided_without_an_answer_are_taken_up_and_the_next_ones_follow(position: int) -> None:
     network = Network(2)
     await network.start_all()
-    series = await network.stand()
+    question = await network.stand()
     store, lost = network.core(position).context.store, list[int]()
     decide = store.decide_windows
 
-    async def without_answer(rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
-        await decide(rows, task)
+    async def without_answer(rows: Sequence[DecidedWindow], window: WindowRow | None = None) -> None:
+        await decide(rows, window)
         if not lost:
             lost.extend(row.index for row in rows)
             raise StoreAwayError("the database has not said what became of it")
 
     store.decide_windows = without_answer  # type: ignore[method-assign]
     for index in range(2):
-        task = window_task(series, index)
-        await network.advance_to(task.round_one_opens)
+        window = window_at(question, index)
+        await network.advance_to(window.round_one_opens)
         for _ in range(3):
             with suppress(StoreError):
                 await network.look_after_all()
             network.clock.advance(1)
-        await answer_all(network, task, COINS, offset=10 * index)
-        await network.run_to_the_end(task)
-        answers = [await network.core(one).service.release(task.task_id) for one in range(2)]
+        await answer_all(network, window, COINS, offset=10 * index)
+        await network.run_to_the_end(window)
+        answers = [await network.core(one).service.release(window.window_id) for one in range(2)]
         assert [one.state for one in answers] == 2 * [State.RELEASED]
     assert lost == [0]
 
@@ -94,20 +94,20 @@ async def test_what_was_installed_without_an_answer_is_charged_for_before_anythi
     network.limits = replace(network.limits, largest_epsilon=Decimal("0.8"))
     await network.start_all()
     context = network.core(0).context
-    stored = context.store.install_series
+    stored = context.store.install_question
 
     async def without_answer(row: Any, notes: Any) -> Any:
         await stored(row, notes)
         raise StoreAwayError("the database has not said what became of it")
 
-    series = network.series()
+    question = network.question()
     other = network.once(round_one_opens=START + 130, round_one_closes=START + 140, round_two_closes=START + 150)
-    setattr(context.store, "install_series", without_answer)  # noqa: B010 - a method of an instance
+    setattr(context.store, "install_question", without_answer)  # noqa: B010 - a method of an instance
     with pytest.raises(StoreAwayError):
-        await install_series(context, *series)
-    setattr(context.store, "install_series", stored)  # noqa: B010 - as above
+        await install_question(context, *question)
+    setattr(context.store, "install_question", stored)  # noqa: B010 - as above
 
-    with pytest.raises(TaskError, match="sum to"):
-        await install_series(context, *other)
-    assert len(context.series) == 1
-    await install_series(context, *series)
+    with pytest.raises(QuestionError, match="sum to"):
+        await install_question(context, *other)
+    assert len(context.questions) == 1
+    await install_question(context, *question)

@@ -1,4 +1,4 @@
-"""Ended tasks in every store: at rest, retired, forgotten; what never falls, and what is never touched."""
+"""Ended windows in every store: at rest, retired, forgotten; what never falls, and what is never touched."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,20 +18,20 @@ from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import (
     DecidedWindow,
     LedgerRow,
-    SeriesRow,
+    QuestionRow,
     StepRow,
     Store,
     StoreError,
     StoreOutcome,
-    TaskChange,
-    TaskRow,
+    WindowChange,
+    WindowRow,
 )
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import Digest, ReportId, SeriesId, TaskId
+from fleetcount_protocol.ids import Digest, QuestionId, ReportId, WindowId
 
 KEPT: Mapping[State, Sequence[str]] = {State.RELEASED: ("set", "release"), State.ABORTED: ("set", "sign")}
 REPORT, DEVICE, DIGEST = ReportId(b"r" * 16), b"d" * 32, b"i" * 32
-SERIES = SeriesRow(series_id=SeriesId(b"s" * 32), signed=b"signed", seed=b"sealed", installed_at=7)
+QUESTION = QuestionRow(question_id=QuestionId(b"s" * 32), signed=b"signed", seed=b"sealed", installed_at=7)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -48,18 +48,23 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await opened.close()
 
 
-def task_id(number: int) -> TaskId:
-    return TaskId(number.to_bytes(4, "big") * 8)
+def window_id(number: int) -> WindowId:
+    return WindowId(number.to_bytes(4, "big") * 8)
 
 
-def row_of(number: int, state: State = State.RELEASED) -> TaskRow:
-    return TaskRow(
-        task_id=task_id(number), canonical=b"canonical", verify_key=b"", state=state, abort_reason="", installed_at=0
+def row_of(number: int, state: State = State.RELEASED) -> WindowRow:
+    return WindowRow(
+        window_id=window_id(number),
+        canonical=b"canonical",
+        verify_key=b"",
+        state=state,
+        abort_reason="",
+        installed_at=0,
     )
 
 
 def rest_of(number: int, expiry: int = 100) -> RestRow:
-    return RestRow(task_id=task_id(number), expiry=expiry, led=number % 2 == 0)
+    return RestRow(window_id=window_id(number), expiry=expiry, led=number % 2 == 0)
 
 
 async def install(store: Store, numbers: Sequence[int], state: State = State.RELEASED) -> None:
@@ -68,48 +73,48 @@ async def install(store: Store, numbers: Sequence[int], state: State = State.REL
 
 
 async def debit(store: Store, number: int, signal: str = "Vehicle.Speed", closes: int = 20) -> None:
-    row = LedgerRow(task_id=task_id(number), signal=signal, opens=10, closes=closes, epsilon="1", debited_at=9)
-    await store.apply(TaskChange(task_id=task_id(number), required=frozenset(State), debit=row))
+    row = LedgerRow(window_id=window_id(number), signal=signal, opens=10, closes=closes, epsilon="1", debited_at=9)
+    await store.apply(WindowChange(window_id=window_id(number), required=frozenset(State), debit=row))
 
 
 async def take(store: Store, number: int, *names: str) -> None:
     for name in names:
         step = StepRow(name=name, request=b"asked", answer=b"said")
-        await store.apply(TaskChange(task_id=task_id(number), required=frozenset(State), step=step))
+        await store.apply(WindowChange(window_id=window_id(number), required=frozenset(State), step=step))
 
 
-async def resting(store: Store, rest: Rest, until: int = 10**9) -> list[TaskId]:
-    return [row.task_id for row in await store.resting(rest, FIRST, until)]
+async def resting(store: Store, rest: Rest, until: int = 10**9) -> list[WindowId]:
+    return [row.window_id for row in await store.resting(rest, FIRST, until)]
 
 
-async def test_a_task_at_rest_is_in_work_no_more_and_answered_about_as_before(store: Store) -> None:
+async def test_a_window_at_rest_is_in_work_no_more_and_answered_about_as_before(store: Store) -> None:
     await install(store, [1, 2, 3])
     await take(store, 1, "release", "commit")
 
     for _ in range(2):
         await store.put_to_rest([rest_of(1), rest_of(3)])
 
-    assert list(await store.tasks_in_work()) == [task_id(2)]
+    assert list(await store.windows_in_work()) == [window_id(2)]
     assert await store.resting(Rest.AT_REST, FIRST, 100) == [rest_of(1), rest_of(3)]
-    assert await store.task(task_id(1)) == row_of(1)
-    assert await store.step(task_id(1), "commit") is not None
+    assert await store.window(window_id(1)) == row_of(1)
+    assert await store.step(window_id(1), "commit") is not None
 
 
-async def test_a_task_that_has_not_ended_is_never_put_to_rest_nor_retired(store: Store) -> None:
+async def test_a_window_that_has_not_ended_is_never_put_to_rest_nor_retired(store: Store) -> None:
     await install(store, [1])
     await install(store, [2], State.RELEASING)
     await take(store, 2, "commit")
 
     with pytest.raises(StoreError):
         await store.put_to_rest([rest_of(1), rest_of(2)])
-    await store.retire([task_id(1), task_id(2)], KEPT)
+    await store.retire([window_id(1), window_id(2)], KEPT)
 
-    assert len(await store.tasks_in_work()) == 2
-    assert await store.step(task_id(2), "commit") is not None
-    assert not await store.forget([task_id(1), task_id(2)])
+    assert len(await store.windows_in_work()) == 2
+    assert await store.step(window_id(2), "commit") is not None
+    assert not await store.forget([window_id(1), window_id(2)])
 
 
-async def test_tasks_at_rest_come_by_expiry_a_page_at_a_time(store: Store) -> None:
+async def test_windows_at_rest_come_by_expiry_a_page_at_a_time(store: Store) -> None:
     count = AT_ONCE + 3
     await install(store, range(count))
     await store.put_to_rest([rest_of(number, expiry=1000 - number // 2) for number in range(count)])
@@ -119,14 +124,14 @@ async def test_tasks_at_rest_come_by_expiry_a_page_at_a_time(store: Store) -> No
 
     assert len(first) == AT_ONCE
     assert [*first, *second] == sorted((*first, *second), key=lambda row: row.place)
-    assert {row.task_id for row in (*first, *second)} == {task_id(number) for number in range(count)}
+    assert {row.window_id for row in (*first, *second)} == {window_id(number) for number in range(count)}
     assert not await store.resting(Rest.AT_REST, FIRST, 900)
 
 
-async def test_a_retired_task_keeps_what_it_is_asked_about_and_no_digest(store: Store) -> None:
+async def test_a_retired_window_keeps_what_it_is_asked_about_and_no_digest(store: Store) -> None:
     await store.decide_windows((), row_of(1, State.COLLECTING))
     run = InstalmentRun(
-        task_id=task_id(1),
+        window_id=window_id(1),
         round=0,
         expected=1,
         report_ids=REPORT,
@@ -137,37 +142,37 @@ async def test_a_retired_task_keeps_what_it_is_asked_about_and_no_digest(store: 
     )
     assert await store.add_instalments([run]) == [bytes([StoreOutcome.STORED])]
     for state in (State.AGREEING, State.RELEASING, State.RELEASED):
-        await store.apply(TaskChange(task_id=task_id(1), required=frozenset(State), new_state=state))
+        await store.apply(WindowChange(window_id=window_id(1), required=frozenset(State), new_state=state))
     await take(store, 1, "set", "commit", "sign", "release")
-    await store.count_rejections(task_id(1), {RejectReason.TOO_LATE: 2})
-    await store.purge(task_id(1))
+    await store.count_rejections(window_id(1), {RejectReason.TOO_LATE: 2})
+    await store.purge(window_id(1))
     await store.put_to_rest([rest_of(1)])
-    before = await store.instalment_digest(task_id(1), REPORT, 0), await store.add_instalments([run])
+    before = await store.instalment_digest(window_id(1), REPORT, 0), await store.add_instalments([run])
 
     for _ in range(2):
-        await store.retire([task_id(1)], KEPT)
+        await store.retire([window_id(1)], KEPT)
 
     assert before == (Digest(DIGEST), [bytes([StoreOutcome.SAME])])
-    assert await store.instalment_digest(task_id(1), REPORT, 0) is None
+    assert await store.instalment_digest(window_id(1), REPORT, 0) is None
     assert await store.add_instalments([run]) == [bytes([StoreOutcome.CLOSED])]
-    assert [await store.step(task_id(1), name) is not None for name in ("set", "commit", "sign", "release")] == [
+    assert [await store.step(window_id(1), name) is not None for name in ("set", "commit", "sign", "release")] == [
         True,
         False,
         False,
         True,
     ]
-    assert await store.rejections(task_id(1)) == {RejectReason.TOO_LATE: 2}
-    assert (await resting(store, Rest.AT_REST), await resting(store, Rest.RETIRED)) == ([], [task_id(1)])
+    assert await store.rejections(window_id(1)) == {RejectReason.TOO_LATE: 2}
+    assert (await resting(store, Rest.AT_REST), await resting(store, Rest.RETIRED)) == ([], [window_id(1)])
 
 
-async def test_steps_are_kept_by_the_state_a_task_ended_in(store: Store) -> None:
+async def test_steps_are_kept_by_the_state_a_window_ended_in(store: Store) -> None:
     await install(store, [1], State.ABORTED)
     await take(store, 1, "set", "sign")
     await store.put_to_rest([rest_of(1)])
 
-    await store.retire([task_id(1)], KEPT)
+    await store.retire([window_id(1)], KEPT)
 
-    assert await store.step(task_id(1), "sign") is not None
+    assert await store.step(window_id(1), "sign") is not None
 
 
 async def test_what_is_forgotten_is_gone_but_was_debited_for_ever(store: Store) -> None:
@@ -176,79 +181,79 @@ async def test_what_is_forgotten_is_gone_but_was_debited_for_ever(store: Store) 
         await debit(store, number)
     await take(store, 1, "release")
     await store.put_to_rest([rest_of(1), rest_of(2)])
-    assert not await store.forget([task_id(1)]), "it is not retired"
-    await store.retire([task_id(1)], KEPT)
+    assert not await store.forget([window_id(1)]), "it is not retired"
+    await store.retire([window_id(1)], KEPT)
 
-    gone = await store.forget([task_id(1), task_id(2)])
+    gone = await store.forget([window_id(1), window_id(2)])
 
-    assert gone == [task_id(1)]
-    assert (await store.task(task_id(1)), await store.step(task_id(1), "release")) == (None, None)
-    assert (await store.debit(task_id(1)), [row.task_id for row in await store.ledger()]) == (None, [task_id(2)])
+    assert gone == [window_id(1)]
+    assert (await store.window(window_id(1)), await store.step(window_id(1), "release")) == (None, None)
+    assert (await store.debit(window_id(1)), [row.window_id for row in await store.ledger()]) == (None, [window_id(2)])
     assert await store.ledger_rows() == 2
     await install(store, [3])
     await debit(store, 3)
     assert await store.ledger_rows() == 3
-    assert [row.task_id for row in await store.ledger()] == [task_id(2), task_id(3)]
+    assert [row.window_id for row in await store.ledger()] == [window_id(2), window_id(3)]
     await store.put_to_rest([rest_of(3)])
-    await store.retire([task_id(2), task_id(3)], KEPT)
-    assert len(await store.forget([task_id(2), task_id(3)])) == 2
+    await store.retire([window_id(2), window_id(3)], KEPT)
+    assert len(await store.forget([window_id(2), window_id(3)])) == 2
     assert (await store.ledger_rows(), await store.ledger()) == (3, [])
 
 
-async def test_windows_stay_while_their_series_runs_and_it_goes_with_the_last_of_them(store: Store) -> None:
-    await store.install_series(SERIES, {})
+async def test_windows_stay_while_their_question_runs_and_it_goes_with_the_last_of_them(store: Store) -> None:
+    await store.install_question(QUESTION, {})
     for number in (1, 2):
         await store.decide_windows(
-            [DecidedWindow(series_id=SERIES.series_id, index=number, task_id=task_id(number))], row_of(number)
+            [DecidedWindow(question_id=QUESTION.question_id, index=number, window_id=window_id(number))], row_of(number)
         )
-    await store.note_series(SERIES.series_id, "order/alpha/1", b"order")
-    await store.note_series(SERIES.series_id, "keys/beta", b"list")
+    await store.note_question(QUESTION.question_id, "order/alpha/1", b"order")
+    await store.note_question(QUESTION.question_id, "keys/beta", b"list")
     await store.put_to_rest([rest_of(1), rest_of(2)])
-    await store.retire([task_id(1), task_id(2)], KEPT)
-    running = await store.forget([task_id(1)])
+    await store.retire([window_id(1), window_id(2)], KEPT)
+    running = await store.forget([window_id(1)])
 
-    await store.rest_series(SERIES.series_id, 50, "keys/")
-    found = [await store.series(ended_after=moment) for moment in (49, 50)]
-    notes = await store.series_notes(SERIES.series_id)
-    first, second = await store.forget([task_id(1)]), await store.forget([task_id(2)])
+    await store.rest_question(QUESTION.question_id, 50, "keys/")
+    found = [await store.questions(ended_after=moment) for moment in (49, 50)]
+    notes = await store.question_notes(QUESTION.question_id)
+    first, second = await store.forget([window_id(1)]), await store.forget([window_id(2)])
 
     assert not running
-    assert found == [[SERIES], []]
+    assert found == [[QUESTION], []]
     assert notes == {"order/alpha/1": b"order"}
-    assert (first, second) == ([task_id(1)], [task_id(2)])
-    assert (await store.series(), await store.decided(SERIES.series_id)) == ([], [])
-    assert not await store.series_notes(SERIES.series_id)
+    assert (first, second) == ([window_id(1)], [window_id(2)])
+    assert (await store.questions(), await store.decided(QUESTION.question_id)) == ([], [])
+    assert not await store.question_notes(QUESTION.question_id)
 
 
-async def test_places_stay_in_order_when_the_first_tasks_are_forgotten(store: Store) -> None:
+async def test_places_stay_in_order_when_the_first_windows_are_forgotten(store: Store) -> None:
     await install(store, [1, 2, 3])
     await store.put_to_rest([rest_of(1), rest_of(2)])
-    await store.retire([task_id(1), task_id(2)], KEPT)
-    await store.forget([task_id(1), task_id(2)])
+    await store.retire([window_id(1), window_id(2)], KEPT)
+    await store.forget([window_id(1), window_id(2)])
 
     await install(store, [4, 5])
 
-    assert list(await store.tasks_in_work()) == [task_id(3), task_id(4), task_id(5)]
-    assert replace(row_of(5)) == await store.task(task_id(5))
+    assert list(await store.windows_in_work()) == [window_id(3), window_id(4), window_id(5)]
+    assert replace(row_of(5)) == await store.window(window_id(5))
 
 
-async def test_a_task_whose_rest_is_damaged_is_not_retired_and_comes_back_by_repair(tmp_path: Path) -> None:
+async def test_a_window_whose_rest_is_damaged_is_not_retired_and_comes_back_by_repair(tmp_path: Path) -> None:
     store = SqlStore.open(tmp_path / "a.db", bytes(32))
     await install(store, [1, 2])
     await store.put_to_rest([rest_of(1), rest_of(2)])
     await store.close()
     with closing(sqlite3.connect(tmp_path / "a.db")) as database:
-        database.execute("UPDATE tasks SET expiry = 0 WHERE task_id = ?", (task_id(1),))
+        database.execute("UPDATE windows SET expiry = 0 WHERE window_id = ?", (window_id(1),))
         database.commit()
 
     store = SqlStore.open(tmp_path / "a.db", bytes(32))
-    named = [one.task_id for one in await store.damaged()]
+    named = [one.window_id for one in await store.damaged()]
     found = await resting(store, Rest.AT_REST)
-    await store.retire([task_id(1)], KEPT)
+    await store.retire([window_id(1)], KEPT)
     done = await store.mend(lambda db: mend_others(db, lambda _: None))
 
-    assert named == [task_id(1)]
-    assert found == [task_id(2)]
-    assert done == [f"let task {task_id(1).hex()} be looked at again at the next start"]
-    assert list(await store.tasks_in_work()) == [task_id(1)]
+    assert named == [window_id(1)]
+    assert found == [window_id(2)]
+    assert done == [f"let window {window_id(1).hex()} be looked at again at the next start"]
+    assert list(await store.windows_in_work()) == [window_id(1)]
     await store.close()

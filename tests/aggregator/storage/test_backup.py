@@ -1,4 +1,4 @@
-"""A backup has what must not be forgotten and no key of a task; put back, it asks the others and draws nothing."""
+"""A backup has what must not be forgotten and no key of a window; put back, it asks the others and draws nothing."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
 
@@ -44,8 +44,8 @@ class CountedNoise:
         return [0] * count
 
 
-async def town(directory: Path) -> tuple[Network, Task, RowSeal, CountedNoise]:
-    """Return two aggregators on files as the command has them, with a task whose reports are in."""
+async def town(directory: Path) -> tuple[Network, Window, RowSeal, CountedNoise]:
+    """Return two aggregators on files as the command has them, with a window whose reports are in."""
     noise = CountedNoise()
     network = Network(2, directory=directory, noise=noise)
     for seat in network.seats:
@@ -53,10 +53,10 @@ async def town(directory: Path) -> tuple[Network, Task, RowSeal, CountedNoise]:
         seat.store_path.parent.mkdir()
     await network.start_all()
     network.supervised = False
-    task = await network.ask(values=2)
-    await answer_all(network, task, [(0, 1), (2, 2)])
-    await network.advance_to(task.round_two_closes)
-    return network, task, RowSeal(network.seats[0].at_rest_key), noise
+    window = await network.ask(values=2)
+    await answer_all(network, window, [(0, 1), (2, 2)])
+    await network.advance_to(window.round_two_closes)
+    return network, window, RowSeal(network.seats[0].at_rest_key), noise
 
 
 def lost_and_restored(directory: Path, seal: RowSeal, backup: Path) -> None:
@@ -70,7 +70,7 @@ async def test_what_was_drawn_before_the_loss_is_adopted_or_ends_and_is_not_draw
     tmp_path: Path, released: bool
 ) -> None:
     """The backup is made before the draw, while the aggregator serves; the draw is in nothing that was put back."""
-    network, task, seal, noise = await town(tmp_path)
+    network, window, seal, noise = await town(tmp_path)
     backup = tmp_path / "backup"
     write_backup(StorePlace(directory=tmp_path / "alpha"), seal, backup, ABOUT, {})
     if not released:
@@ -84,19 +84,19 @@ async def test_what_was_drawn_before_the_loss_is_adopted_or_ends_and_is_not_draw
     lost_and_restored(tmp_path, seal, backup)
 
     core = await network.start(0)
-    assert set(core.context.quarantined) == {task.task_id}
+    assert set(core.context.quarantined) == {window.window_id}
     await network.look_after_all()
     assert noise.drawn == drawn
     await settle_restored(core.context, ReleaseSteps(core.context))
     await network.look_after_all()
 
-    assert noise.drawn == drawn, "noise is drawn once a task"
-    answer = await core.service.release(task.task_id)
+    assert noise.drawn == drawn, "noise is drawn once a window"
+    answer = await core.service.release(window.window_id)
     assert answer.state is (State.RELEASED if released else State.ABORTED)
     assert answer.abort_reason == ("" if released else "restored_backup")
     if released:
-        assert answer == await network.core(1).service.release(task.task_id)
-    assert [row.task_id for row in await core.context.store.ledger()] == [task.task_id]
+        assert answer == await network.core(1).service.release(window.window_id)
+    assert [row.window_id for row in await core.context.store.ledger()] == [window.window_id]
     await network.stop(0)
     assert not (await network.start(0)).context.quarantined
     with closing(sqlite3.connect(tmp_path / "alpha" / "aggregator.db")) as database:
@@ -104,8 +104,8 @@ async def test_what_was_drawn_before_the_loss_is_adopted_or_ends_and_is_not_draw
     await network.stop_all()
 
 
-async def test_a_restored_task_waits_for_a_peer_that_is_away_and_nothing_is_done_about_it(tmp_path: Path) -> None:
-    network, task, seal, noise = await town(tmp_path)
+async def test_a_restored_window_waits_for_a_peer_that_is_away_and_nothing_is_done_about_it(tmp_path: Path) -> None:
+    network, window, seal, noise = await town(tmp_path)
     write_backup(StorePlace(directory=tmp_path / "alpha"), seal, tmp_path / "backup", ABOUT, {})
     await network.stop_all()
     lost_and_restored(tmp_path, seal, tmp_path / "backup")
@@ -115,7 +115,7 @@ async def test_a_restored_task_waits_for_a_peer_that_is_away_and_nothing_is_done
         await _settling(core.context, tries=2)
     await network.look_after_all()
 
-    assert task.task_id in core.context.quarantined
+    assert window.window_id in core.context.quarantined
     assert noise.drawn == 0
     await network.stop_all()
 
@@ -138,7 +138,7 @@ async def _settling(context: Context, tries: int) -> None:
         await settle_restored(context, ReleaseSteps(context))
 
 
-async def test_a_backup_holds_no_key_no_session_and_nothing_that_ends_with_a_task(tmp_path: Path) -> None:
+async def test_a_backup_holds_no_key_no_session_and_nothing_that_ends_with_a_window(tmp_path: Path) -> None:
     network, _, seal, _ = await town(tmp_path)
     key_file = tmp_path / "store.key"
     key_file.write_bytes(b"k" * 32)
@@ -156,12 +156,12 @@ async def test_a_backup_holds_no_key_no_session_and_nothing_that_ends_with_a_tas
     with closing(sqlite3.connect(tmp_path / "out" / "aggregator.db")) as database:
         for table in ("sessions", "chains", "batches"):
             assert database.execute(f"SELECT COUNT(*) FROM {table}").fetchone() == (0,)
-        assert database.execute("SELECT MAX(length(verify_key)) FROM tasks").fetchone() == (0,)
+        assert database.execute("SELECT MAX(length(verify_key)) FROM windows").fetchone() == (0,)
     for path in (tmp_path / "plain", tmp_path / "with"):
         assert path.stat().st_mode & 0o777 == 0o600
     store = network.core(0).context.store
-    [task_id] = await store.tasks_in_work()
-    row = await store.task(task_id)
+    [window_id] = await store.windows_in_work()
+    row = await store.window(window_id)
     assert row is not None
     secret = row.verify_key[12:28]
     assert secret not in (tmp_path / "plain").read_bytes()
@@ -279,8 +279,8 @@ def test_a_backup_is_made_in_no_directory_that_may_be_somebody_elses(
 async def test_a_restore_that_is_killed_leaves_no_store_or_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    network, task, seal, _ = await town(tmp_path)
-    await network.run_to_the_end(task)
+    network, window, seal, _ = await town(tmp_path)
+    await network.run_to_the_end(window)
     write_backup(StorePlace(directory=tmp_path / "alpha"), seal, tmp_path / "backup", ABOUT, {})
     await network.stop_all()
     (tmp_path / "alpha").rename(tmp_path / "lost")
@@ -310,7 +310,7 @@ async def test_a_restore_that_is_killed_leaves_no_store_or_a_whole_one(
             open_engine(place)
         put_back(place, tmp_path / "backup", lambda _: seal, WHOSE, {})
     core = await network.start(0)
-    assert (await core.service.release(task.task_id)).state is State.RELEASED
+    assert (await core.service.release(window.window_id)).state is State.RELEASED
     assert not await core.context.store.damaged()
     await network.stop_all()
 

@@ -1,4 +1,4 @@
-"""Nothing secret of an ended task opens any more: its data key is overwritten where it lay, and only then."""
+"""Nothing secret of an ended window opens any more: its data key is overwritten where it lay, and only then."""
 
 import errno
 import os
@@ -13,21 +13,23 @@ from fleetcount_aggregator.storage.at_rest import AtRest, at_rest_key_of
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.key_places import MemoryKeys
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreError, TaskChange, TaskRow
-from fleetcount_aggregator.tasks.loading import learn_task
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
-from fleetcount_protocol.task.task import Task
+from fleetcount_aggregator.storage.store import StoreError, WindowChange, WindowRow
+from fleetcount_aggregator.windows.loading import learn_window
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all
 from tests.support.instalments import StoredInstalment, add
 
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
 FORMER = bytes(range(2, 34))
-ABORT = TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.ABORTED, abort_reason="x")
+ABORT = WindowChange(
+    window_id=WINDOW, required=frozenset({State.COLLECTING}), new_state=State.ABORTED, abort_reason="x"
+)
 
 INSTALMENT = StoredInstalment(
-    task_id=TASK,
+    window_id=WINDOW,
     report_id=ReportId(bytes(16)),
     round=1,
     certificate=Digest(bytes(32)),
@@ -42,10 +44,10 @@ def open_store(directory: Path, key: bytes = KEY, former: bytes | None = None) -
     return SqlStore.open(directory / "store.db", key, former)
 
 
-def row() -> TaskRow:
-    return TaskRow(
-        task_id=TASK,
-        canonical=b"task",
+def row() -> WindowRow:
+    return WindowRow(
+        window_id=WINDOW,
+        canonical=b"window",
         verify_key=b"sealed",
         state=State.COLLECTING,
         abort_reason="",
@@ -58,30 +60,30 @@ def key_file(directory: Path) -> Path:
     return path
 
 
-async def asked(directory: Path, count: int = 2) -> tuple[Network, Task]:
+async def asked(directory: Path, count: int = 2) -> tuple[Network, Window]:
     network = Network(count, directory=directory)
     await network.start_all()
-    task = await network.ask(values=2)
-    await answer_all(network, task, [(0, 1), (2, 2)])
-    return network, task
+    window = await network.ask(values=2)
+    await answer_all(network, window, [(0, 1), (2, 2)])
+    return network, window
 
 
-async def shares_in(image: Path, at_rest_key: bytes, task: Task) -> int:
+async def shares_in(image: Path, at_rest_key: bytes, window: Window) -> int:
     """Return how many reports somebody with an image of a disk and the at-rest key reads the shares of."""
     store = SqlStore.open(image / "alpha.db", at_rest_key)
     try:
-        reports = await store.complete_reports(task.task_id)
+        reports = await store.complete_reports(window.window_id)
         positions = reports.ids.order
         return len(reports.source(positions).load().batch.nonces) // 16
     finally:
         await store.close()
 
 
-async def test_a_disk_image_and_every_key_that_lives_on_open_nothing_of_an_ended_task(tmp_path: Path) -> None:
+async def test_a_disk_image_and_every_key_that_lives_on_open_nothing_of_an_ended_window(tmp_path: Path) -> None:
     """The log and the database are copied before the end, as blocks of a disk survive; what was the key is gone."""
     state = tmp_path / "state"
     state.mkdir()
-    network, task = await asked(state)
+    network, window = await asked(state)
     key, before, after = network.seats[0].at_rest_key, tmp_path / "before", tmp_path / "after"
     await network.stop(0)
     for image in (before, after):
@@ -90,34 +92,34 @@ async def test_a_disk_image_and_every_key_that_lives_on_open_nothing_of_an_ended
     [path] = state.glob("alpha.*.data-key")
     wrapped, held = path.read_bytes(), os.open(path, os.O_RDONLY)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
     (after / path.name).unlink()
     blocks = os.pread(held, 1000, 0)
     os.close(held)
 
-    assert await shares_in(before, key, task) == 2, "as long as the key lies there they open"
+    assert await shares_in(before, key, window) == 2, "as long as the key lies there they open"
     with pytest.raises(StoreError, match="has no data key"):
-        await shares_in(after, key, task)
+        await shares_in(after, key, window)
     assert blocks == bytes(len(wrapped)), "overwritten in place, not only unlinked"
     left = b"".join(one.read_bytes() for one in state.iterdir())
     assert not any(wrapped[at : at + 16] in left for at in range(8, len(wrapped) - 16))
     with pytest.raises(StoreError, match="has ended"):
-        network.core(0).context.data_key(task.task_id)
+        network.core(0).context.data_key(window.window_id)
     await network.stop_all()
 
 
 @pytest.mark.parametrize("ending", ["released", "aborted"])
-async def test_a_task_that_has_ended_is_still_answered_about(tmp_path: Path, ending: str) -> None:
-    network, task = await asked(tmp_path, count=2)
+async def test_a_window_that_has_ended_is_still_answered_about(tmp_path: Path, ending: str) -> None:
+    network, window = await asked(tmp_path, count=2)
     if ending == "aborted":
         network.seats[1].core, gone = None, network.core(1)
         await gone.context.store.close()
         network.supervised = False
-        await network.advance_to(task.round_two_closes)
+        await network.advance_to(window.round_two_closes)
         await network.look_after_all()
     else:
-        await network.run_to_the_end(task)
-    answer = await network.core(0).service.release(task.task_id)
+        await network.run_to_the_end(window)
+    answer = await network.core(0).service.release(window.window_id)
     left = list(tmp_path.glob("alpha.*.data-key*" if ending == "aborted" else "*.data-key*"))
 
     await network.stop_all()
@@ -128,8 +130,8 @@ async def test_a_task_that_has_ended_is_still_answered_about(tmp_path: Path, end
 
     assert not left, "not only at the next start"
     assert answer.state is (State.RELEASED if ending == "released" else State.ABORTED)
-    assert await network.core(0).service.release(task.task_id) == answer
-    assert (await network.core(1).helper.status(task.task_id)).state is answer.state
+    assert await network.core(0).service.release(window.window_id) == answer
+    assert (await network.core(1).helper.status(window.window_id)).state is answer.state
     assert not list(tmp_path.glob("*.data-key*"))
     assert not list(tmp_path.glob("*.log"))
     await network.stop_all()
@@ -145,31 +147,31 @@ async def test_a_key_that_a_crash_left_is_destroyed_at_the_next_start(
     await store.apply(ABORT)
     if what == "key only":
         monkeypatch.setattr(DataKeys, "destroy", lambda *_: None)
-        await store.purge(TASK)
+        await store.purge(WINDOW)
         monkeypatch.undo()
         assert not list(tmp_path.glob("*.log"))
     await store.close()
     assert key_file(tmp_path).exists()
 
     again = open_store(tmp_path)
-    for task_id in await again.unpurged():
-        await again.purge(task_id)
+    for window_id in await again.unpurged():
+        await again.purge(window_id)
 
     assert not list(tmp_path.glob("*.data-key*"))
     assert not list(tmp_path.glob("*.log"))
     await again.close()
 
 
-async def test_no_key_is_destroyed_before_the_end_of_its_task_is_durable(tmp_path: Path) -> None:
+async def test_no_key_is_destroyed_before_the_end_of_its_window_is_durable(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     await store.decide_windows((), row())
     before = key_file(tmp_path).read_bytes()
 
-    with pytest.raises(StoreError, match="is collecting: only of an ended task"):
-        await store.purge(TASK)
+    with pytest.raises(StoreError, match="is collecting: only of an ended window"):
+        await store.purge(WINDOW)
 
     assert key_file(tmp_path).read_bytes() == before
-    assert store.data_keys.of(TASK).log_key
+    assert store.data_keys.of(WINDOW).log_key
     await store.close()
 
 
@@ -183,15 +185,15 @@ async def test_a_disk_that_fails_at_the_end_is_asked_again(tmp_path: Path, monke
 
     monkeypatch.setattr("fleetcount_transport.durable_files._blank", failing)
     with pytest.raises(StoreError, match="could not be destroyed: Input/output error"):
-        await store.purge(TASK)
+        await store.purge(WINDOW)
     monkeypatch.undo()
-    await store.purge(TASK)
+    await store.purge(WINDOW)
 
     assert not list(tmp_path.glob("*.data-key*"))
     await store.close()
 
 
-async def test_a_task_whose_key_does_not_reach_the_disk_is_not_installed(
+async def test_a_window_whose_key_does_not_reach_the_disk_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
@@ -204,7 +206,7 @@ async def test_a_task_whose_key_does_not_reach_the_disk_is_not_installed(
         await store.decide_windows((), row())
     monkeypatch.undo()
 
-    assert await store.task(TASK) is None
+    assert await store.window(WINDOW) is None
     await store.decide_windows((), row())
     assert len(list(tmp_path.glob("*.data-key*"))) == 1
     await store.close()
@@ -236,7 +238,7 @@ async def test_a_key_whose_name_did_not_reach_the_disk_is_not_taken_for_durable(
     synced.append(False)
     with pytest.raises(StoreError, match=r"data-key could not be written: Input/output error"):
         await store.decide_windows((), row())
-    assert await store.task(TASK) is None
+    assert await store.window(WINDOW) is None
     synced.clear()
 
     await store.decide_windows((), row())
@@ -276,8 +278,8 @@ async def test_a_key_that_is_gone_damaged_or_wrapped_otherwise_is_named(tmp_path
         store = open_store(tmp_path)
         [damage] = await store.damaged()
         await store.close()
-        assert (damage.table, damage.task_id) == ("data key", TASK)
-        assert f"store.{TASK.hex()}.data-key is missing or damaged" in str(damage)
+        assert (damage.table, damage.window_id) == ("data key", WINDOW)
+        assert f"store.{WINDOW.hex()}.data-key is missing or damaged" in str(damage)
 
 
 async def test_sessions_go_on_when_the_store_gets_its_own_key_and_the_signing_key_is_replaced(tmp_path: Path) -> None:
@@ -286,8 +288,8 @@ async def test_sessions_go_on_when_the_store_gets_its_own_key_and_the_signing_ke
     seat = network.seats[0]
     seat.at_rest_key = at_rest_key_of(seat.signing_key)
     await network.start_all()
-    task = await network.ask(values=2)
-    device = TestDevice(network, task, 1)
+    window = await network.ask(values=2)
+    device = TestDevice(network, window, 1)
     await device.open_sessions()
     await network.stop(0)
     seat.at_rest_key = os.urandom(32)
@@ -302,7 +304,7 @@ async def test_sessions_go_on_when_the_store_gets_its_own_key_and_the_signing_ke
     await network.stop_all()
 
 
-async def test_a_store_without_open_tasks_knows_its_key_too(tmp_path: Path) -> None:
+async def test_a_store_without_open_windows_knows_its_key_too(tmp_path: Path) -> None:
     await open_store(tmp_path).close()
     await open_store(tmp_path).close()
 
@@ -325,20 +327,20 @@ async def test_a_store_that_gets_a_key_of_its_own_leaves_nothing_under_the_forme
 
     assert blocks == bytes(len(wrapped))
     with pytest.raises(StoreError):
-        AtRest(former).open(path.read_bytes()[8:], b"data key", TASK)
+        AtRest(former).open(path.read_bytes()[8:], b"data key", WINDOW)
     await open_store(tmp_path, KEY).close()
 
 
-async def test_every_task_has_a_key_of_its_own(tmp_path: Path) -> None:
+async def test_every_window_has_a_key_of_its_own(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    tasks = [TaskId(bytes((number,)) * 32) for number in range(3)]
-    keys = [store.data_keys.make(task) for task in tasks]
+    windows = [WindowId(bytes((number,)) * 32) for number in range(3)]
+    keys = [store.data_keys.make(window) for window in windows]
     sealed = keys[0].seal(b"secret", b"place")
 
     assert len({key.log_key for key in keys}) == 3
     with pytest.raises(StoreError, match="do not open"):
         keys[1].open(sealed, b"place")
-    assert [store.data_keys.make(task) for task in tasks] == keys
+    assert [store.data_keys.make(window) for window in windows] == keys
     assert "secret" not in repr(keys[0])
     await store.close()
 
@@ -365,17 +367,17 @@ class Hanging(MemoryKeys):
 def test_a_place_that_does_not_answer_holds_up_nobody_who_has_a_key(work: str) -> None:
     place = Hanging()
     keys = DataKeys(KEY, place)
-    known = keys.make(TASK)
+    known = keys.make(WINDOW)
 
     def ask() -> None:
         with suppress(StoreError):
-            getattr(keys, work)(TaskId(b"u" * 32))
+            getattr(keys, work)(WindowId(b"u" * 32))
 
     waiting = threading.Thread(target=ask)
     waiting.start()
     assert place.asked.wait(30)
     found = []
-    other = threading.Thread(target=lambda: found.append(keys.of(TASK)), daemon=True)
+    other = threading.Thread(target=lambda: found.append(keys.of(WINDOW)), daemon=True)
     other.start()
     other.join(10)
 
@@ -384,10 +386,10 @@ def test_a_place_that_does_not_answer_holds_up_nobody_who_has_a_key(work: str) -
     waiting.join(30)
 
 
-async def test_a_task_is_learned_while_the_event_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_window_is_learned_while_the_event_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=2)
+    window = await network.ask(values=2)
     context = network.core(0).context
     threads = []
     of = context.store.data_keys.of
@@ -395,10 +397,10 @@ async def test_a_task_is_learned_while_the_event_loop_turns(monkeypatch: pytest.
         context.store.data_keys, "of", lambda one: (threads.append(threading.current_thread()), of(one))[1]
     )
     monkeypatch.setattr(context.store.data_keys, "knows", lambda _: False)
-    row = await context.store.task(task.task_id)
+    row = await context.store.window(window.window_id)
     assert row is not None
 
-    await learn_task(context, row)
+    await learn_window(context, row)
 
     assert threads[0] is not threading.main_thread()
     await network.stop_all()

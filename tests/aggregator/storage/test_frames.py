@@ -27,10 +27,10 @@ from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.row_seal import DamagedError
 from fleetcount_aggregator.storage.schema import FRAME_TABLES
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import FencedError, StoreError, StoreOutcome, TaskRow, UnknownWriteError
+from fleetcount_aggregator.storage.store import FencedError, StoreError, StoreOutcome, UnknownWriteError, WindowRow
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
 from tests.support.postgres import Cluster, own_cluster
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fleetcount_aggregator.storage.postgres import Link
     from fleetcount_aggregator.storage.postgres_frames import PostgresHome
 
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 KEY = bytes(range(32))
 STORED, SAME, OTHER, CLOSED = StoreOutcome.STORED, StoreOutcome.SAME, StoreOutcome.OTHER_BYTES, StoreOutcome.CLOSED
 
@@ -52,7 +52,7 @@ def report_id(number: int) -> ReportId:
 
 def row(number: int, round_number: int = 1, *, size: int = 30, content: int = 0) -> StoredInstalment:
     return StoredInstalment(
-        task_id=TASK,
+        window_id=WINDOW,
         report_id=report_id(number),
         round=round_number,
         certificate=Digest(number.to_bytes(32)),
@@ -82,7 +82,7 @@ def homes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Homes]:
 
 @pytest.fixture(params=["memory", "postgres"])
 def cut_homes(request: pytest.FixtureRequest) -> Homes:
-    """Homes of a task in four shards."""
+    """Homes of a window in four shards."""
     if request.param == "postgres":
         return postgres_homes(request.getfixturevalue("postgres_url"), 4)
     memory = MemoryHome(4)
@@ -91,18 +91,18 @@ def cut_homes(request: pytest.FixtureRequest) -> Homes:
 
 @pytest.fixture
 def url(postgres_url: str) -> str:
-    """A database with a place for the task."""
+    """A database with a place for the window."""
     postgres_homes(postgres_url, 1)
     return postgres_url
 
 
 def postgres_homes(url: str, shards: int) -> Homes:
-    """Make the tables and the place of the task."""
+    """Make the tables and the place of the window."""
 
     def make(db: Database) -> None:
         for statement in (COMMIT_TABLE, *FRAME_TABLES):
             db.execute(statement)
-        home_of(url, shards).install(db, TASK)
+        home_of(url, shards).install(db, WINDOW)
 
     with closing(link_of(url)) as link:
         link.read(make)
@@ -144,8 +144,8 @@ def run_sql(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
 
 
 def opened(home: FrameHome, epoch: int = 0) -> ReportLog:
-    frames = home.frames(TASK, KEY, 0, epoch)
-    return ReportLog.open(frames, TASK, KEY) or ReportLog(frames, TASK, KEY, 2)
+    frames = home.frames(WINDOW, KEY, 0, epoch)
+    return ReportLog.open(frames, WINDOW, KEY) or ReportLog(frames, WINDOW, KEY, 2)
 
 
 def store(log: ReportLog, *rows: StoredInstalment) -> list[StoreOutcome]:
@@ -249,23 +249,23 @@ def test_key_uses_come_back(homes: Homes) -> None:
     assert opened(homes()).key_uses() == uses
 
 
-def test_digests_outlive_their_task(homes: Homes) -> None:
+def test_digests_outlive_their_window(homes: Homes) -> None:
     """Written again after a crash, they are what was written last; fewer than said are none."""
     home, keys = homes(), DataKeys(KEY)
-    keys.make(TASK)
+    keys.make(WINDOW)
     logs = ReportLogs(home, keys)
-    logs.take(TASK)
+    logs.take(WINDOW)
     [outcomes] = logs.add([runs_of([row(number, one) for number in range(20) for one in (1, 2)])], lambda _: True)
     assert not isinstance(outcomes, StoreError)
-    whole = logs.complete(TASK, closed=True)
+    whole = logs.complete(WINDOW, closed=True)
     chosen = bytes(whole.ids.at(np.array([at]))[-1] % 2 for at in range(20))
-    assert home.holds(TASK)
+    assert home.holds(WINDOW)
 
     for _ in range(2):
-        logs.purge(TASK, chosen)
+        logs.purge(WINDOW, chosen)
 
-    assert not home.holds(TASK)
-    kept = homes().ended(TASK)
+    assert not home.holds(WINDOW)
+    kept = homes().ended(WINDOW)
     for number in range(20):
         found = kept.find(report_id(number), 2)
         assert found is not None
@@ -284,24 +284,24 @@ def test_digests_outlive_their_task(homes: Homes) -> None:
 def cut_logs(home: FrameHome, keys: DataKeys, *shards: int, epoch: int = 0) -> ReportLogs:
     logs = ReportLogs(home, keys, alone=False)
     for shard in shards:
-        logs.take(TASK, shard, epoch)
+        logs.take(WINDOW, shard, epoch)
     return logs
 
 
 def written(logs: ReportLogs) -> set[int]:
-    """Return the shards of the task that are written."""
-    return {shard for shard in range(256) if logs.writes(TASK, shard)}
+    """Return the shards of the window that are written."""
+    return {shard for shard in range(256) if logs.writes(WINDOW, shard)}
 
 
 @pytest.fixture
 def keys() -> DataKeys:
     made = DataKeys(KEY)
-    made.make(TASK)
+    made.make(WINDOW)
     return made
 
 
 def test_shards_are_ranges_of_ids_and_positions_run_through_them(cut_homes: Homes, keys: DataKeys) -> None:
-    """Two owners; when the task is closed either of them, or a third, reads all of it."""
+    """Two owners; when the window is closed either of them, or a third, reads all of it."""
     owners = cut_logs(cut_homes(), keys, 0, 2), cut_logs(cut_homes(), keys, 1, 3)
     rows = [row(number, one) for number in range(40) for one in (1, 2)]
     mine = [[one for one in rows if one.report_id[0] // 64 % 2 == at] for at in range(2)]
@@ -313,10 +313,10 @@ def test_shards_are_ranges_of_ids_and_positions_run_through_them(cut_homes: Home
     [refused] = owners[0].add([runs_of([row(0), mine[1][0]])], lambda _: True)
     assert isinstance(refused, FencedError)
     assert written(owners[0]) == {0, 2}
-    assert len(owners[0].complete(TASK, closed=False).ids) == len(mine[0]) // 2
+    assert len(owners[0].complete(WINDOW, closed=False).ids) == len(mine[0]) // 2
 
     third = cut_logs(cut_homes(), keys)
-    wholes = [one.complete(TASK, closed=True) for one in (*owners, third)]
+    wholes = [one.complete(WINDOW, closed=True) for one in (*owners, third)]
     ids = [wholes[0].ids.at(np.array([at])) for at in range(40)]
     assert [one[0] // 64 for one in ids] == sorted(one[0] // 64 for one in ids)
     assert [whole.ids.joined for whole in wholes] == [wholes[0].ids.joined] * 3
@@ -324,12 +324,12 @@ def test_shards_are_ranges_of_ids_and_positions_run_through_them(cut_homes: Home
     loaded = wholes[2].source(positions).load()
     numbers = [int.from_bytes(ids[at][1:]) for at in positions.tolist()]
     assert loaded.batch.input_shares == b"".join(part(n, one) for n in numbers for one in (1, 2))
-    assert third.incomplete(TASK) == 0
+    assert third.incomplete(WINDOW) == 0
     [late] = third.add([runs_of([row(7), row(50)])], lambda _: False)
     assert late == [bytes((SAME, CLOSED))]
 
-    third.purge(TASK, bytes(at % 2 for at in range(40)))
-    kept = cut_homes().ended(TASK)
+    third.purge(WINDOW, bytes(at % 2 for at in range(40)))
+    kept = cut_homes().ended(WINDOW)
     assert all(kept.find(report_id(number), one) is not None for number in range(40) for one in (1, 2))
     assert chosen_in(kept.records()) == {ReportId(ids[at]) for at in range(1, 40, 2)}
 
@@ -338,29 +338,29 @@ def test_a_shard_that_is_given_up_is_written_no_more(cut_homes: Homes, keys: Dat
     logs = cut_logs(cut_homes(), keys, 0, 1, 2, 3)
     logs.add([runs_of([row(0)])], lambda _: True)
 
-    logs.give_up(TASK, 0)
+    logs.give_up(WINDOW, 0)
 
     [answer] = logs.add([runs_of([row(0, 2)])], lambda _: True)
     assert isinstance(answer, FencedError)
     assert written(logs) == {1, 2, 3}
 
 
-# From one home to another; tasks in several shards are in test_move_store.
+# From one home to another; windows in several shards are in test_move_store.
 
 ONE_SHARD: Any = None
 """No joiner is asked for where there is nothing to join."""
 
 
-def ended(home: FrameHome, task_id: TaskId = TASK) -> bytes:
-    return b"".join(home.ended(task_id).records())
+def ended(home: FrameHome, window_id: WindowId = WINDOW) -> bytes:
+    return b"".join(home.ended(window_id).records())
 
 
 def test_frames_and_digests_move_both_ways_byte_for_byte(url: str, tmp_path: Path, keys: DataKeys) -> None:
     here, there, back = FileHome(tmp_path / "here.db"), home_of(url), FileHome(tmp_path / "back.db")
     log = filled(here)
-    known = {TASK: KnownLog(log.length, closed=True, ended=False)}
+    known = {WINDOW: KnownLog(log.length, closed=True, ended=False)}
     log.close()
-    other = TaskId(b"u" * 32)
+    other = WindowId(b"u" * 32)
     records = b"".join(bytes((leaf,)) * RECORD_BYTES for leaf in range(256))
     here.ended(other).write(256, [records])
 
@@ -369,7 +369,7 @@ def test_frames_and_digests_move_both_ways_byte_for_byte(url: str, tmp_path: Pat
     move_frames(there, back, known, ONE_SHARD)
 
     assert ended(there, other) == ended(back, other) == records
-    [before, after] = [(tmp_path / f"{name}.{TASK.hex()}.log").read_bytes() for name in ("here", "back")]
+    [before, after] = [(tmp_path / f"{name}.{WINDOW.hex()}.log").read_bytes() for name in ("here", "back")]
     assert after == before
     assert opened(there).complete().source(np.arange(12)).load() == opened(back).complete().source(np.arange(12)).load()
     assert run_sql(url, "SELECT seq, closed_seq, rows FROM shards") == [(6, 6, 24)]
@@ -384,13 +384,13 @@ def test_a_log_that_a_crash_may_have_torn_does_not_move(url: str, tmp_path: Path
     log.close()
 
     with pytest.raises(StoreError, match="start it and stop it once"):
-        move_frames(here, home_of(url), {TASK: KnownLog(log.length + change, closed=False, ended=False)}, ONE_SHARD)
+        move_frames(here, home_of(url), {WINDOW: KnownLog(log.length + change, closed=False, ended=False)}, ONE_SHARD)
 
 
-def test_a_task_without_reports_takes_them_where_it_moved_to(url: str, tmp_path: Path) -> None:
+def test_a_window_without_reports_takes_them_where_it_moved_to(url: str, tmp_path: Path) -> None:
     run_sql(url, "DELETE FROM shards")
 
-    known = {TASK: KnownLog(0, closed=False, ended=False)}
+    known = {WINDOW: KnownLog(0, closed=False, ended=False)}
     move_frames(FileHome(tmp_path / "here.db"), home_of(url), known, ONE_SHARD)
 
     assert store(postgres_log(url), row(1)) == [STORED]
@@ -440,7 +440,7 @@ def test_a_closed_shard_takes_nothing(url: str) -> None:
     log = postgres_log(url)
     store(log, row(1))
     with closing(link_of(url)) as link:
-        link.write(lambda db: home_of(url).close_task(db, TASK))
+        link.write(lambda db: home_of(url).close_window(db, WINDOW))
 
     with pytest.raises(FencedError, match="closed"):
         store(log, row(2))
@@ -566,14 +566,14 @@ def test_another_owner_s_shard_is_kept_only_once_it_is_closed(postgres_url: str,
     homes = postgres_homes(postgres_url, 4)
     owner, other = cut_logs(homes(), keys, 0), cut_logs(homes(), keys)
     owner.add([runs_of([row(0)])], lambda _: True)
-    assert other.digest(TASK, report_id(0), 1) == row(0).digest
+    assert other.digest(WINDOW, report_id(0), 1) == row(0).digest
 
     owner.add([runs_of([row(7)])], lambda _: True)
-    assert other.digest(TASK, report_id(7), 1) == row(7).digest
+    assert other.digest(WINDOW, report_id(7), 1) == row(7).digest
 
     with closing(link_of(postgres_url)) as link:
-        link.write(lambda db: homes().close_task(db, TASK))
-    assert other.complete(TASK, closed=True) is other.complete(TASK, closed=True)
+        link.write(lambda db: homes().close_window(db, WINDOW))
+    assert other.complete(WINDOW, closed=True) is other.complete(WINDOW, closed=True)
 
 
 def test_what_became_known_too_late_is_read_back(url: str, monkeypatch: pytest.MonkeyPatch, keys: DataKeys) -> None:
@@ -584,16 +584,16 @@ def test_what_became_known_too_late_is_read_back(url: str, monkeypatch: pytest.M
     monkeypatch.setattr(postgres_frames, "REST_S", 0.0)
     logs = cut_logs(home_of(url, server=Failing(url, after=True, times=2)), keys, 0)
     assert isinstance(logs.add([runs_of([row(1)])], lambda _: True)[0], UnknownWriteError)
-    assert not logs.writes(TASK, 0), "it does not know what lies there"
-    assert logs.digest(TASK, report_id(1), 1) == row(1).digest
+    assert not logs.writes(WINDOW, 0), "it does not know what lies there"
+    assert logs.digest(WINDOW, report_id(1), 1) == row(1).digest
 
-    logs.take(TASK, 0, 0)
+    logs.take(WINDOW, 0, 0)
     assert logs.add([runs_of([row(2), row(1)])], lambda _: True) == [[bytes((STORED, SAME))]]
     assert frame_count(url) == 2
 
 
 def test_a_server_that_is_away_is_waited_for_once_and_not_by_each(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one writer would otherwise wait for every task in turn."""
+    """The one writer would otherwise wait for every window in turn."""
     from fleetcount_aggregator.storage import postgres_frames
 
     class Away:
@@ -615,7 +615,7 @@ def test_a_server_that_is_away_is_waited_for_once_and_not_by_each(url: str, monk
     home = home_of(url, server=server)
     for _ in range(3):
         with pytest.raises(StoreError, match="is away cannot be opened"):
-            ReportLog.open(home.frames(TASK, KEY, 0, 0), TASK, KEY)
+            ReportLog.open(home.frames(WINDOW, KEY, 0, 0), WINDOW, KEY)
         asked.append(server.asked)
 
     assert asked[0] > 1
@@ -623,7 +623,7 @@ def test_a_server_that_is_away_is_waited_for_once_and_not_by_each(url: str, monk
     assert now >= postgres_frames.PATIENCE_S
     rest(postgres_frames.REST_S)
     with pytest.raises(StoreError, match="is away cannot be opened"):
-        ReportLog.open(home.frames(TASK, KEY, 0, 0), TASK, KEY)
+        ReportLog.open(home.frames(WINDOW, KEY, 0, 0), WINDOW, KEY)
     assert server.asked == asked[0] + 1, "after a rest it is asked again, once"
 
 
@@ -665,11 +665,11 @@ def test_a_damaged_frame_is_named(url: str, change: str, why: str) -> None:
 async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) -> None:
     place = StorePlace(directory=tmp_path, url=postgres_url)
     opened_store = SqlStore.over(open_engine(place), place.file, KEY)
-    sealed = opened_store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
+    sealed = opened_store.data_keys.make(WINDOW).seal(b"the verify key", b"verify key", WINDOW)
     await opened_store.decide_windows(
         (),
-        TaskRow(
-            task_id=TASK, canonical=b"", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=1
+        WindowRow(
+            window_id=WINDOW, canonical=b"", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=1
         ),
     )
     await opened_store.add_instalments(runs_of([row(1)]))
@@ -688,7 +688,7 @@ async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) 
     assert (before.runs, after.runs) == (False, True), "whether a member lives"
     assert [one for one in before.verdicts if one.damage.table == "log"] == []
     [named] = [one.damage for one in after.verdicts if one.damage.table == "log"]
-    assert (named.task_id, "frame 0 of shard 0 is damaged" in named.what) == (TASK, True)
+    assert (named.window_id, "frame 0 of shard 0 is damaged" in named.what) == (WINDOW, True)
 
 
 def test_a_shard_that_is_damaged_is_read_once_and_named_ever_after(
@@ -700,13 +700,13 @@ def test_a_shard_that_is_damaged_is_read_once_and_named_ever_after(
     run_sql(url, f"UPDATE {name} SET cols = substring(cols FROM 2)")
     logs = cut_logs(home_of(url), keys)
     with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
-        logs.take(TASK, 0, 0)
+        logs.take(WINDOW, 0, 0)
 
     monkeypatch.setattr(ReportLog, "open", None)
     with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
-        logs.take(TASK, 0, 0)
+        logs.take(WINDOW, 0, 0)
     with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
-        logs.complete(TASK, closed=True)
+        logs.complete(WINDOW, closed=True)
     assert written(logs) == set()
 
 
@@ -721,7 +721,7 @@ def test_a_damaged_part_is_missing_when_it_is_loaded(url: str) -> None:
 
 
 def test_an_unknown_shard_is_refused_by_name(url: str) -> None:
-    frames = home_of(url).frames(TASK, KEY, 7, 0)
+    frames = home_of(url).frames(WINDOW, KEY, 7, 0)
 
     with pytest.raises(StoreError, match="has no shard 7"):
-        ReportLog.open(frames, TASK, KEY)
+        ReportLog.open(frames, WINDOW, KEY)

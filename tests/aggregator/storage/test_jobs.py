@@ -9,7 +9,7 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from tests.support.members import Members, members_of
 
-TASK = bytes(32)
+WINDOW = bytes(32)
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ async def members(postgres_url: str) -> AsyncIterator[Members]:
 
 async def test_a_job_is_leased_once_and_what_comes_out_is_collected_once(members: Members) -> None:
     asker, *workers = [await members.join() for _ in range(4)]
-    numbers = [await members.jobs(asker).put(TASK, b"job %d" % number) for number in range(2)]
+    numbers = [await members.jobs(asker).put(WINDOW, b"job %d" % number) for number in range(2)]
 
     leased = await asyncio.gather(*(members.jobs(one).lease() for one in workers))
 
@@ -36,7 +36,7 @@ async def test_a_job_is_leased_once_and_what_comes_out_is_collected_once(members
 
 async def test_a_worker_that_has_run_out_stores_nothing(members: Members) -> None:
     asker, first, second = [await members.join() for _ in range(3)]
-    number = await members.jobs(asker).put(TASK, b"job")
+    number = await members.jobs(asker).put(WINDOW, b"job")
     late = await members.jobs(first).lease()
     assert late is not None
     assert await members.jobs(second).lease() is None
@@ -54,7 +54,7 @@ async def test_a_worker_that_has_run_out_stores_nothing(members: Members) -> Non
 
 async def test_a_job_given_back_is_anybodys_at_once(members: Members) -> None:
     asker, first, second = [await members.join() for _ in range(3)]
-    await members.jobs(asker).put(TASK, b"job")
+    await members.jobs(asker).put(WINDOW, b"job")
     job = await members.jobs(first).lease()
     assert job is not None
     await members.jobs(first).give_back(job)
@@ -65,7 +65,7 @@ async def test_a_job_given_back_is_anybodys_at_once(members: Members) -> None:
 
 async def test_a_job_whose_lease_or_end_had_its_answer_lost_is_leased_again_by_who_lives(members: Members) -> None:
     asker, worker = await members.join(), await members.join()
-    number = await members.jobs(asker).put(TASK, b"job")
+    number = await members.jobs(asker).put(WINDOW, b"job")
     lost = await members.jobs(worker).lease()
     assert lost is not None
     assert await members.jobs(worker).lease([number]) is None
@@ -80,7 +80,7 @@ async def test_a_job_whose_lease_or_end_had_its_answer_lost_is_leased_again_by_w
 
 async def test_nobody_works_for_an_asker_that_is_gone(members: Members) -> None:
     asker, worker = await members.join(), await members.join()
-    await members.jobs(asker).put(TASK, b"job")
+    await members.jobs(asker).put(WINDOW, b"job")
     await members.run_out(asker)
     assert await members.jobs(worker).lease() is None
     await members.jobs(worker).tidy()
@@ -89,7 +89,7 @@ async def test_nobody_works_for_an_asker_that_is_gone(members: Members) -> None:
 
 async def test_a_job_nobody_waits_for_is_dropped(members: Members) -> None:
     asker, worker = await members.join(), await members.join()
-    number = await members.jobs(asker).put(TASK, b"job")
+    number = await members.jobs(asker).put(WINDOW, b"job")
     job = await members.jobs(worker).lease()
     assert job is not None
     await members.jobs(asker).drop([number])

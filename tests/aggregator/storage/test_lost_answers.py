@@ -13,22 +13,22 @@ from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.postgres_frames import PatientLink
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, StoreOutcome, TaskChange, TaskRow
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, StoreOutcome, WindowChange, WindowRow
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
 from tests.support.instalments import StoredInstalment, add
 
-TASK = TaskId(b"t" * 32)
-CLOSE = TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
+WINDOW = WindowId(b"t" * 32)
+CLOSE = WindowChange(window_id=WINDOW, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
 
 
 async def opened(directory: Path, url: str, shards: int = 2) -> SqlStore:
-    """Return a store that has the database alone, with an open task in so many shards."""
+    """Return a store that has the database alone, with an open window in so many shards."""
     store = SqlStore.over(PostgresEngine.open(Server(url=url), shards=shards), directory / "store.db", bytes(32))
     await store.decide_windows(
         (),
-        TaskRow(
-            task_id=TASK,
+        WindowRow(
+            window_id=WINDOW,
             canonical=b"canonical",
             verify_key=b"sealed",
             state=State.COLLECTING,
@@ -42,7 +42,7 @@ async def opened(directory: Path, url: str, shards: int = 2) -> SqlStore:
 def instalment(number: int) -> StoredInstalment:
     """Return the only instalment of a report, whose first byte is the number: below 128 of shard 0, else of shard 1."""
     return StoredInstalment(
-        task_id=TASK,
+        window_id=WINDOW,
         report_id=ReportId(bytes([number]) * 16),
         round=1,
         certificate=Digest(bytes([number]) * 32),
@@ -74,13 +74,13 @@ def lost(monkeypatch: pytest.MonkeyPatch, *, done: bool, times: int = 1) -> Iter
 
 async def ids(store: SqlStore) -> bytes:
     """Return the first byte of each complete report, by position."""
-    found = (await store.complete_reports(TASK)).ids
+    found = (await store.complete_reports(WINDOW)).ids
     return b"".join(found.at([at])[:1] for at in range(len(found)))
 
 
 async def has(store: SqlStore, number: int) -> bool:
     """Whether an instalment is stored."""
-    return await store.instalment_digest(TASK, ReportId(bytes([number]) * 16), 1) is not None
+    return await store.instalment_digest(WINDOW, ReportId(bytes([number]) * 16), 1) is not None
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -143,7 +143,7 @@ async def test_what_is_given_up_between_deciding_and_writing_gets_no_empty_recei
 
     def and_give_up(self: ReportLog, *arguments: Any, **named: Any) -> Any:
         decided = decide(self, *arguments, **named)
-        store.logs.give_up(TASK, 0)
+        store.logs.give_up(WINDOW, 0)
         return decided
 
     with monkeypatch.context() as patched:

@@ -20,27 +20,27 @@ from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import (
     DecidedWindow,
     LedgerRow,
-    SeriesRow,
+    QuestionRow,
     SessionRow,
     StepRow,
     StoreError,
     StoreOutcome,
-    TaskChange,
-    TaskRow,
+    WindowChange,
+    WindowRow,
 )
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.errors import RejectReason, UsageError
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 
 from tests.support.instalments import StoredInstalment, add
 from tests.support.postgres import Cluster
 
-TASK, SERIES = TaskId(b"t" * 32), SeriesId(b"s" * 32)
-OPEN, CLOSED, ENDED = (TaskId(letter * 32) for letter in (b"o", b"c", b"e"))
+WINDOW, QUESTION = WindowId(b"t" * 32), QuestionId(b"s" * 32)
+OPEN, CLOSED, ENDED = (WindowId(letter * 32) for letter in (b"o", b"c", b"e"))
 KEY = bytes(range(32))
 INSTALMENT = StoredInstalment(
-    task_id=TASK,
+    window_id=WINDOW,
     report_id=ReportId(bytes(16)),
     round=1,
     certificate=Digest(b"d" * 32),
@@ -70,14 +70,23 @@ def opened(place: StorePlace, shards: int = 1) -> SqlStore:
 async def filled(place: StorePlace) -> None:
     """Put something into every kind of row, and an instalment into a log."""
     store = opened(place)
-    sealed = store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
-    row = TaskRow(
-        task_id=TASK, canonical=b"canonical", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
+    sealed = store.data_keys.make(WINDOW).seal(b"the verify key", b"verify key", WINDOW)
+    row = WindowRow(
+        window_id=WINDOW,
+        canonical=b"canonical",
+        verify_key=sealed,
+        state=State.COLLECTING,
+        abort_reason="",
+        installed_at=7,
     )
     await store.decide_windows((), row)
-    await store.install_series(SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7), {})
-    await store.note_series(SERIES, "keys/ä", b"note")
-    await store.decide_windows([DecidedWindow(series_id=SERIES, index=n, task_id=None, missing="x") for n in range(3)])
+    await store.install_question(
+        QuestionRow(question_id=QUESTION, signed=b"signed", seed=b"sealed", installed_at=7), {}
+    )
+    await store.note_question(QUESTION, "keys/ä", b"note")
+    await store.decide_windows(
+        [DecidedWindow(question_id=QUESTION, index=n, window_id=None, missing="x") for n in range(3)]
+    )
     session = SessionRow(
         session_id=SessionId(b"s" * 16),
         request=b"r",
@@ -88,11 +97,11 @@ async def filled(place: StorePlace) -> None:
     )
     await store.add_session(session, most=9, now=0)
     await store.raise_high_water(AggregatorId("beta"), 3)
-    debit = LedgerRow(task_id=TASK, signal="Ort", opens=1, closes=2, epsilon="1.5", debited_at=3)
+    debit = LedgerRow(window_id=WINDOW, signal="Ort", opens=1, closes=2, epsilon="1.5", debited_at=3)
     step = StepRow(name="commit", request=b"q", answer=b"\x00the draw", passing=True)
     await store.apply(
-        TaskChange(
-            task_id=TASK,
+        WindowChange(
+            window_id=WINDOW,
             required=frozenset({State.COLLECTING}),
             step=step,
             debit=debit,
@@ -106,19 +115,19 @@ async def filled(place: StorePlace) -> None:
 async def contents(place: StorePlace) -> tuple[Any, ...]:
     """Return everything that a store says, and whether it still takes what it has."""
     store = opened(place)
-    task = await store.task(TASK)
-    assert task is not None
+    window = await store.window(WINDOW)
+    assert window is not None
     found = (
-        task,
-        store.data_keys.of(TASK).open(task.verify_key, b"verify key", TASK),
-        await store.series(),
-        await store.series_notes(SERIES),
-        await store.decided(SERIES),
+        window,
+        store.data_keys.of(WINDOW).open(window.verify_key, b"verify key", WINDOW),
+        await store.questions(),
+        await store.question_notes(QUESTION),
+        await store.decided(QUESTION),
         await store.session(SessionId(b"s" * 16)),
         await store.high_water(),
         await store.ledger(),
-        await store.step(TASK, "commit"),
-        await store.rejections(TASK),
+        await store.step(WINDOW, "commit"),
+        await store.rejections(WINDOW),
         await add(store, [INSTALMENT]),
     )
     await store.close()
@@ -131,7 +140,7 @@ def is_served(place: StorePlace) -> bool:
         engine = open_engine(place)
     except StoreError:
         return False
-    held = engine.read(lambda db: db.execute("SELECT COUNT(*) FROM tasks").fetchone()[0])
+    held = engine.read(lambda db: db.execute("SELECT COUNT(*) FROM windows").fetchone()[0])
     engine.close()
     return bool(held)
 
@@ -158,12 +167,12 @@ async def test_a_store_moves_with_all_it_holds_and_leaves_no_key_behind(
     assert await contents(target) == before
 
 
-def reports(task_id: TaskId, numbers: range, *rounds: int) -> list[StoredInstalment]:
+def reports(window_id: WindowId, numbers: range, *rounds: int) -> list[StoredInstalment]:
     """Return instalments whose reports lie in all shards."""
     return [
         replace(
             INSTALMENT,
-            task_id=task_id,
+            window_id=window_id,
             report_id=ReportId(bytes(((71 * number) % 256, number)) + bytes(14)),
             certificate=Digest(bytes((number,)) * 32),
             digest=Digest(bytes((number, one)) * 16),
@@ -176,25 +185,32 @@ def reports(task_id: TaskId, numbers: range, *rounds: int) -> list[StoredInstalm
 
 
 async def fill_shards(place: StorePlace) -> None:
-    """Put three tasks into a store in several shards: one that collects, one that is closed, one that has ended."""
+    """Put three windows into a store in several shards: one that collects, one that is closed, one that has ended."""
     store = opened(place, shards=4)
-    for task_id in (OPEN, CLOSED, ENDED):
-        sealed = store.data_keys.make(task_id).seal(b"the verify key", b"verify key", task_id)
-        row = TaskRow(
-            task_id=task_id, canonical=b"s", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
+    for window_id in (OPEN, CLOSED, ENDED):
+        sealed = store.data_keys.make(window_id).seal(b"the verify key", b"verify key", window_id)
+        row = WindowRow(
+            window_id=window_id,
+            canonical=b"s",
+            verify_key=sealed,
+            state=State.COLLECTING,
+            abort_reason="",
+            installed_at=7,
         )
         await store.decide_windows((), row)
         for start in range(0, 40, 5):
-            await add(store, reports(task_id, range(start, start + 5), 1, *([2] if start else [])))
-    for task_id, state in ((CLOSED, State.AGREEING), (ENDED, State.ABORTED)):
-        change = TaskChange(task_id=task_id, required=frozenset({State.COLLECTING}), new_state=state)
+            await add(store, reports(window_id, range(start, start + 5), 1, *([2] if start else [])))
+    for window_id, state in ((CLOSED, State.AGREEING), (ENDED, State.ABORTED)):
+        change = WindowChange(window_id=window_id, required=frozenset({State.COLLECTING}), new_state=state)
         await store.apply(change)
     await store.purge(ENDED)
     await store.close()
 
 
 async def held_of_shards(place: StorePlace) -> tuple[Any, ...]:
-    """Return what is known of the three tasks: the complete reports by position with their parts, and every answer."""
+    """Return what is known of the three windows: the complete reports by position with their parts, and every
+    answer.
+    """
     store = opened(place)
     assert not await store.damaged()
     found: list[Any] = [(await store.complete_reports(OPEN)).ids.joined]
@@ -202,10 +218,10 @@ async def held_of_shards(place: StorePlace) -> tuple[Any, ...]:
     loaded = closed.source(np.arange(len(closed.ids))).load()
     assert not loaded.damaged
     found += [closed.ids.joined, bytes(loaded.batch.nonces), bytes(loaded.batch.input_shares)]
-    for task_id in (OPEN, CLOSED, ENDED):
-        found.append(await add(store, reports(task_id, range(40), 1)))
+    for window_id in (OPEN, CLOSED, ENDED):
+        found.append(await add(store, reports(window_id, range(40), 1)))
         found.append(
-            await add(store, [replace(one, digest=Digest(b"x" * 32)) for one in reports(task_id, range(3), 1)])
+            await add(store, [replace(one, digest=Digest(b"x" * 32)) for one in reports(window_id, range(3), 1)])
         )
     found.append(await add(store, reports(CLOSED, range(50, 52), 1)))
     await store.close()

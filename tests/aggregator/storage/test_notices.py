@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.lease_tables import CHAIN_CHANNEL, KEY_CHANNEL, TASK_CHANNEL
+from fleetcount_aggregator.storage.lease_tables import CHAIN_CHANNEL, KEY_CHANNEL, WINDOW_CHANNEL
 from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.support.members import connector
 from tests.support.postgres import Cluster
 
-TASK = bytes(range(32))
+WINDOW = bytes(range(32))
 
 
 class _Heard:
@@ -44,16 +44,20 @@ async def test_changes_are_told_once_they_are_committed_and_a_lost_connection_to
     postgres_cluster: Cluster, postgres_url: str
 ) -> None:
     engine, heard = await asyncio.to_thread(PostgresEngine.open, Server(url=postgres_url), alone=False), _Heard()
-    channels = (TASK_CHANNEL, CHAIN_CHANNEL, KEY_CHANNEL)
+    channels = (WINDOW_CHANNEL, CHAIN_CHANNEL, KEY_CHANNEL)
     hearers = {channel: lambda named, channel=channel: heard.hear(channel, named) for channel in channels}
     listening = asyncio.create_task(Notices(connector(postgres_url), hearers, lambda: heard.hear("missed")).run())
     try:
         await heard.until(("missed", ""))
         heard.said.clear()
         await asyncio.to_thread(_change, engine)
-        await heard.until((TASK_CHANNEL, TASK.hex()), (CHAIN_CHANNEL, "11" * 16), (KEY_CHANNEL, "gone"))
-        # The row of the task was installed and moved in one transaction: told once.
-        assert heard.said == {(TASK_CHANNEL, TASK.hex()): 1, (CHAIN_CHANNEL, "11" * 16): 1, (KEY_CHANNEL, "gone"): 1}
+        await heard.until((WINDOW_CHANNEL, WINDOW.hex()), (CHAIN_CHANNEL, "11" * 16), (KEY_CHANNEL, "gone"))
+        # The row of the window was installed and moved in one transaction: told once.
+        assert heard.said == {
+            (WINDOW_CHANNEL, WINDOW.hex()): 1,
+            (CHAIN_CHANNEL, "11" * 16): 1,
+            (KEY_CHANNEL, "gone"): 1,
+        }
 
         name = conninfo_to_dict(postgres_url)["dbname"]
         cut = (
@@ -90,11 +94,11 @@ def _change(engine: PostgresEngine) -> None:
     def work(db: Database) -> None:
         execute = db.execute
         execute(
-            "INSERT INTO tasks (task_id, canonical, verify_key, state, abort_reason, installed_at, place)"
+            "INSERT INTO windows (window_id, canonical, verify_key, state, abort_reason, installed_at, place)"
             " VALUES (?, ?, ?, 'announced', '', 0, 1)",
-            (TASK, b"", b""),
+            (WINDOW, b"", b""),
         )
-        execute("UPDATE tasks SET state = 'collecting'")
+        execute("UPDATE windows SET state = 'collecting'")
         execute("INSERT INTO chains (session_id, chain) VALUES (?, ?)", (b"\x11" * 16, b"old"))
         execute("UPDATE chains SET chain = ?", (b"new",))
         execute("INSERT INTO data_keys (name, wrapped) VALUES ('gone', ?)", (b"",))

@@ -26,24 +26,24 @@ from fleetcount_aggregator.storage.store import (
     StepRow,
     StoreError,
     StoreOutcome,
-    TaskChange,
-    TaskRow,
+    WindowChange,
+    WindowRow,
 )
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId
 
 from tests.support.instalments import StoredInstalment, add
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.processes import wait_until
 
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 OPEN = frozenset({State.COLLECTING})
-DRAWN = TaskChange(
-    task_id=TASK,
+DRAWN = WindowChange(
+    window_id=WINDOW,
     required=OPEN,
     new_state=State.AGREEING,
     step=StepRow(name="commit", request=b"q", answer=b"the one draw"),
-    debit=LedgerRow(task_id=TASK, signal="S", opens=1, closes=2, epsilon="0.5", debited_at=3),
+    debit=LedgerRow(window_id=WINDOW, signal="S", opens=1, closes=2, epsilon="0.5", debited_at=3),
     rejections={RejectReason.TOO_LATE: 2},
 )
 GOOD = ServerState(150_000, False, False, "on", "on", "on", "", 0, "7", 1)
@@ -56,10 +56,10 @@ def postgres_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def task_row() -> TaskRow:
-    return TaskRow(
-        task_id=TASK,
-        canonical=b"task",
+def window_row() -> WindowRow:
+    return WindowRow(
+        window_id=WINDOW,
+        canonical=b"window",
         verify_key=b"sealed",
         state=State.COLLECTING,
         abort_reason="",
@@ -69,16 +69,16 @@ def task_row() -> TaskRow:
 
 async def installed(directory: Path, engine: PostgresEngine) -> SqlStore:
     store = SqlStore.over(engine, directory / "store.db", bytes(32))
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     return store
 
 
 async def what_happened(store: SqlStore) -> tuple[object, ...]:
-    task = await store.task(TASK)
-    assert task is not None
-    step = await store.step(TASK, "commit")
+    window = await store.window(WINDOW)
+    assert window is not None
+    step = await store.step(WINDOW, "commit")
     drawn = None if step is None else step.answer
-    return task.state, drawn, len(await store.ledger()), dict(await store.rejections(TASK))
+    return window.state, drawn, len(await store.ledger()), dict(await store.rejections(WINDOW))
 
 
 ONCE = (State.AGREEING, b"the one draw", 1, {RejectReason.TOO_LATE: 2})
@@ -98,16 +98,16 @@ async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens
 
     for change in (
         old.apply(DRAWN),
-        old.decide_windows((), replace(task_row(), task_id=TaskId(b"u" * 32))),
+        old.decide_windows((), replace(window_row(), window_id=WindowId(b"u" * 32))),
         old.raise_high_water(AggregatorId("beta"), 3),
-        old.purge(TASK),
+        old.purge(WINDOW),
     ):
         with pytest.raises(FencedError, match="led by another process"):
             await change
-    await old.count_rejections(TASK, {RejectReason.MALFORMED: 1})
+    await old.count_rejections(WINDOW, {RejectReason.MALFORMED: 1})
 
     assert await what_happened(old) == (State.COLLECTING, None, 0, {RejectReason.MALFORMED: 1})
-    assert list(await old.tasks_in_work()) == [TASK]
+    assert list(await old.windows_in_work()) == [WINDOW]
     await old.close()
 
 
@@ -165,7 +165,7 @@ async def test_a_transaction_in_the_way_of_another_is_done_again_with_the_same_d
     store = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
     apply, seen = SqlStore._apply, []
 
-    def with_another_in_the_way(self: SqlStore, db: Database, change: TaskChange) -> Any:
+    def with_another_in_the_way(self: SqlStore, db: Database, change: WindowChange) -> Any:
         done = apply(self, db, change)
         if not seen:
             with psycopg.connect(postgres_url) as other:
@@ -240,8 +240,8 @@ async def test_a_commit_that_the_server_is_still_at_is_waited_for_and_happens_on
     left = engine._writer.connection()
     engine._writer._connection = LeftAtCommit(left, done=True)  # type: ignore[assignment]
 
-    await store.count_rejections(TASK, {RejectReason.TOO_LATE: 2})
-    assert await store.rejections(TASK) == {RejectReason.TOO_LATE: 2}
+    await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 2})
+    assert await store.rejections(WINDOW) == {RejectReason.TOO_LATE: 2}
     await store.close()
     left.close()
 
@@ -296,7 +296,7 @@ async def test_connections_that_are_cut_come_back(tmp_path: Path, postgres_url: 
 
     assert await store.apply(DRAWN) is None
     assert await what_happened(store) == ONCE
-    assert store.data_keys.make(TaskId(b"u" * 32)) is not None
+    assert store.data_keys.make(WindowId(b"u" * 32)) is not None
     await store.close()
 
 
@@ -424,11 +424,11 @@ async def test_what_lies_there_of_a_key_that_another_process_made_is_taken(tmp_p
     leading.epoch = leading.write(_next_epoch)
     first = await installed(tmp_path, leading)
     other = SqlStore.over(PostgresEngine.open(Server(url=postgres_url), alone=False), tmp_path / "other.db", bytes(32))
-    sealed = first.data_keys.of(TASK).seal(b"secret", b"place")
-    later = TaskId(b"l" * 32)
+    sealed = first.data_keys.of(WINDOW).seal(b"secret", b"place")
+    later = WindowId(b"l" * 32)
     made = first.data_keys.make(later)
 
-    assert other.data_keys.of(TASK).open(sealed, b"place") == b"secret"
+    assert other.data_keys.of(WINDOW).open(sealed, b"place") == b"secret"
     assert other.data_keys.make(later).open(made.seal(b"x", b""), b"") == b"x"
     first.data_keys.destroy(later)
     with pytest.raises(StoreError, match="no data key"):
@@ -443,7 +443,7 @@ async def test_a_store_whose_key_is_replaced_leaves_nothing_under_the_one_before
     """What archives hold is sealed under a key that can be destroyed."""
     server, new = Server(url=postgres_url), bytes(range(32))
     store = await installed(tmp_path, PostgresEngine.open(server))
-    sealed = store.data_keys.of(TASK).seal(b"secret", b"place")
+    sealed = store.data_keys.of(WINDOW).seal(b"secret", b"place")
     await store.close()
 
     def opened(key: bytes, former: bytes | None = None) -> SqlStore:
@@ -454,24 +454,24 @@ async def test_a_store_whose_key_is_replaced_leaves_nothing_under_the_one_before
         opened(bytes(32))
     store = opened(new)
 
-    assert store.data_keys.of(TASK).open(sealed, b"place") == b"secret"
-    wrapped = KeyRows("", store._engine.link()).read(f"{TASK.hex()}.data-key")  # type: ignore[attr-defined]
+    assert store.data_keys.of(WINDOW).open(sealed, b"place") == b"secret"
+    wrapped = KeyRows("", store._engine.link()).read(f"{WINDOW.hex()}.data-key")  # type: ignore[attr-defined]
     assert wrapped is not None
     with pytest.raises(StoreError):
-        AtRest(bytes(32)).open(wrapped[8:], b"data key", TASK)
+        AtRest(bytes(32)).open(wrapped[8:], b"data key", WINDOW)
     await store.close()
 
 
 async def test_who_only_looks_sees_the_rows_while_they_are_served(tmp_path: Path, postgres_url: str) -> None:
     place = StorePlace(directory=tmp_path, url=postgres_url)
     with pytest.raises(StoreError, match="has not been started yet"), reading(place) as database:
-        database.execute("SELECT task_id FROM tasks")
+        database.execute("SELECT window_id FROM windows")
     store = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
 
     with reading(place) as database:
-        assert database.execute("SELECT task_id FROM tasks").fetchall() == [(TASK,)]
+        assert database.execute("SELECT window_id FROM windows").fetchall() == [(WINDOW,)]
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-            database.execute("DELETE FROM tasks")
+            database.execute("DELETE FROM windows")
     await store.close()
 
 
@@ -571,14 +571,14 @@ def test_a_promoted_standby_is_another_server_until_it_is_accepted(tmp_path: Pat
         PostgresEngine.open(promoted, accept_failover=True).close()
 
         engine = PostgresEngine.open(promoted)
-        assert engine.read(lambda db: db.execute("SELECT task_id FROM tasks").fetchall()) == [(TASK,)]
+        assert engine.read(lambda db: db.execute("SELECT window_id FROM windows").fetchall()) == [(WINDOW,)]
         engine.close()
 
 
 def part(number: int) -> StoredInstalment:
     """Return an instalment whose part of 64 kB fills a disk soon; no engine compresses it."""
     return StoredInstalment(
-        task_id=TASK,
+        window_id=WINDOW,
         report_id=ReportId(number.to_bytes(16)),
         round=1,
         certificate=Digest(number.to_bytes(32)),

@@ -9,13 +9,13 @@ from fleetcount_aggregator.storage import report_ids
 from fleetcount_aggregator.storage.key_table import KeyTable
 from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, sorted_leaf_digests
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.release.set_digest import leaf_digests, leaf_head
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-TASK = TaskId(bytes(range(32)))
+WINDOW = WindowId(bytes(range(32)))
 # Few distinct words, so that ids share their high words and differ in the low ones.
 WORDS = st.sampled_from([0, 1, 2**63, 2**64 - 1, 255, 256])
 IDS = st.lists(st.tuples(WORDS, WORDS).map(lambda pair: pair[0].to_bytes(8) + pair[1].to_bytes(8)), unique=True)
@@ -72,10 +72,10 @@ def test_the_leaves_of_columns_are_those_of_the_protocol(ids: list[bytes]) -> No
     ordered = sorted(ids)
     digests = [Digest(one + one) for one in ids]
 
-    expected = leaf_digests(TASK, [(ReportId(one), Digest(one + one)) for one in ordered])
+    expected = leaf_digests(WINDOW, [(ReportId(one), Digest(one + one)) for one in ordered])
 
     positions = ReportIds(b"".join(ids)).order
-    assert sorted_leaf_digests(TASK, b"".join(ordered), _rows(digests), positions) == expected
+    assert sorted_leaf_digests(WINDOW, b"".join(ordered), _rows(digests), positions) == expected
 
 
 @pytest.mark.parametrize("many", [1, 10**6], ids=["in threads", "in one"])
@@ -87,9 +87,9 @@ def test_the_leaves_of_several_blocks_are_those_of_the_protocol(many: int, monke
     digests = [Digest(source.randbytes(32)) for _ in ids]
     positions = np.array(source.sample(range(len(ids)), len(ids)))
 
-    expected = leaf_digests(TASK, [(ReportId(one), digests[at]) for one, at in zip(ids, positions, strict=True)])
+    expected = leaf_digests(WINDOW, [(ReportId(one), digests[at]) for one, at in zip(ids, positions, strict=True)])
 
-    assert sorted_leaf_digests(TASK, b"".join(ids), _rows(digests), positions) == expected
+    assert sorted_leaf_digests(WINDOW, b"".join(ids), _rows(digests), positions) == expected
 
 
 def test_leaves_made_one_at_a_time_are_those_of_the_whole_set() -> None:
@@ -98,13 +98,13 @@ def test_leaves_made_one_at_a_time_are_those_of_the_whole_set() -> None:
     high = np.sort(generator.integers(0, 2**64, 2**18, dtype=np.uint64))
     ids = np.array([high, high[::-1]], dtype=">u8").T.copy().view(np.uint8)
     digests = generator.integers(0, 256, (2**18, 32), dtype=np.uint8)
-    whole = sorted_leaf_digests(TASK, ids.tobytes(), digests, np.arange(2**18))
+    whole = sorted_leaf_digests(WINDOW, ids.tobytes(), digests, np.arange(2**18))
 
     for number in (0, 77, 255):
         inside = ids[:, 0] == number
         part, shares = ids[inside], digests[inside]
-        alone = sorted_leaf_digests(TASK, part.tobytes(), shares, np.arange(len(part)))
-        head = leaf_head(TASK, number, len(part))
+        alone = sorted_leaf_digests(WINDOW, part.tobytes(), shares, np.arange(len(part)))
+        head = leaf_head(WINDOW, number, len(part))
         expected = hashlib.sha256(head + np.concatenate((part, shares), axis=1).tobytes()).digest()
         leaf = slice(32 * number, 32 * number + 32)
         assert len(part) > 900
@@ -127,10 +127,10 @@ def test_a_set_that_does_not_ascend_or_fit_has_no_digest(monkeypatch: pytest.Mon
     digests = _rows([Digest(bytes(32))] * 2)
     for ids, count in ((two + one, 2), (one + one, 2), (one + two, 1)):
         with pytest.raises(UsageError):
-            sorted_leaf_digests(TASK, ids, digests, np.arange(count))
-    monkeypatch.setattr(report_ids, "MAX_REPORTS_PER_TASK", 1)
+            sorted_leaf_digests(WINDOW, ids, digests, np.arange(count))
+    monkeypatch.setattr(report_ids, "MAX_REPORTS_PER_WINDOW", 1)
     with pytest.raises(UsageError, match="2 reports, allowed: at most 1"):
-        sorted_leaf_digests(TASK, one + two, digests, np.arange(2))
+        sorted_leaf_digests(WINDOW, one + two, digests, np.arange(2))
     with pytest.raises(UsageError, match="not a multiple of 16"):
         ReportIds(bytes(17))
 

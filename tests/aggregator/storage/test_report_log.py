@@ -1,4 +1,6 @@
-"""The log of a task's instalments: what a crash may tear, what damage is, and that no promise comes before the disk."""
+"""The log of a window's instalments: what a crash may tear, what damage is, and that no promise comes before the
+disk.
+"""
 
 import errno
 import os
@@ -17,18 +19,18 @@ from fleetcount_aggregator.storage.frames import MemoryFrames
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead, NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.store import StoreError, StoreOutcome
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
 from tests.support.nightly import NIGHTLY
 
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 KEY = bytes(range(32))
 
 
 def row(number: int, round_number: int = 1, *, part: bytes = b"", device: int | None = None) -> StoredInstalment:
     return StoredInstalment(
-        task_id=TASK,
+        window_id=WINDOW,
         report_id=ReportId(number.to_bytes(16)),
         round=round_number,
         certificate=Digest((number if device is None else device).to_bytes(32)),
@@ -40,15 +42,15 @@ def row(number: int, round_number: int = 1, *, part: bytes = b"", device: int | 
 
 
 def path_of(directory: Path) -> Path:
-    return directory / "task.log"
+    return directory / "window.log"
 
 
 def new_log(directory: Path) -> ReportLog:
-    return ReportLog(FileFrames(path_of(directory), TASK, KEY), TASK, KEY, 2)
+    return ReportLog(FileFrames(path_of(directory), WINDOW, KEY), WINDOW, KEY, 2)
 
 
 def opened(directory: Path, closed_length: int | None = None) -> ReportLog:
-    log = ReportLog.open(FileFrames(path_of(directory), TASK, KEY, closed_length), TASK, KEY)
+    log = ReportLog.open(FileFrames(path_of(directory), WINDOW, KEY, closed_length), WINDOW, KEY)
     assert log is not None
     return log
 
@@ -162,7 +164,7 @@ def test_an_instalment_that_lies_there_twice_is_damage_however_far_apart(
     monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]
 ) -> None:
     monkeypatch.setattr(report_log, "_ROWS_AT_ONCE", 3)
-    frames = MemoryFrames(TASK, KEY)
+    frames = MemoryFrames(WINDOW, KEY)
     new = [
         NewFrame(runs_of([row(number)]), sequence=at, group=at, log_key=KEY, salt=bytes((at,)) * 32)
         for at, number in enumerate(numbers)
@@ -170,7 +172,7 @@ def test_an_instalment_that_lies_there_twice_is_damage_however_far_apart(
     frames.append(new, 2)
 
     with pytest.raises(StoreError, match="is there twice"):
-        ReportLog.open(frames, TASK, KEY)
+        ReportLog.open(frames, WINDOW, KEY)
 
 
 def test_a_group_larger_than_a_frame_is_stored_in_several(tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_a_torn_first_group_leaves_no_log(tmp_path: Path) -> None:
 
     for torn in (b"", data[:10], bytes(200)):
         path_of(tmp_path).write_bytes(torn)
-        assert ReportLog.open(FileFrames(path_of(tmp_path), TASK, KEY), TASK, KEY) is None
+        assert ReportLog.open(FileFrames(path_of(tmp_path), WINDOW, KEY), WINDOW, KEY) is None
         assert not path_of(tmp_path).exists()
 
 
@@ -303,7 +305,7 @@ def test_damage_in_a_last_group_of_which_all_was_written_is_named(tmp_path: Path
             complete = opened(tmp_path).complete()
             assert complete.source(np.arange(12)).load().damaged, "as in every group, when they are loaded"
         else:
-            with pytest.raises(StoreError, match=r"task\.log is damaged at byte \d+"):
+            with pytest.raises(StoreError, match=r"window\.log is damaged at byte \d+"):
                 opened(tmp_path)
         assert path_of(tmp_path).stat().st_size == len(data), "left as it is"
 
@@ -317,7 +319,7 @@ def test_damage_before_the_last_group_is_an_error_that_names_the_place(tmp_path:
 
     for place in columns:
         path_of(tmp_path).write_bytes(data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :])
-        with pytest.raises(StoreError, match=r"task\.log is damaged at byte \d+") as caught:
+        with pytest.raises(StoreError, match=r"window\.log is damaged at byte \d+") as caught:
             opened(tmp_path)
         assert int(str(caught.value).split("at byte ")[1].split(":")[0]) <= place
         assert path_of(tmp_path).stat().st_size == len(data), "left as it is"
@@ -430,16 +432,18 @@ def test_a_closed_log_is_never_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task_id", "key", "what"),
-    [(TaskId(b"u" * 32), KEY, "another task"), (TASK, bytes(32), "another key")],
+    ("window_id", "key", "what"),
+    [(WindowId(b"u" * 32), KEY, "another window"), (WINDOW, bytes(32), "another key")],
 )
-def test_the_log_of_another_task_or_key_is_refused(tmp_path: Path, task_id: TaskId, key: bytes, what: str) -> None:
+def test_the_log_of_another_window_or_key_is_refused(
+    tmp_path: Path, window_id: WindowId, key: bytes, what: str
+) -> None:
     log, _ = filled(tmp_path)
     log.close()
     before = path_of(tmp_path).read_bytes()
 
     with pytest.raises(StoreError, match=what):
-        ReportLog.open(FileFrames(path_of(tmp_path), task_id, key), task_id, key)
+        ReportLog.open(FileFrames(path_of(tmp_path), window_id, key), window_id, key)
 
     assert path_of(tmp_path).read_bytes() == before
 
@@ -527,7 +531,7 @@ def test_what_waits_is_not_shown_before_it_is_durable(tmp_path: Path) -> None:
     assert log.digest(ReportId((70).to_bytes(16)), 1) == row(70).digest
 
 
-def test_a_part_too_long_for_any_task_is_refused_whole(tmp_path: Path) -> None:
+def test_a_part_too_long_for_any_window_is_refused_whole(tmp_path: Path) -> None:
     log = new_log(tmp_path)
 
     with pytest.raises(StoreError, match="too long"):
@@ -539,10 +543,10 @@ def test_a_part_too_long_for_any_task_is_refused_whole(tmp_path: Path) -> None:
 # After the end.
 
 
-def test_digests_of_an_ended_task_are_found_in_their_file(tmp_path: Path) -> None:
+def test_digests_of_an_ended_window_are_found_in_their_file(tmp_path: Path) -> None:
     log, _ = filled(tmp_path, 5)
     chosen = bytes(number % 2 for number in range(20))
-    file = DigestFile(tmp_path / "task.digests", TASK)
+    file = DigestFile(tmp_path / "window.digests", WINDOW)
 
     file.write(log.row_count, encoded(log.records(chosen)))
 
@@ -554,7 +558,7 @@ def test_digests_of_an_ended_task_are_found_in_their_file(tmp_path: Path) -> Non
     assert file.find(ReportId((20).to_bytes(16)), 1) is None
     assert file.find(ReportId((3).to_bytes(16)), 0) is None
     assert chosen_in(file.records()) == {ReportId(number.to_bytes(16)) for number in range(1, 20, 2)}
-    assert (tmp_path / "task.digests").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "window.digests").stat().st_mode & 0o777 == 0o600
 
 
 def test_digests_are_durable_with_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,9 +573,9 @@ def test_digests_are_durable_with_their_name(tmp_path: Path, monkeypatch: pytest
 
     directory = os.open(tmp_path, os.O_RDONLY)
     monkeypatch.setattr(os, "fsync", fsync)
-    DigestFile(tmp_path / "task.digests", TASK).write(log.row_count, encoded(log.records(b"")))
+    DigestFile(tmp_path / "window.digests", WINDOW).write(log.row_count, encoded(log.records(b"")))
 
-    assert names == [["task.digests"]]
+    assert names == [["window.digests"]]
     os.close(directory)
 
 
@@ -585,7 +589,7 @@ def test_digests_of_half_reports_in_any_order_are_found_too(tmp_path: Path) -> N
         store(log, *(row(number, one) for number in numbers if number % 5 != one))
     whole = log.complete()
     chosen = bytes(whole.ids.at(np.array([at]))[-1] % 2 for at in range(len(whole.ids)))
-    file = DigestFile(tmp_path / "task.digests", TASK)
+    file = DigestFile(tmp_path / "window.digests", WINDOW)
 
     file.write(log.row_count, encoded(log.records(chosen)))
 
@@ -601,26 +605,26 @@ def test_digests_of_half_reports_in_any_order_are_found_too(tmp_path: Path) -> N
 
 def test_digests_that_are_fewer_than_said_are_no_file(tmp_path: Path) -> None:
     log, _ = filled(tmp_path)
-    path = tmp_path / "task.digests"
+    path = tmp_path / "window.digests"
 
     with pytest.raises(StoreError, match="are not there"):
-        DigestFile(path, TASK).write(log.row_count + 1, encoded(log.records(b"")))
+        DigestFile(path, WINDOW).write(log.row_count + 1, encoded(log.records(b"")))
 
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["task.log"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["window.log"]
 
 
 def test_a_damaged_digest_file_says_so(tmp_path: Path) -> None:
     log, _ = filled(tmp_path)
-    path = tmp_path / "task.digests"
-    DigestFile(path, TASK).write(log.row_count, encoded(log.records(b"")))
+    path = tmp_path / "window.digests"
+    DigestFile(path, WINDOW).write(log.row_count, encoded(log.records(b"")))
     path.write_bytes(path.read_bytes()[:3] + b"x" + path.read_bytes()[4:])
 
     with pytest.raises(StoreError, match="damaged"):
-        DigestFile(path, TASK).find(ReportId(bytes(16)), 1)
+        DigestFile(path, WINDOW).find(ReportId(bytes(16)), 1)
 
 
 def test_digests_of_no_reports_are_an_empty_file(tmp_path: Path) -> None:
-    file = DigestFile(tmp_path / "task.digests", TASK)
+    file = DigestFile(tmp_path / "window.digests", WINDOW)
 
     file.write(0, ())
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.agreement.report_set import sealed_digest
 from fleetcount_aggregator.app import Core
-from fleetcount_aggregator.intake.device_service import UnknownTaskError
+from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.storage.row_scan import every_damage
 from fleetcount_aggregator.storage.row_seal import DamagedError, RowSeal
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import StoreError
-from fleetcount_aggregator.tasks.loading import task_here
-from fleetcount_protocol.task.task import Task
+from fleetcount_aggregator.windows.loading import window_here
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all, system_noise
 
@@ -28,7 +28,7 @@ HARMLESS = {
     ("chains", "chain"): "it opens or does not",
     ("sessions", ""): "a session that is damaged is not there",
     ("instance", ""): "of PostgreSQL, or rows that have tags keep them",
-    ("tasks", "verify_key"): "it opens or does not; of an ended task there is none",
+    ("windows", "verify_key"): "it opens or does not; of an ended window there is none",
 }
 
 
@@ -38,8 +38,8 @@ class Crashed:
 
     network: Network
     files: Path
-    released: Task
-    drawn: Task
+    released: Window
+    drawn: Window
     record: bytes
     commitment: bytes
 
@@ -58,7 +58,7 @@ async def crashed(files: Path) -> Crashed:
     released = await network.ask(values=2)
     await answer_all(network, released, [(0, 1), (2, 2)])
     await network.run_to_the_end(released)
-    record = (await network.core(0).service.release(released.task_id)).record
+    record = (await network.core(0).service.release(released.window_id)).record
     later = {
         "round_one_opens": now + 1000,
         "round_one_closes": now + 1010,
@@ -78,22 +78,22 @@ async def crashed(files: Path) -> Crashed:
     network.supervised = False
     await network.look_after_all()
     assert network.seats[0].core is None, "it must really crash"
-    [commitment] = await drawn_at(core=await network.start(0), task=drawn)
+    [commitment] = await drawn_at(core=await network.start(0), window=drawn)
     await network.stop(0)
     return Crashed(network, files, released, drawn, record, commitment)
 
 
-async def drawn_at(core: Core, task: Task) -> list[bytes]:
-    """Return what an aggregator commits to for a task, drawing if it thinks that it has not."""
-    known = await task_here(core.context, task.task_id)
-    digest = await sealed_digest(core.context, task.task_id)
+async def drawn_at(core: Core, window: Window) -> list[bytes]:
+    """Return what an aggregator commits to for a window, drawing if it thinks that it has not."""
+    known = await window_here(core.context, window.window_id)
+    digest = await sealed_digest(core.context, window.window_id)
     if known is None or digest is None:
         return []
     return [(await ReleaseSteps(core.context).commit(known, digest)).commitment]
 
 
 def flips(database: Path) -> Iterator[tuple[str, str, int]]:
-    """Yield table, column and row number of a byte to change: each column of each table, of two tasks."""
+    """Yield table, column and row number of a byte to change: each column of each table, of two windows."""
     with closing(sqlite3.connect(database)) as connection:
         tables = [one[0] for one in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for table in tables:
@@ -101,7 +101,7 @@ def flips(database: Path) -> Iterator[tuple[str, str, int]]:
             count = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
             assert count, f"{table} is empty, and nothing is tried there"
             for column in columns:
-                for number in {0, count - 1} if table == "tasks" else {count - 1}:
+                for number in {0, count - 1} if table == "windows" else {count - 1}:
                     yield table, column, number
 
 
@@ -146,10 +146,10 @@ async def test_a_changed_byte_in_any_column_is_named_or_changes_nothing(tmp_path
         copy = tmp_path / f"gone.{step}"
         shutil.copytree(town.files, copy, ignore=shutil.ignore_patterns("beta*", "*.lock"))
         with closing(sqlite3.connect(copy / "alpha.db")) as connection, connection:
-            where = (bytes(32), step, town.drawn.task_id)
-            assert connection.execute("UPDATE steps SET task_id = ? WHERE name = ? AND task_id = ?", where).rowcount
+            where = (bytes(32), step, town.drawn.window_id)
+            assert connection.execute("UPDATE steps SET window_id = ? WHERE name = ? AND window_id = ?", where).rowcount
         core = await town.start_with(copy / "alpha.db")
-        with pytest.raises(DamagedError, match=f"step {step} of task .* was taken, and its row is gone"):
+        with pytest.raises(DamagedError, match=f"step {step} of window .* was taken, and its row is gone"):
             await drawn_at(core, town.drawn)
         await town.network.stop(0)
     await town.network.stop_all()
@@ -162,22 +162,22 @@ async def is_noticed(town: Crashed, database: Path, *, stops: bool) -> bool:
             await town.start_with(database)
         return True
     core = await town.start_with(database)
-    # Ended tasks are looked at when they are asked for, and by `check`; one whose key is damaged is not found.
+    # Ended windows are looked at when they are asked for, and by `check`; one whose key is damaged is not found.
     with closing(sqlite3.connect(database)) as connection:
         noticed = bool(every_damage(SealedDatabase(connection, RowSeal(town.network.seats[0].at_rest_key))))
-    if town.drawn.task_id in core.context.quarantined:
+    if town.drawn.window_id in core.context.quarantined:
         noticed = True
     try:
-        answer = await core.service.release(town.released.task_id)
+        answer = await core.service.release(town.released.window_id)
         assert answer.record == town.record
-    except (DamagedError, UnknownTaskError):
+    except (DamagedError, UnknownWindowError):
         noticed = True
     try:
         assert await drawn_at(core, town.drawn) in ([town.commitment], []), "a second draw"
     except StoreError:
         noticed = True
     # What is whole goes on.
-    ids = {town.released.task_id, town.drawn.task_id}
+    ids = {town.released.window_id, town.drawn.window_id}
     assert noticed or not ids & set(core.context.quarantined), database
     assert noticed or None not in [await core.context.state_of(one) for one in ids], database
     core.context.metrics.render()

@@ -17,11 +17,11 @@ from fleetcount_aggregator.storage.run_codec import (
 )
 from fleetcount_aggregator.storage.store import StoreOutcome
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.ids import Digest, WindowId
 
-TASK = TaskId(bytes(range(32)))
+WINDOW = WindowId(bytes(range(32)))
 RUN = InstalmentRun(
-    task_id=TASK,
+    window_id=WINDOW,
     round=2,
     expected=2,
     report_ids=bytes(range(32)),
@@ -32,7 +32,7 @@ RUN = InstalmentRun(
     key_uses=bytes(36),
 )
 BARE = InstalmentRun(
-    task_id=TASK,
+    window_id=WINDOW,
     round=0,
     expected=1,
     report_ids=bytes(16),
@@ -41,7 +41,7 @@ BARE = InstalmentRun(
     public_shares=b"",
     parts=b"",
 )
-QUERY = DigestQuery(task_id=TASK, round=1, report_ids=bytes(range(32)))
+QUERY = DigestQuery(window_id=WINDOW, round=1, report_ids=bytes(range(32)))
 DIGESTS = [Digest(b"d" * 32), None]
 OUTCOMES = [bytes((StoreOutcome.STORED, StoreOutcome.BUSY)), bytes((StoreOutcome.SAME,))]
 ENCODED: dict[str, tuple[bytes, Callable[[bytes], object], object]] = {

@@ -25,19 +25,19 @@ from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
-from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
-from fleetcount_aggregator.tasks.status import read_status
+from fleetcount_aggregator.windows.status import read_status
 from fleetcount_client.spool_file import APPLICATION_ID, SCHEMA, StateFile
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_transport.migrations import Schema, bring_up
 
 from tests.support.instalments import StoredInstalment, add
 from tests.support.next_release import LATER, later
 
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 KEY = bytes(range(32))
 ABOUT = BackupFile(aggregator_id="alpha", deployment="test", made_at=1, keys=())
 
@@ -57,7 +57,7 @@ def next_release(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def instalment(number: int, round_number: int) -> StoredInstalment:
     return StoredInstalment(
-        task_id=TASK,
+        window_id=WINDOW,
         report_id=ReportId(number.to_bytes(16)),
         round=round_number,
         certificate=Digest(number.to_bytes(32)),
@@ -81,10 +81,15 @@ def version(path: Path) -> int:
 
 
 async def collecting(path: Path) -> None:
-    """Make a store of this version with a task that collects."""
+    """Make a store of this version with a window that collects."""
     store = SqlStore.open(path, KEY)
-    row = TaskRow(
-        task_id=TASK, canonical=b"task", verify_key=b"key", state=State.COLLECTING, abort_reason="", installed_at=7
+    row = WindowRow(
+        window_id=WINDOW,
+        canonical=b"window",
+        verify_key=b"key",
+        state=State.COLLECTING,
+        abort_reason="",
+        installed_at=7,
     )
     await store.decide_windows((), row)
     assert await add(store, [instalment(1, 1), instalment(1, 2)]) == [StoreOutcome.STORED] * 2
@@ -101,8 +106,8 @@ async def test_a_store_of_the_version_before_goes_on_where_it_was(
     store = SqlStore.open(path, KEY)
     assert await add(store, [instalment(1, 1), instalment(2, 1)]) == [StoreOutcome.SAME, StoreOutcome.STORED]
     assert await add(store, [instalment(2, 2)]) == [StoreOutcome.STORED]
-    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.AGREEING))
-    reports = await store.complete_reports(TASK)
+    await store.apply(WindowChange(window_id=WINDOW, required=frozenset({State.COLLECTING}), new_state=State.AGREEING))
+    reports = await store.complete_reports(WINDOW)
     loaded = reports.source(np.arange(2)).load()
     assert not await store.damaged()
     await store.close()
@@ -110,7 +115,7 @@ async def test_a_store_of_the_version_before_goes_on_where_it_was(
     assert version(path) == NEXT_FILE.version
     assert bytes(loaded.batch.input_shares) == b"".join(b"part %d of %2d" % (r, n) for n in (1, 2) for r in (1, 2))
     with closing(sqlite3.connect(path)) as database:
-        assert database.execute("SELECT later FROM tasks").fetchall() == [(7,)]
+        assert database.execute("SELECT later FROM windows").fetchall() == [(7,)]
 
 
 def test_tables_brought_up_are_those_of_a_new_store(tmp_path: Path, next_release: Callable[[], None]) -> None:
@@ -402,7 +407,7 @@ def test_what_a_process_that_has_run_out_held_is_taken_before_tables_are_brought
         living = "INSERT INTO members VALUES ('old', '', '', clock_timestamp() + interval '1 hour', '1.0', %s)"
         connection.execute(living.encode(), (NEWER - 1,))
         connection.execute(b"UPDATE coordinator SET epoch = 4, owner = 'old'")
-        connection.execute(b"INSERT INTO shards (task, shard, epoch, owner) VALUES ('t', 0, 7, 'old')")
+        connection.execute(b"INSERT INTO shards (window_id, shard, epoch, owner) VALUES ('t', 0, 7, 'old')")
         monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.POSTGRES", NEXT)
 
         with pytest.raises(StoreError, match=r"1 processes of an older release \(1\.0\)"):

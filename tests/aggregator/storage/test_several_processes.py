@@ -12,27 +12,32 @@ import pytest
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage.store import FencedError, LedgerRow, SessionRow, StepRow, TaskChange, TaskRow
-from fleetcount_protocol.ids import Digest, SessionId, TaskId
+from fleetcount_aggregator.storage.store import FencedError, LedgerRow, SessionRow, StepRow, WindowChange, WindowRow
+from fleetcount_protocol.ids import Digest, SessionId, WindowId
 
 from tests.support.replica_stores import ReplicaStore, replica_store
 
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 DEVICE = Digest(b"d" * 32)
 Pair = tuple[ReplicaStore, ReplicaStore]
 
 
 @pytest.fixture
 async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
-    """Two processes; the first is the coordinator under epoch 1, and one task is releasing."""
+    """Two processes; the first is the coordinator under epoch 1, and one window is releasing."""
     async with AsyncExitStack() as opened:
         one, two = [await opened.enter_async_context(replica_store(postgres_url, tmp_path)) for _ in range(2)]
         assert await one.member.stand() == 1
         one.lead(1)
-        row = TaskRow(
-            task_id=TASK, canonical=b"canonical", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=7
+        row = WindowRow(
+            window_id=WINDOW,
+            canonical=b"canonical",
+            verify_key=b"",
+            state=State.RELEASING,
+            abort_reason="",
+            installed_at=7,
         )
-        await asyncio.to_thread(one.store.data_keys.make, TASK)
+        await asyncio.to_thread(one.store.data_keys.make, WINDOW)
         await one.store.decide_windows((), row)
         yield one, two
 
@@ -48,13 +53,13 @@ def session(number: int, accepted: bytes = b"a" * 64) -> SessionRow:
     )
 
 
-def draw(content: bytes) -> TaskChange:
+def draw(content: bytes) -> WindowChange:
     """Return what the commit step writes: noise drawn once, and its debit."""
-    return TaskChange(
-        task_id=TASK,
+    return WindowChange(
+        window_id=WINDOW,
         required=frozenset({State.RELEASING}),
         step=StepRow(name="commit", request=b"set", answer=content),
-        debit=LedgerRow(task_id=TASK, signal="s", opens=0, closes=1, epsilon="1", debited_at=2),
+        debit=LedgerRow(window_id=WINDOW, signal="s", opens=0, closes=1, epsilon="1", debited_at=2),
     )
 
 
@@ -101,7 +106,7 @@ async def test_what_was_asked_for_under_a_former_epoch_is_not_written_under_the_
     with pytest.raises(FencedError):
         await late
     await held
-    assert await one.store.step(TASK, "commit") is None
+    assert await one.store.step(WINDOW, "commit") is None
 
 
 async def test_of_two_coordinators_at_once_one_draws_and_the_stale_one_writes_nothing(pair: Pair) -> None:
@@ -116,23 +121,25 @@ async def test_of_two_coordinators_at_once_one_draws_and_the_stale_one_writes_no
 
     assert isinstance(late, FencedError)
     assert drawn is None
-    step = await stale.store.step(TASK, "commit")
+    step = await stale.store.step(WINDOW, "commit")
     assert step is not None
     assert step.answer == b"drawn"
     for write in (
-        stale.store.apply(TaskChange(task_id=TASK, required=frozenset({State.RELEASING}), new_state=State.ABORTED)),
+        stale.store.apply(
+            WindowChange(window_id=WINDOW, required=frozenset({State.RELEASING}), new_state=State.ABORTED)
+        ),
         stale.store.apply(replace(draw(b"late"), step=StepRow(name="open", request=b"", answer=b"late"))),
         stale.store.put_chains([(b"\1" * 16, b"late")]),
     ):
         with pytest.raises(FencedError):
             await write
-    task = await elected.store.task(TASK)
-    assert task is not None
-    assert task.state is State.RELEASING
+    window = await elected.store.window(WINDOW)
+    assert window is not None
+    assert window.state is State.RELEASING
     assert len(await elected.store.ledger()) == 1
 
 
 async def test_who_is_no_coordinator_writes_nothing_that_happens_once(pair: Pair) -> None:
     with pytest.raises(FencedError):
         await pair[1].store.apply(draw(b"never elected"))
-    assert await pair[0].store.step(TASK, "commit") is None
+    assert await pair[0].store.step(WINDOW, "commit") is None

@@ -37,25 +37,25 @@ from fleetcount_aggregator.storage.store import (
     StoreBusyError,
     StoreError,
     StoreOutcome,
-    TaskChange,
-    TaskRow,
+    WindowChange,
+    WindowRow,
     every_batch,
 )
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 
 from tests.support.instalments import StoredInstalment, add, runs_of
 
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 LOG_KEY = bytes(range(32))
 OPEN = frozenset({State.ANNOUNCED, State.COLLECTING})
-CLOSE = TaskChange(task_id=TASK, required=OPEN, new_state=State.AGREEING)
+CLOSE = WindowChange(window_id=WINDOW, required=OPEN, new_state=State.AGREEING)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     opened = MemoryStore() if request.param == "memory" else opener(request)(tmp_path)
-    await opened.decide_windows((), task_row())
+    await opened.decide_windows((), window_row())
     yield opened
     await opened.close()
 
@@ -86,20 +86,20 @@ def open_store(directory: Path, key: bytes = LOG_KEY) -> SqlStore:
 async def reopened(directory: Path, opens: "Opening | None" = None) -> SqlStore:
     """Return the store as an aggregator has it that finished what a crash left."""
     store = (opens or open_store)(directory)
-    for task_id in await store.unpurged():
-        await store.purge(task_id)
+    for window_id in await store.unpurged():
+        await store.purge(window_id)
     return store
 
 
-def task_row(task_id: TaskId = TASK, state: State = State.COLLECTING) -> TaskRow:
-    return TaskRow(
-        task_id=task_id, canonical=b"canonical", verify_key=b"sealed", state=state, abort_reason="", installed_at=7
+def window_row(window_id: WindowId = WINDOW, state: State = State.COLLECTING) -> WindowRow:
+    return WindowRow(
+        window_id=window_id, canonical=b"canonical", verify_key=b"sealed", state=state, abort_reason="", installed_at=7
     )
 
 
 def instalment(number: int, round_number: int = 1, device: int | None = None, content: int = 0) -> StoredInstalment:
     return StoredInstalment(
-        task_id=TASK,
+        window_id=WINDOW,
         report_id=ReportId(number.to_bytes(16)),
         round=round_number,
         certificate=Digest((number if device is None else device).to_bytes(32)),
@@ -139,16 +139,16 @@ async def test_the_first_bytes_of_a_report_win(store: Store) -> None:
     outcomes = await add(store, [instalment(1, content=9)])
 
     assert outcomes == [StoreOutcome.OTHER_BYTES]
-    assert await store.instalment_digest(TASK, ReportId((1).to_bytes(16)), 1) == instalment(1).digest
+    assert await store.instalment_digest(WINDOW, ReportId((1).to_bytes(16)), 1) == instalment(1).digest
 
 
-async def test_a_device_has_one_report_a_task(store: Store) -> None:
+async def test_a_device_has_one_report_a_window(store: Store) -> None:
     await add(store, [instalment(1, device=5)])
 
     outcomes = await add(store, [instalment(2, device=5)])
 
     assert outcomes == [StoreOutcome.SECOND_REPORT]
-    assert await store.instalment_digest(TASK, ReportId((2).to_bytes(16)), 1) is None
+    assert await store.instalment_digest(WINDOW, ReportId((2).to_bytes(16)), 1) is None
 
 
 async def test_another_device_cannot_add_to_a_report(store: Store) -> None:
@@ -161,18 +161,18 @@ async def test_another_device_cannot_add_to_a_report(store: Store) -> None:
 
 async def test_rounds_may_arrive_in_any_order(store: Store) -> None:
     await add(store, [instalment(1, 2)])
-    assert len((await store.complete_reports(TASK)).ids) == 0
+    assert len((await store.complete_reports(WINDOW)).ids) == 0
 
     await add(store, [instalment(1, 1)])
 
-    reports = await store.complete_reports(TASK)
+    reports = await store.complete_reports(WINDOW)
     loaded = reports.source(np.array([0])).load()
     assert loaded.batch.nonces == (1).to_bytes(16)
     assert bytes(loaded.batch.input_shares) == b"part 1 of  1part 2 of  1"
     assert loaded.batch.public_shares == b"public share  1"
 
 
-async def test_a_closed_task_takes_nothing_but_knows_what_it_has(store: Store) -> None:
+async def test_a_closed_window_takes_nothing_but_knows_what_it_has(store: Store) -> None:
     await add(store, [instalment(1)])
     await store.apply(CLOSE)
 
@@ -182,11 +182,11 @@ async def test_a_closed_task_takes_nothing_but_knows_what_it_has(store: Store) -
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_a_full_task_takes_what_belongs_to_its_reports_and_no_others(
+async def test_a_full_window_takes_what_belongs_to_its_reports_and_no_others(
     store: Store, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
     """Sealing refuses a set of more than 2^30: a report beyond it must not get a receipt."""
-    monkeypatch.setattr("fleetcount_aggregator.storage.report_index.MAX_REPORTS_PER_TASK", 3)
+    monkeypatch.setattr("fleetcount_aggregator.storage.report_index.MAX_REPORTS_PER_WINDOW", 3)
     rows = [instalment(1), instalment(2), instalment(2), instalment(3, 2), instalment(4), instalment(5), instalment(5)]
     rows += [instalment(3), instalment(1, 2), instalment(6, device=1)]
 
@@ -195,7 +195,7 @@ async def test_a_full_task_takes_what_belongs_to_its_reports_and_no_others(
     stored, full = StoreOutcome.STORED, StoreOutcome.FULL
     assert outcomes[:7] == [stored, stored, StoreOutcome.SAME, stored, full, full, full]
     assert outcomes[7:] == [stored, stored, StoreOutcome.SECOND_REPORT]
-    assert await store.instalment_digest(TASK, instalment(4).report_id, 1) is None
+    assert await store.instalment_digest(WINDOW, instalment(4).report_id, 1) is None
 
 
 async def test_a_full_leaf_takes_no_more_reports_and_the_other_leaves_do(
@@ -204,7 +204,7 @@ async def test_a_full_leaf_takes_no_more_reports_and_the_other_leaves_do(
     """Also after a write that failed, and when the store is opened again."""
     monkeypatch.setattr("fleetcount_aggregator.storage.report_index.MAX_REPORTS_PER_LEAF", 3)
     store, elsewhere = open_store(tmp_path), [instalment(number << 120) for number in (1, 255)]
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     with monkeypatch.context() as failing:
         failing.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
         with pytest.raises(StoreError):
@@ -220,8 +220,8 @@ async def test_a_full_leaf_takes_no_more_reports_and_the_other_leaves_do(
     await store.close()
 
 
-async def test_an_unknown_task_takes_nothing(store: Store) -> None:
-    other = replace(instalment(1), task_id=TaskId(b"u" * 32))
+async def test_an_unknown_window_takes_nothing(store: Store) -> None:
+    other = replace(instalment(1), window_id=WindowId(b"u" * 32))
 
     assert await add(store, [other]) == [StoreOutcome.CLOSED]
 
@@ -232,36 +232,36 @@ async def test_closing_counts_half_pairs(store: Store) -> None:
 
     await store.apply(CLOSE)
 
-    assert await store.rejections(TASK) == {RejectReason.HALF_PAIR: 2}
-    assert (await store.complete_reports(TASK)).ids.joined == (1).to_bytes(16)
+    assert await store.rejections(WINDOW) == {RejectReason.HALF_PAIR: 2}
+    assert (await store.complete_reports(WINDOW)).ids.joined == (1).to_bytes(16)
 
 
 async def test_a_step_is_taken_once_and_its_first_answer_stays(store: Store) -> None:
     first = StepRow(name="commit", request=b"q", answer=b"first")
-    assert await store.apply(TaskChange(task_id=TASK, required=OPEN, step=first)) is None
+    assert await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=first)) is None
 
-    second = TaskChange(
-        task_id=TASK,
+    second = WindowChange(
+        window_id=WINDOW,
         required=OPEN,
         new_state=State.AGREEING,
         step=StepRow(name="commit", request=b"q", answer=b"second"),
     )
 
     assert await store.apply(second) == first
-    assert await store.step(TASK, "commit") == first
-    task = await store.task(TASK)
-    assert task is not None
-    assert task.state is State.COLLECTING
+    assert await store.step(WINDOW, "commit") == first
+    window = await store.window(WINDOW)
+    assert window is not None
+    assert window.state is State.COLLECTING
 
 
 async def test_a_step_that_is_taken_while_it_is_looked_for_is_not_taken_for_lost(
     tmp_path: Path, opens: Opening
 ) -> None:
-    """Between the step's row and its task's another thread, or another process, may commit both."""
+    """Between the step's row and its window's another thread, or another process, may commit both."""
     store = opens(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     step = StepRow(name="commit", request=b"request", answer=b"answer", passing=False)
-    loop, taking = asyncio.get_running_loop(), TaskChange(task_id=TASK, required=OPEN, step=step)
+    loop, taking = asyncio.get_running_loop(), WindowChange(window_id=WINDOW, required=OPEN, step=step)
 
     def looked(db: SealedDatabase) -> StepRow | None:
         statements, execute = 0, db.execute
@@ -274,16 +274,16 @@ async def test_a_step_that_is_taken_while_it_is_looked_for_is_not_taken_for_lost
             return execute(statement, values)
 
         db.execute = one_by_one
-        return sql.read_step(db, TASK, "commit")
+        return sql.read_step(db, WINDOW, "commit")
 
     assert await store.look(looked) in (None, step)
     await store.close()
 
 
 async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None:
-    row = LedgerRow(task_id=TASK, signal="S", opens=1, closes=2, epsilon="1", debited_at=3)
-    change = TaskChange(
-        task_id=TASK,
+    row = LedgerRow(window_id=WINDOW, signal="S", opens=1, closes=2, epsilon="1", debited_at=3)
+    change = WindowChange(
+        window_id=WINDOW,
         required=frozenset({State.RELEASING}),
         step=StepRow(name="commit", request=b"", answer=b""),
         debit=row,
@@ -294,15 +294,15 @@ async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None
         await store.apply(change)
 
     assert conflict.value.state is State.COLLECTING
-    assert await store.step(TASK, "commit") is None
+    assert await store.step(WINDOW, "commit") is None
     assert not await store.ledger()
-    assert not await store.rejections(TASK)
+    assert not await store.rejections(WINDOW)
 
 
 @pytest.mark.parametrize("new", [State.RELEASED, State.RELEASING, State.ANNOUNCED, State.COLLECTING])
 async def test_nothing_moves_backwards_or_skips(store: Store, new: State) -> None:
     with pytest.raises(StateConflictError):
-        await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=new))
+        await store.apply(WindowChange(window_id=WINDOW, required=OPEN, new_state=new))
 
 
 def batch(number: int = 0, verdicts: bytes = bytes(3)) -> BatchRow:
@@ -326,16 +326,16 @@ async def test_a_batch_is_stored_with_its_step_and_replaced_with_the_next(store:
     )
     steps = [StepRow(name=name, request=b"", answer=b"", passing=True) for name in ("propose/3", "finish/3")]
 
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[0], batch=first))
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[0], batch=second))
-    row = await store.batch(TASK, 3)
+    await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=steps[0], batch=first))
+    await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=steps[0], batch=second))
+    row = await store.batch(WINDOW, 3)
     assert row is not None
     assert fields(row) == fields(first)
 
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[1], batch=second))
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch(1)))
-    assert [fields(one) for one in await store.batches(TASK)] == [fields(batch(1)), fields(second)]
-    assert await store.batch(TASK, 2) is None
+    await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=steps[1], batch=second))
+    await store.apply(WindowChange(window_id=WINDOW, required=OPEN, batch=batch(1)))
+    assert [fields(one) for one in await store.batches(WINDOW)] == [fields(batch(1)), fields(second)]
+    assert await store.batch(WINDOW, 2) is None
 
 
 async def test_complete_reports_are_fixed_by_closing_and_load_where_they_are(store: Store) -> None:
@@ -344,7 +344,7 @@ async def test_complete_reports_are_fixed_by_closing_and_load_where_they_are(sto
     await add(store, [instalment(50)])
     await store.apply(CLOSE)
 
-    reports = await store.complete_reports(TASK)
+    reports = await store.complete_reports(WINDOW)
 
     assert reports.ids.joined == b"".join(number.to_bytes(16) for number in numbers)
     assert reports.ids.find((9).to_bytes(16) + (50).to_bytes(16)).tolist() == [2, -1]
@@ -359,11 +359,11 @@ async def test_the_reports_of_devices_are_found_by_their_keys_complete_or_not(st
     await add(store, [instalment(50)])
     wanted = [instalment(number).certificate for number in (3, 50, 77)]
 
-    found = await store.reports_of(TASK, b"".join(wanted))
+    found = await store.reports_of(WINDOW, b"".join(wanted))
 
     assert sorted(found[at : at + 16] for at in range(0, len(found), 16)) == [number.to_bytes(16) for number in (3, 50)]
-    assert await store.reports_of(TASK, b"") == b""
-    assert await store.reports_of(TaskId(bytes(32)), b"".join(wanted)) == b""
+    assert await store.reports_of(WINDOW, b"") == b""
+    assert await store.reports_of(WindowId(bytes(32)), b"".join(wanted)) == b""
 
 
 async def test_many_batches_are_read_a_few_at_a_time_and_each_once(store: Store) -> None:
@@ -371,27 +371,27 @@ async def test_many_batches_are_read_a_few_at_a_time_and_each_once(store: Store)
     await store.apply(CLOSE)
     numbers = [3 * number for number in range(2 * BATCHES_AT_ONCE + 1)]
     for number in reversed(numbers):
-        await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), batch=batch(number)))
+        await store.apply(WindowChange(window_id=WINDOW, required=frozenset({State.AGREEING}), batch=batch(number)))
 
-    assert [one.number async for one in every_batch(store, TASK)] == numbers
-    assert [one.number for one in await store.batches(TASK)] == numbers[:BATCHES_AT_ONCE]
+    assert [one.number async for one in every_batch(store, WINDOW)] == numbers
+    assert [one.number for one in await store.batches(WINDOW)] == numbers[:BATCHES_AT_ONCE]
 
 
-async def test_the_set_is_known_until_the_task_is_purged(store: Store) -> None:
+async def test_the_set_is_known_until_the_window_is_purged(store: Store) -> None:
     await complete(store, 1, 2, 3)
     await store.apply(CLOSE)
-    change = TaskChange(
-        task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.RELEASING, chosen=bytes((1, 0, 1))
+    change = WindowChange(
+        window_id=WINDOW, required=frozenset({State.AGREEING}), new_state=State.RELEASING, chosen=bytes((1, 0, 1))
     )
 
-    assert await store.chosen(TASK) is None
+    assert await store.chosen(WINDOW) is None
     await store.apply(change)
-    assert await store.chosen(TASK) == bytes((1, 0, 1))
+    assert await store.chosen(WINDOW) == bytes((1, 0, 1))
 
-    over = TaskChange(task_id=TASK, required=frozenset({State.RELEASING}), new_state=State.RELEASED)
+    over = WindowChange(window_id=WINDOW, required=frozenset({State.RELEASING}), new_state=State.RELEASED)
     await store.apply(over)
-    await store.purge(TASK)
-    assert await store.chosen(TASK) is None
+    await store.purge(WINDOW)
+    assert await store.chosen(WINDOW) is None
 
 
 async def test_sessions_are_kept_as_they_first_came_until_they_expire(store: Store) -> None:
@@ -430,23 +430,23 @@ async def test_sessions_and_their_keys_are_found_in_the_order_in_which_they_are_
     assert await store.sessions([]) == []
 
 
-async def test_a_task_is_installed_once_and_tasks_keep_their_order(store: Store) -> None:
-    other = TaskId(b"a" * 32)
-    await store.decide_windows((), task_row(other, State.ANNOUNCED))
+async def test_a_window_is_installed_once_and_windows_keep_their_order(store: Store) -> None:
+    other = WindowId(b"a" * 32)
+    await store.decide_windows((), window_row(other, State.ANNOUNCED))
 
-    await store.decide_windows((), replace(task_row(), canonical=b"other"))
+    await store.decide_windows((), replace(window_row(), canonical=b"other"))
 
-    stored = await store.task(TASK)
+    stored = await store.window(WINDOW)
     assert stored is not None
     assert stored.canonical == b"canonical"
-    assert list(await store.tasks_in_work()) == [TASK, other]
+    assert list(await store.windows_in_work()) == [WINDOW, other]
 
 
 async def test_a_release_is_debited_once(store: Store) -> None:
-    row = LedgerRow(task_id=TASK, signal="S", opens=1, closes=2, epsilon="1.5", debited_at=3)
+    row = LedgerRow(window_id=WINDOW, signal="S", opens=1, closes=2, epsilon="1.5", debited_at=3)
 
     for debited_at in (3, 4):
-        await store.apply(TaskChange(task_id=TASK, required=OPEN, debit=replace(row, debited_at=debited_at)))
+        await store.apply(WindowChange(window_id=WINDOW, required=OPEN, debit=replace(row, debited_at=debited_at)))
 
     assert list(await store.ledger()) == [row]
 
@@ -459,9 +459,11 @@ async def test_a_mark_never_falls(store: Store) -> None:
 
 
 async def end(store: Store) -> None:
-    """Close the task and abort it."""
+    """Close the window and abort it."""
     await store.apply(CLOSE)
-    change = TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.ABORTED, abort_reason="x")
+    change = WindowChange(
+        window_id=WINDOW, required=frozenset({State.AGREEING}), new_state=State.ABORTED, abort_reason="x"
+    )
     await store.apply(change)
 
 
@@ -471,15 +473,15 @@ async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
         StepRow(name=name, request=b"", answer=b"a", passing=name == "finish/0") for name in ("set", "finish/0")
     )
     for step in (kept, passing):
-        await store.apply(TaskChange(task_id=TASK, required=OPEN, step=step, batch=batch()))
+        await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=step, batch=batch()))
     await end(store)
 
     for _ in range(2):
-        await store.purge(TASK)
+        await store.purge(WINDOW)
 
-    assert not await store.batches(TASK)
-    assert (await store.step(TASK, "set"), await store.step(TASK, "finish/0")) == (kept, None)
-    assert len((await store.complete_reports(TASK)).ids) == 0
+    assert not await store.batches(WINDOW)
+    assert (await store.step(WINDOW, "set"), await store.step(WINDOW, "finish/0")) == (kept, None)
+    assert len((await store.complete_reports(WINDOW)).ids) == 0
     again = [instalment(1), instalment(2, 2), instalment(2, content=9), instalment(1, device=5), instalment(3)]
     assert await add(store, again) == [
         StoreOutcome.SAME,
@@ -488,15 +490,15 @@ async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
         StoreOutcome.OTHER_BYTES,
         StoreOutcome.CLOSED,
     ]
-    assert await store.instalment_digest(TASK, instalment(2).report_id, 2) == instalment(2, 2).digest
-    assert await store.instalment_digest(TASK, instalment(3).report_id, 2) is None
+    assert await store.instalment_digest(WINDOW, instalment(2).report_id, 2) == instalment(2, 2).digest
+    assert await store.instalment_digest(WINDOW, instalment(3).report_id, 2) is None
 
 
 async def test_rejections_add_up(store: Store) -> None:
-    await store.count_rejections(TASK, {RejectReason.TOO_LATE: 2, RejectReason.BAD_SEAL: 1})
-    await store.count_rejections(TASK, {RejectReason.TOO_LATE: 3})
+    await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 2, RejectReason.BAD_SEAL: 1})
+    await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 3})
 
-    assert await store.rejections(TASK) == {RejectReason.TOO_LATE: 5, RejectReason.BAD_SEAL: 1}
+    assert await store.rejections(WINDOW) == {RejectReason.TOO_LATE: 5, RejectReason.BAD_SEAL: 1}
 
 
 async def test_32_submitters_of_one_report_are_counted_once(store: Store) -> None:
@@ -506,12 +508,12 @@ async def test_32_submitters_of_one_report_are_counted_once(store: Store) -> Non
 
 
 async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> None:
-    """What is promised while the task closes is there when it has closed: it is counted, here as half a pair."""
+    """What is promised while the window closes is there when it has closed: it is counted, here as half a pair."""
     writes = [add(store, [instalment(n)]) for n in range(1, 41)]
     results = await asyncio.gather(*writes[:20], store.apply(CLOSE), *writes[20:])
 
     stored = sum(one == [StoreOutcome.STORED] for one in results)
-    assert await store.rejections(TASK) == {RejectReason.HALF_PAIR: stored}
+    assert await store.rejections(WINDOW) == {RejectReason.HALF_PAIR: stored}
     assert await add(store, [instalment(99)]) == [StoreOutcome.CLOSED]
 
 
@@ -520,35 +522,35 @@ async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> N
 
 async def test_everything_is_there_after_opening_again(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await complete(store, 1, 2)
     await store.close()
 
     again = opens(tmp_path)
 
-    assert len((await again.complete_reports(TASK)).ids) == 2
+    assert len((await again.complete_reports(WINDOW)).ids) == 2
     assert await add(again, [instalment(1), instalment(3)]) == [StoreOutcome.SAME, StoreOutcome.STORED]
     await again.close()
 
 
-async def test_a_closed_task_has_the_same_reports_after_opening_again(tmp_path: Path, opens: Opening) -> None:
+async def test_a_closed_window_has_the_same_reports_after_opening_again(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     for number in (5, 3, 8):
         await complete(store, number)
     await store.apply(CLOSE)
-    before = (await store.complete_reports(TASK)).ids.joined
+    before = (await store.complete_reports(WINDOW)).ids.joined
     await store.close()
 
     again = opens(tmp_path)
 
-    assert (await again.complete_reports(TASK)).ids.joined == before
+    assert (await again.complete_reports(WINDOW)).ids.joined == before
     await again.close()
 
 
 async def test_a_closed_log_that_is_shorter_or_gone_is_named_and_nothing_of_it_used(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await complete(store, 1, 2)
     await store.apply(CLOSE)
     await store.close()
@@ -564,23 +566,23 @@ async def test_a_closed_log_that_is_shorter_or_gone_is_named_and_nothing_of_it_u
 
 
 def durable_bytes(directory: Path) -> int:
-    """Return how long the store remembers the task's log to be."""
+    """Return how long the store remembers the window's log to be."""
     with sqlite3.connect(directory / "store.db") as database:
-        [[length]] = database.execute("SELECT durable_bytes FROM tasks").fetchall()
+        [[length]] = database.execute("SELECT durable_bytes FROM windows").fetchall()
     database.close()
     return int(length)
 
 
 async def damage_in(directory: Path) -> str:
-    """Return what a store says is damaged of its task, of whose reports it then shows none and takes none."""
+    """Return what a store says is damaged of its window, of whose reports it then shows none and takes none."""
     store = open_store(directory)
     [damage] = await store.damaged()
     with pytest.raises(DamagedError):
-        await store.complete_reports(TASK)
+        await store.complete_reports(WINDOW)
     with pytest.raises(StoreError):
         await complete(store, 9)
     await store.close()
-    assert damage.task_id == TASK
+    assert damage.window_id == WINDOW
     return str(damage)
 
 
@@ -602,7 +604,7 @@ async def test_an_open_log_that_has_lost_what_was_durable_is_named_and_nothing_o
     """A receipt means durable: what was promised is not taken for the torn end of a crash."""
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.NOTE_S", 0.01 if ends == "a while later" else 3600)
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await complete(store, 1)
     [log] = tmp_path.glob("*.log")
     if ends == "closed":
@@ -637,7 +639,7 @@ async def test_an_open_log_that_has_lost_what_was_durable_is_named_and_nothing_o
 async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.NOTE_S", 3600)
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await complete(store, 1)
     await store.raise_high_water(AggregatorId("beta"), 1)
     await complete(store, 2)
@@ -653,24 +655,26 @@ async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("closed", [True, False])
-async def test_a_task_whose_log_the_operator_put_aside_ends_and_the_others_go_on(tmp_path: Path, closed: bool) -> None:
-    other = TaskId(b"u" * 32)
+async def test_a_window_whose_log_the_operator_put_aside_ends_and_the_others_go_on(
+    tmp_path: Path, closed: bool
+) -> None:
+    other = WindowId(b"u" * 32)
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
-    await store.decide_windows((), task_row(other))
-    await add(store, [instalment(1), replace(instalment(1), task_id=other)])
+    await store.decide_windows((), window_row())
+    await store.decide_windows((), window_row(other))
+    await add(store, [instalment(1), replace(instalment(1), window_id=other)])
     if closed:
         await store.apply(CLOSE)
     await store.close()
-    log = tmp_path / f"store.{TASK.hex()}.log"
+    log = tmp_path / f"store.{WINDOW.hex()}.log"
     lost = log.rename(log.with_name(log.name + ".lost"))
 
     for _ in range(2):
         again = await reopened(tmp_path)
-        task = await again.task(TASK)
-        assert task is not None
-        assert (task.state, task.abort_reason) == (State.ABORTED, "log_lost")
-        rows = [instalment(1), replace(instalment(1), task_id=other)]
+        window = await again.window(WINDOW)
+        assert window is not None
+        assert (window.state, window.abort_reason) == (State.ABORTED, "log_lost")
+        rows = [instalment(1), replace(instalment(1), window_id=other)]
         assert await add(again, rows) == [StoreOutcome.CLOSED, StoreOutcome.SAME]
         assert not lost.exists()
         await again.close()
@@ -678,10 +682,10 @@ async def test_a_task_whose_log_the_operator_put_aside_ends_and_the_others_go_on
 
 async def test_a_log_put_aside_after_its_set_was_sealed_is_named(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await complete(store, 1)
     await store.apply(CLOSE)
-    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.RELEASING))
+    await store.apply(WindowChange(window_id=WINDOW, required=frozenset({State.AGREEING}), new_state=State.RELEASING))
     await store.close()
     [log] = tmp_path.glob("*.log")
     log.rename(log.with_name(log.name + ".lost"))
@@ -692,7 +696,7 @@ async def test_a_log_put_aside_after_its_set_was_sealed_is_named(tmp_path: Path)
 async def test_a_length_that_could_not_be_noted_is_noted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.NOTE_S", 0.01)
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     failing = FailingWriter(store._engine._writer, ("COMMIT",), 3)
     monkeypatch.setattr(store._engine, "_writer", failing)
 
@@ -706,13 +710,13 @@ async def test_a_length_that_could_not_be_noted_is_noted_later(tmp_path: Path, m
     await store.close()
 
 
-async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_window_is_not_gone_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every proposal asks for closing: at a million reports and two thousand proposals that was minutes."""
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await complete(store, 1, 2)
     await store.apply(CLOSE)
-    await store.complete_reports(TASK)
+    await store.complete_reports(WINDOW)
     honest, calls = ReportIndex.complete, []
 
     def counted(index: ReportIndex) -> CompleteRows:
@@ -723,7 +727,7 @@ async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypat
     for _ in range(3):
         with pytest.raises(StateConflictError):
             await store.apply(CLOSE)
-        await store.complete_reports(TASK)
+        await store.complete_reports(WINDOW)
 
     assert not calls
     await store.close()
@@ -731,7 +735,7 @@ async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypat
 
 async def test_another_at_rest_key_opens_no_store(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await complete(store, 1)
     await store.close()
 
@@ -742,17 +746,17 @@ async def test_another_at_rest_key_opens_no_store(tmp_path: Path, opens: Opening
 async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_path: Path, opens: Opening) -> None:
     """Ended, and the process died before its shares were deleted."""
     store = opens(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await complete(store, 1, 2)
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch()))
+    await store.apply(WindowChange(window_id=WINDOW, required=OPEN, batch=batch()))
     await end(store)
-    assert store.logs.home.holds(TASK)
+    assert store.logs.home.holds(WINDOW)
     await store.close()
 
     again = await reopened(tmp_path, opens)
 
-    assert not again.logs.home.holds(TASK)
-    assert not await again.batches(TASK)
+    assert not again.logs.home.holds(WINDOW)
+    assert not await again.batches(WINDOW)
     assert await add(again, [instalment(1), instalment(3)]) == [StoreOutcome.SAME, StoreOutcome.CLOSED]
     await again.close()
 
@@ -761,9 +765,9 @@ async def test_a_purge_that_had_deleted_the_log_only_is_finished_at_the_next_sta
     tmp_path: Path, opens: Opening
 ) -> None:
     store = opens(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await complete(store, 1, 2)
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch()))
+    await store.apply(WindowChange(window_id=WINDOW, required=OPEN, batch=batch()))
     await end(store)
     await store.close()
     for path in tmp_path.glob("*.log"):
@@ -771,7 +775,7 @@ async def test_a_purge_that_had_deleted_the_log_only_is_finished_at_the_next_sta
 
     again = await reopened(tmp_path, opens)
 
-    assert not await again.batches(TASK)
+    assert not await again.batches(WINDOW)
     await again.close()
 
 
@@ -779,7 +783,7 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     await add(store, [instalment(1)])
 
     def full(*_: object) -> int:
@@ -789,27 +793,27 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
     results = await asyncio.gather(
         add(store, [instalment(1)]),
         add(store, [instalment(2), instalment(1, 2)]),
-        store.count_rejections(TASK, {RejectReason.TOO_LATE: 1}),
+        store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 1}),
         return_exceptions=True,
     )
     monkeypatch.undo()
 
     assert isinstance(results[1], StoreError)
     assert results[2] is None, "what does not go into the log is none of its business"
-    assert await store.instalment_digest(TASK, instalment(2).report_id, 1) is None
+    assert await store.instalment_digest(WINDOW, instalment(2).report_id, 1) is None
     assert await add(store, [instalment(2), instalment(1, 2)]) == [StoreOutcome.STORED] * 2
     await store.close()
 
 
-async def test_a_damaged_frame_fails_what_is_of_its_task_and_nothing_else_of_the_group(tmp_path: Path) -> None:
-    """A repeat is compared with what lies there: that this cannot be read is no matter of other tasks."""
-    store, other = open_store(tmp_path), TaskId(b"o" * 32)
-    for task_id in (TASK, other):
-        await store.decide_windows((), task_row(task_id))
+async def test_a_damaged_frame_fails_what_is_of_its_window_and_nothing_else_of_the_group(tmp_path: Path) -> None:
+    """A repeat is compared with what lies there: that this cannot be read is no matter of other windows."""
+    store, other = open_store(tmp_path), WindowId(b"o" * 32)
+    for window_id in (WINDOW, other):
+        await store.decide_windows((), window_row(window_id))
     await add(store, [instalment(1)])
-    [path] = tmp_path.glob(f"*.{TASK.hex()}.log")
+    [path] = tmp_path.glob(f"*.{WINDOW.hex()}.log")
     path.write_bytes(path.read_bytes()[:FILE_HEADER_BYTES] + bytes(path.stat().st_size - FILE_HEADER_BYTES))
-    groups = [runs_of([one]) for one in (instalment(1), replace(instalment(2), task_id=other))]
+    groups = [runs_of([one]) for one in (instalment(1), replace(instalment(2), window_id=other))]
 
     damaged, stored = await asyncio.gather(*[store.add_instalments(group) for group in groups], return_exceptions=True)
 
@@ -818,17 +822,17 @@ async def test_a_damaged_frame_fails_what_is_of_its_task_and_nothing_else_of_the
     await store.close()
 
 
-async def test_who_looks_for_long_holds_up_no_write_after_a_task_has_ended(tmp_path: Path) -> None:
+async def test_who_looks_for_long_holds_up_no_write_after_a_window_has_ended(tmp_path: Path) -> None:
     """A backup is one long read: the journal is folded in when it is over, and receipts do not wait for that."""
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=State.ABORTED, abort_reason="x"))
+    await store.decide_windows((), window_row())
+    await store.apply(WindowChange(window_id=WINDOW, required=OPEN, new_state=State.ABORTED, abort_reason="x"))
     journal = tmp_path / "store.db-wal"
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as looking:
         looking.execute("BEGIN")
-        looking.execute("SELECT COUNT(*) FROM tasks").fetchone()
+        looking.execute("SELECT COUNT(*) FROM windows").fetchone()
         begun = time.monotonic()
-        await store.purge(TASK)
+        await store.purge(WINDOW)
         await store.raise_high_water(AggregatorId("beta"), 1)
         assert time.monotonic() - begun < 9
         assert journal.stat().st_size
@@ -838,16 +842,16 @@ async def test_who_looks_for_long_holds_up_no_write_after_a_task_has_ended(tmp_p
     await store.close()
 
 
-async def test_tasks_have_logs_of_their_own(tmp_path: Path) -> None:
-    other = TaskId(b"u" * 32)
+async def test_windows_have_logs_of_their_own(tmp_path: Path) -> None:
+    other = WindowId(b"u" * 32)
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
-    await store.decide_windows((), task_row(other))
+    await store.decide_windows((), window_row())
+    await store.decide_windows((), window_row(other))
 
-    rows = [instalment(1), replace(instalment(1, content=5), task_id=other), instalment(2)]
+    rows = [instalment(1), replace(instalment(1, content=5), window_id=other), instalment(2)]
     assert await add(store, rows) == [StoreOutcome.STORED] * 3
     await end(store)
-    await store.purge(TASK)
+    await store.purge(WINDOW)
 
     assert await add(store, [rows[1]]) == [StoreOutcome.SAME]
     assert [path.name for path in tmp_path.glob("*.log")] == [f"store.{other.hex()}.log"]
@@ -870,7 +874,7 @@ async def test_files_belong_to_their_owner_alone(tmp_path: Path) -> None:
         store = open_store(tmp_path)
     finally:
         os.umask(previous)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}, modes
@@ -909,8 +913,8 @@ async def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, 
 
 async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path, opens: Opening) -> None:
     store = opens(tmp_path)
-    await store.decide_windows((), task_row())
-    bad = TaskChange(task_id=TaskId(b"u" * 32), required=OPEN)
+    await store.decide_windows((), window_row())
+    bad = WindowChange(window_id=WindowId(b"u" * 32), required=OPEN)
 
     results = await asyncio.gather(
         add(store, [instalment(1)]),
@@ -927,7 +931,7 @@ async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path
 async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path: Path, opens: Opening) -> None:
     """The writer is one thread: if it died, every later write would wait for ever."""
     store = opens(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
 
     async with asyncio.timeout(60):
         results = await asyncio.gather(
@@ -964,7 +968,7 @@ async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     engine = store._engine
     monkeypatch.setattr(engine, "_writer", FailingWriter(engine._writer, ("COMMIT", "ROLLBACK"), 2))
 
@@ -980,7 +984,7 @@ async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
 
 async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     synced, sync = [], os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(sync(descriptor)))
 
@@ -993,7 +997,7 @@ async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest
 async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.QUEUE_LENGTH", 16)
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
 
     outcomes = await asyncio.gather(*(add(store, [instalment(1)]) for _ in range(64)), return_exceptions=True)
 
@@ -1005,7 +1009,7 @@ async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path, monkeypatch: pyte
 async def test_bytes_that_wait_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.QUEUE_BYTES", 1000)
     store = open_store(tmp_path)
-    await store.decide_windows((), task_row())
+    await store.decide_windows((), window_row())
     rows = [replace(instalment(number), part=bytes(300)) for number in range(1, 21)]
 
     outcomes = await asyncio.gather(*(add(store, [row]) for row in rows), return_exceptions=True)
@@ -1021,6 +1025,6 @@ async def test_a_closed_store_says_so(tmp_path: Path, opens: Opening) -> None:
     await store.close()
 
     with pytest.raises(StoreError, match="closed"):
-        await store.tasks_in_work()
+        await store.windows_in_work()
     with pytest.raises(StoreError, match="closed"):
-        await store.purge(TASK)
+        await store.purge(WINDOW)

@@ -12,15 +12,15 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import store_check
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.row_seal import TASKS, RowSeal
+from fleetcount_aggregator.storage.row_seal import WINDOWS, RowSeal
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import BatchRow, StepRow, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import BatchRow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store_check import StoreCheck, check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
-TASK = TaskId(b"t" * 32)
+WINDOW = WindowId(b"t" * 32)
 KEY = bytes(range(32))
 Write = Callable[[SqlStore], Coroutine[Any, Any, object]]
 
@@ -28,13 +28,13 @@ Write = Callable[[SqlStore], Coroutine[Any, Any, object]]
 async def batch_is_verified(store: SqlStore) -> None:
     batch = BatchRow(number=0, positions=np.arange(0), verdicts=b"", share_digests=b"", kept=b"")
     step = StepRow(name="batch/0", request=b"", answer=b"", passing=True)
-    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), step=step, batch=batch))
+    await store.apply(WindowChange(window_id=WINDOW, required=frozenset({State.AGREEING}), step=step, batch=batch))
 
 
-async def task_ends(store: SqlStore) -> None:
-    ended = TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.ABORTED)
+async def window_ends(store: SqlStore) -> None:
+    ended = WindowChange(window_id=WINDOW, required=frozenset({State.AGREEING}), new_state=State.ABORTED)
     await store.apply(ended)
-    await store.purge(TASK)
+    await store.purge(WINDOW)
 
 
 async def check_while(
@@ -63,7 +63,7 @@ async def check_while(
 @pytest.mark.parametrize("kind", ["file", "postgres"])
 @pytest.mark.parametrize(
     ("write", "before"),
-    [(batch_is_verified, "SELECT task_id, number FROM batches"), (task_ends, f"{TASKS.select} WHERE (rest")],
+    [(batch_is_verified, "SELECT window_id, number FROM batches"), (window_ends, f"{WINDOWS.select} WHERE (rest")],
 )
 async def test_what_is_written_while_a_store_is_checked_is_no_damage(
     request: pytest.FixtureRequest,
@@ -76,8 +76,10 @@ async def test_what_is_written_while_a_store_is_checked_is_no_damage(
     url = request.getfixturevalue("postgres_url") if kind == "postgres" else None
     place = StorePlace(directory=tmp_path, url=url)
     store = SqlStore.over(open_engine(place), place.file, KEY)
-    sealed = store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
-    row = TaskRow(task_id=TASK, canonical=b"", verify_key=sealed, state=State.AGREEING, abort_reason="", installed_at=1)
+    sealed = store.data_keys.make(WINDOW).seal(b"the verify key", b"verify key", WINDOW)
+    row = WindowRow(
+        window_id=WINDOW, canonical=b"", verify_key=sealed, state=State.AGREEING, abort_reason="", installed_at=1
+    )
     await store.decide_windows((), row)
     unwritten = {str(one.damage) for one in check_store(place, StoreKeys(KEY, None)).verdicts}
 

@@ -11,7 +11,7 @@ from fleetcount_aggregator.storage.run_codec import DigestQuery
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import certified_peer
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose
-from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
 from fleetcount_transport.admission.admission import Admission
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.live_tls import LiveTls
@@ -27,7 +27,7 @@ class _NoReports:
     async def add_instalments(self, runs: Sequence[object]) -> list[bytes]:
         return []
 
-    async def stored(self, task_id: TaskId, round_number: int, report_ids: Sequence[bytes]) -> list[Digest | None]:
+    async def stored(self, window_id: WindowId, round_number: int, report_ids: Sequence[bytes]) -> list[Digest | None]:
         return [None for _ in report_ids]
 
 
@@ -55,7 +55,7 @@ async def test_a_renewed_certificate_is_shown_to_the_owner_of_a_shard_without_a_
     calls = ReplicaCalls(OWN, timeout_s=30, credentials=live.to_servers)
     await server.start()
     try:
-        query = DigestQuery(task_id=TaskId(bytes(32)), round=0, report_ids=bytes(16))
+        query = DigestQuery(window_id=WindowId(bytes(32)), round=0, report_ids=bytes(16))
         for _ in range(2):
             assert await calls.find(f"127.0.0.1:{port}", query) == [None]
             assert await calls.find(f"127.0.0.1:{port}", query) == [None]

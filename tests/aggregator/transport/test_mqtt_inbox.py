@@ -6,7 +6,7 @@ import time
 import pytest
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.transport.mqtt_inbox import Inbox
-from fleetcount_protocol.ids import AggregatorId, TaskId, UserName
+from fleetcount_protocol.ids import AggregatorId, UserName, WindowId
 from fleetcount_protocol.limits import MAX_INSTALMENT_BYTES, MAX_SESSION_BYTES
 from fleetcount_protocol.wire.topics import TopicKind, receipt_filter, release_topic, report_topic, session_topic
 from fleetcount_transport.admission.admission import Admission
@@ -14,7 +14,7 @@ from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.mqtt_packets import Publication
 
 ALPHA = AggregatorId("alpha")
-TASK = TaskId(bytes(32))
+WINDOW = WindowId(bytes(32))
 
 
 class Waiting:
@@ -28,7 +28,7 @@ class Waiting:
         return self.inbox.put(Publication(session_topic("test", ALPHA, UserName(user)), payload, packet_id=1))
 
     def report(self, user: str, payload: bytes = b"report") -> bool:
-        return self.inbox.put(Publication(report_topic("test", ALPHA, UserName(user), TASK), payload, packet_id=1))
+        return self.inbox.put(Publication(report_topic("test", ALPHA, UserName(user), WINDOW), payload, packet_id=1))
 
     def counted(self, name: str) -> float:
         rows = [row for row in self.metrics.render().decode().splitlines() if row.startswith(name)]
@@ -77,7 +77,7 @@ async def test_users_take_turns_and_keep_their_own_order() -> None:
         ("hog", b"\1"),
         ("hog", b"\2"),
     ]
-    assert {one.subject for one in taken} == {TASK}
+    assert {one.subject for one in taken} == {WINDOW}
 
 
 async def test_requests_for_sessions_and_reports_do_not_wait_for_each_other() -> None:
@@ -124,8 +124,8 @@ async def test_a_user_whose_messages_failed_is_turned_away_and_no_other() -> Non
         (session_topic("other", ALPHA, UserName("car")), b"", False),
         (session_topic("test", ALPHA, UserName("car")), b"", True),
         (session_topic("test", ALPHA, UserName("car")), bytes(MAX_SESSION_BYTES + 1), False),
-        (report_topic("test", ALPHA, UserName("car"), TASK), bytes(MAX_INSTALMENT_BYTES + 1), False),
-        (release_topic("test", ALPHA, TASK), b"", False),
+        (report_topic("test", ALPHA, UserName("car"), WINDOW), bytes(MAX_INSTALMENT_BYTES + 1), False),
+        (release_topic("test", ALPHA, WINDOW), b"", False),
         (receipt_filter("test", None), b"", False),
         ("elsewhere", b"", False),
     ],

@@ -15,20 +15,20 @@ import aiomqtt
 import pytest
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.config import MqttTable
-from fleetcount_aggregator.installed_series import InstalledSeries
+from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.storage.archive import FIRST, Rest
 from fleetcount_aggregator.storage.store import StoreError
-from fleetcount_aggregator.tasks.series_orders import take_own_order
 from fleetcount_aggregator.transport import mqtt_announcing, mqtt_intake, mqtt_subscribing
 from fleetcount_aggregator.transport.mqtt_inbox import Arrival, Inbox
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
 from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing
+from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.channel.user_names import key_name
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, SessionId, TaskId, UserName
+from fleetcount_protocol.ids import AggregatorId, SessionId, UserName, WindowId
 from fleetcount_protocol.messages import (
     Instalment,
     InstalmentReply,
@@ -39,22 +39,22 @@ from fleetcount_protocol.messages import (
     SessionReply,
     SessionRequest,
 )
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,
     SESSION_REPLY,
     SESSION_REQUEST,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload
-from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_protocol.wire.topics import (
+    question_filter,
+    question_topic,
     receipt_topic,
     release_topic,
     report_topic,
-    series_filter,
-    series_topic,
     session_reply_topic,
     session_topic,
 )
@@ -188,20 +188,20 @@ async def next_on(client: "aiomqtt.Client", kind: str) -> bytes:
 async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
     core = network.core(0)
-    device = TestDevice(network, task, 0)
+    device = TestDevice(network, window, 0)
     aggregator = network.seats[0].aggregator
     request, opening = new_session(
         aggregator, aggregator.hpke_keys[0], device_identity(0), START + 5000, SystemRandom()
     )
     owner = key_name(device_identity(0).certificate)
-    reports = report_topic("test", ALPHA, CAR, task.task_id)
+    reports = report_topic("test", ALPHA, CAR, window.window_id)
 
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe(series_filter("test"), qos=1)
-        announced = SERIES_OFFER.decode(await next_on(client, "series"))
+        await client.subscribe(question_filter("test"), qos=1)
+        announced = QUESTION_OFFER.decode(await next_on(client, "question"))
         await client.subscribe(session_reply_topic("test", ALPHA, owner, request.session_id), qos=1)
         await client.subscribe(receipt_topic("test", ALPHA, CAR, request.session_id), qos=1)
         await client.publish(session_topic("test", ALPHA, owner), SESSION_REQUEST.encode(request), qos=1)
@@ -214,38 +214,38 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
             await client.publish(reports, published(device.first(0)[0]), qos=1)
         answers = [UPLOAD_ANSWER.decode(await next_on(client, "receipt")).only_one for _ in range(40)]
 
-    assert window_task(announced.signed.series, 0) == task
+    assert window_at(announced.signed.question, 0) == window
     assert set(map(type, answers)) == {Receipt}
     assert len(set(answers)) == 1
     assert b"fleetcount_poison_messages_total 3.0" in core.context.metrics.render()
 
 
 @pytest.mark.processes
-async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_series_is_over(
+async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_question_is_over(
     broker_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mqtt_announcing, "_OFFER_S", 0.1)
     network = Network(2)
     await network.start_all()
-    series = await network.stand()
+    question = await network.stand()
     core, key = network.core(0), network.seats[0].signing_key
-    stop = SeriesOrder(
-        series_id=series.series_id, number=1, action=OrderAction.STOP, aggregator_id=ALPHA, from_window=4
+    stop = QuestionOrder(
+        question_id=question.question_id, number=1, action=OrderAction.STOP, aggregator_id=ALPHA, from_window=4
     )
 
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe(series_topic("test", ALPHA, series.series_id), qos=1)
-        first = SERIES_OFFER.decode(await next_on(client, "series"))
+        await client.subscribe(question_topic("test", ALPHA, question.question_id), qos=1)
+        first = QUESTION_OFFER.decode(await next_on(client, "question"))
         await take_own_order(core.context, sign_order(stop, key))
-        second = SERIES_OFFER.decode(await next_on(client, "series"))
+        second = QUESTION_OFFER.decode(await next_on(client, "question"))
         while second.orders == ():
-            second = SERIES_OFFER.decode(await next_on(client, "series"))
-        await network.advance_to(series.schedule.end)
+            second = QUESTION_OFFER.decode(await next_on(client, "question"))
+        await network.advance_to(question.schedule.end)
         async for message in client.messages:
             if not message.payload:
                 break
 
-    assert first.signed.series == second.signed.series == series
+    assert first.signed.question == second.signed.question == question
     assert [one.key_list.aggregator_id for one in first.key_lists] == [ALPHA, "beta"]
     assert [one.order for one in second.orders] == [stop]
 
@@ -256,20 +256,20 @@ async def test_outcomes_are_retained_once_a_connection_also_those_of_windows_tha
 ) -> None:
     network = Network(2, directory=tmp_path)
     await network.start_all()
-    series = await network.stand()
-    ids = [window_task(series, index).task_id for index in range(2)]
-    asked: list[TaskId] = []
+    question = await network.stand()
+    ids = [window_at(question, index).window_id for index in range(2)]
+    asked: list[WindowId] = []
     answer = DeviceService.release
 
-    async def counted(service: DeviceService, task_id: TaskId) -> ReleaseAnswer:
-        asked.append(task_id)
-        return await answer(service, task_id)
+    async def counted(service: DeviceService, window_id: WindowId) -> ReleaseAnswer:
+        asked.append(window_id)
+        return await answer(service, window_id)
 
     async def end(index: int) -> None:
-        task = window_task(series, index)
-        await network.advance_to(task.round_one_opens)
+        window = window_at(question, index)
+        await network.advance_to(window.round_one_opens)
         await network.look_after_all()
-        await network.run_to_the_end(task)
+        await network.run_to_the_end(window)
 
     await end(0)
     await network.stop(0)
@@ -278,32 +278,32 @@ async def test_outcomes_are_retained_once_a_connection_also_those_of_windows_tha
 
     core = network.core(0)
     async with asyncio.timeout(60), aiomqtt.Client("127.0.0.1", broker_port) as client, taking(core, broker_port):
-        for index, task_id in enumerate(ids):
+        for index, window_id in enumerate(ids):
             if index:
                 await end(index)
-            await client.subscribe(release_topic("test", ALPHA, task_id), qos=1)
+            await client.subscribe(release_topic("test", ALPHA, window_id), qos=1)
             assert RELEASE_ANSWER.decode(await next_on(client, "release")).abort_reason == "too_few_reports"
         await asyncio.sleep(4 * mqtt_subscribing.FOLLOW_S)
 
     assert asked[:2] == ids, "each once, whatever else has ended"
     assert len(asked) == len(set(asked))
-    assert ids[0] not in network.core(0).context.tasks
+    assert ids[0] not in network.core(0).context.windows
     await network.stop_all()
 
 
 @pytest.mark.processes
-async def test_an_outcome_is_taken_away_from_the_broker_when_its_task_is_retired(broker_port: int) -> None:
+async def test_an_outcome_is_taken_away_from_the_broker_when_its_window_is_retired(broker_port: int) -> None:
     network = Network(2)
     network.limits = replace(network.limits, keep_digests_s=60)
     await network.start_all()
-    task = await network.ask(expiry=START + 5_000)
+    window = await network.ask(expiry=START + 5_000)
     core = network.core(0)
 
     async with asyncio.timeout(60), aiomqtt.Client("127.0.0.1", broker_port) as client, taking(core, broker_port):
-        await client.subscribe(release_topic("test", ALPHA, task.task_id), qos=1)
-        await network.run_to_the_end(task)
+        await client.subscribe(release_topic("test", ALPHA, window.window_id), qos=1)
+        await network.run_to_the_end(window)
         kept = await next_on(client, "release")
-        await network.advance_to(task.expiry + 200)
+        await network.advance_to(window.expiry + 200)
         while not await core.context.store.resting(Rest.RETIRED, FIRST, 10**11):
             await network.look_after_all()
             await network.advance_to(int(network.clock.now()) + 61)
@@ -322,16 +322,16 @@ async def test_a_coordinator_without_the_connection_takes_away_what_another_proc
     network = Network(2)
     network.limits = replace(network.limits, keep_digests_s=60)
     await network.start_all()
-    task = await network.ask(expiry=START + 5_000)
+    window = await network.ask(expiry=START + 5_000)
     core, table = network.core(0), MqttTable(broker=f"127.0.0.1:{broker_port}")
-    topic = release_topic("test", ALPHA, task.task_id)
+    topic = release_topic("test", ALPHA, window.window_id)
     async with asyncio.timeout(60), aiomqtt.Client("127.0.0.1", broker_port) as client:
         await client.subscribe(topic, qos=1)
         async with taking(core, broker_port):
-            await network.run_to_the_end(task)
+            await network.run_to_the_end(window)
             await next_on(client, "release")
         core.context.withdraw = Withdrawing(core.context, replace(table, broker="127.0.0.1:1"))
-        await network.advance_to(task.expiry + 200)
+        await network.advance_to(window.expiry + 200)
         await network.look_after_all()
         await network.look_after_all()
         assert not await core.context.store.resting(Rest.RETIRED, FIRST, 10**11), "a broker that is away keeps it"
@@ -352,10 +352,10 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
     """The store fails once: the message comes again and is stored then."""
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
     core = network.core(0)
-    device = TestDevice(network, task, 0)
+    device = TestDevice(network, window, 0)
     await device.open_sessions()
     store = core.context.store
     honest, calls = store.add_instalments, 0
@@ -370,13 +370,13 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
     monkeypatch.setattr(store, "add_instalments", failing_once)
 
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe(series_filter("test"), qos=1)
-        await next_on(client, "series")
+        await client.subscribe(question_filter("test"), qos=1)
+        await next_on(client, "question")
         await client.subscribe(receipt_topic("test", ALPHA, CAR, device.secrets[0].session_id), qos=1)
         payload = published(device.first(0)[0])
         receipt = None
         while receipt is None:
-            await client.publish(report_topic("test", ALPHA, CAR, task.task_id), payload, qos=1)
+            await client.publish(report_topic("test", ALPHA, CAR, window.window_id), payload, qos=1)
             try:
                 async with asyncio.timeout(1):
                     receipt = UPLOAD_ANSWER.decode(await next_on(client, "receipt")).only_one
@@ -387,9 +387,9 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
     assert calls >= 2
 
 
-def arrived(task: Task, payload: bytes) -> Arrival:
-    topic = report_topic("test", ALPHA, CAR, task.task_id)
-    return Arrival(CAR, task.task_id, Publication(topic, payload, packet_id=1), nullcontext())
+def arrived(window: Window, payload: bytes) -> Arrival:
+    topic = report_topic("test", ALPHA, CAR, window.window_id)
+    return Arrival(CAR, window.window_id, Publication(topic, payload, packet_id=1), nullcontext())
 
 
 async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other(
@@ -397,10 +397,10 @@ async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other
 ) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
     core = network.core(0)
-    devices = [TestDevice(network, task, number) for number in range(4)]
+    devices = [TestDevice(network, window, number) for number in range(4)]
     for device in devices:
         await device.open_sessions()
     honest = core.service.upload
@@ -413,7 +413,7 @@ async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other
     monkeypatch.setattr(core.service, "upload", upload)
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
 
-    group = [arrived(task, published(one.first(0)[0])) for one in devices]
+    group = [arrived(window, published(one.first(0)[0])) for one in devices]
     answers = await intake._serve(intake._take_reports, group)
 
     receipts = [UPLOAD_ANSWER.decode(payload).only_one for _, payload in answers]
@@ -429,16 +429,16 @@ async def test_a_message_that_makes_the_code_fail_is_acknowledged_and_intake_goe
 ) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
-    core, device = network.core(0), TestDevice(network, task, 0)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
+    core, device = network.core(0), TestDevice(network, window, 0)
     await device.open_sessions()
 
     async def upload(_: Sequence[Instalment]) -> Sequence[InstalmentReply]:
         raise KeyError
 
     monkeypatch.setattr(core.service, "upload", upload)
-    broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), published(device.first(0)[0]))
+    broker = FakeBroker(report_topic("test", ALPHA, CAR, window.window_id), published(device.first(0)[0]))
 
     async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await broker.acknowledged.wait()
@@ -449,9 +449,9 @@ async def test_a_message_that_makes_the_code_fail_is_acknowledged_and_intake_goe
 async def test_a_store_that_fails_leaves_the_whole_group_with_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
-    core, device = network.core(0), TestDevice(network, task, 0)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
+    core, device = network.core(0), TestDevice(network, window, 0)
     await device.open_sessions()
 
     async def full(_: object) -> object:
@@ -459,7 +459,7 @@ async def test_a_store_that_fails_leaves_the_whole_group_with_the_broker(monkeyp
 
     monkeypatch.setattr(core.context.store, "add_instalments", full)
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
-    message = arrived(task, published(device.first(0)[0]))
+    message = arrived(window, published(device.first(0)[0]))
 
     with pytest.raises(StoreError):
         await intake._serve(intake._take_reports, [message])
@@ -471,7 +471,7 @@ async def test_a_failure_beside_the_messages_ends_the_connection_and_not_the_agg
     core, broker = await announcing_core(), FakeBroker()
     honest, calls = core.service.offered, 0
 
-    def failing_once() -> list[InstalledSeries]:
+    def failing_once() -> list[InstalledQuestion]:
         nonlocal calls
         calls += 1
         if calls == 1:
@@ -490,9 +490,9 @@ async def test_a_failure_beside_the_messages_ends_the_connection_and_not_the_agg
 async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
-    core, device = network.core(0), TestDevice(network, task, 0)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
+    core, device = network.core(0), TestDevice(network, window, 0)
     await device.open_sessions()
     committing, may_commit = asyncio.Event(), asyncio.Event()
     honest = core.context.store.add_instalments
@@ -503,7 +503,7 @@ async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: py
         return await honest(rows)  # type: ignore[arg-type]  # passes on what it was given.
 
     monkeypatch.setattr(core.context.store, "add_instalments", slow)
-    broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), published(device.first(0)[0]))
+    broker = FakeBroker(report_topic("test", ALPHA, CAR, window.window_id), published(device.first(0)[0]))
 
     async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await committing.wait()
@@ -514,7 +514,7 @@ async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: py
 
 
 async def announcing_core() -> Core:
-    """Return an aggregator that leads a task and so has something to subscribe to and to publish."""
+    """Return an aggregator that leads a window and so has something to subscribe to and to publish."""
     network = Network(2)
     await network.start_all()
     await network.ask(values=4)
@@ -579,9 +579,9 @@ async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
     """While the first message is committed fifty more arrive: they are two groups, of thirty and of what is left."""
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
-    core, device = network.core(0), TestDevice(network, task, 0)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
+    core, device = network.core(0), TestDevice(network, window, 0)
     await device.open_sessions()
     may_commit, groups, here = asyncio.Event(), list[int](), list[Publication]()
     honest, put = core.service.upload, Inbox.put
@@ -599,7 +599,7 @@ async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
     monkeypatch.setattr(Inbox, "put", counted)
     payload, topic = (
         published(device.first(0)[0]),
-        report_topic("test", ALPHA, CAR, task.task_id),
+        report_topic("test", ALPHA, CAR, window.window_id),
     )
 
     async with (
@@ -607,8 +607,8 @@ async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
         taking(core, broker_port, inflight=30),
         aiomqtt.Client("127.0.0.1", broker_port) as client,
     ):
-        await client.subscribe(series_filter("test"), qos=1)
-        await next_on(client, "series")
+        await client.subscribe(question_filter("test"), qos=1)
+        await next_on(client, "question")
         await client.subscribe(receipt_topic("test", ALPHA, CAR, device.secrets[0].session_id), qos=1)
         await client.publish(topic, payload, qos=1)
         while not groups:
@@ -671,9 +671,9 @@ async def test_a_request_under_another_user_s_name_is_refused_before_any_public_
 async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_came_on(fault: str) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
-    core, device = network.core(0), TestDevice(network, task, 0)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
+    core, device = network.core(0), TestDevice(network, window, 0)
     await device.open_sessions()
     good = device.first(0)[0]
     payload = {
@@ -684,7 +684,7 @@ async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_cam
         "a broken seal": published(replace(good, ciphertext=bytes(len(good.ciphertext)))),
     }[fault]
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
-    group = [arrived(task, payload)] * 66
+    group = [arrived(window, payload)] * 66
 
     await intake._serve(intake._take_reports, group)
 
@@ -700,9 +700,9 @@ async def test_an_aggregator_that_holds_the_broker_up_goes_on_serving(
     """More arrives at once than there is room for: acknowledgements of answers stay unread, and are not waited for."""
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    await network.advance_to(task.round_one_opens)
-    core, device = network.core(0), TestDevice(network, task, 0)
+    window = await network.ask(values=4)
+    await network.advance_to(window.round_one_opens)
+    core, device = network.core(0), TestDevice(network, window, 0)
     await device.open_sessions()
     may_answer, slowed = asyncio.Event(), asyncio.Event()
     honest, pause = core.service.upload, MqttConnection.pause
@@ -721,11 +721,11 @@ async def test_an_aggregator_that_holds_the_broker_up_goes_on_serving(
     payload, users = published(large), [UserName(f"d-{number}") for number in range(80)]
 
     async with asyncio.timeout(60), taking(core, broker_port, 5), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe(series_filter("test"), qos=1)
-        await next_on(client, "series")
+        await client.subscribe(question_filter("test"), qos=1)
+        await next_on(client, "question")
         await client.subscribe("fleetcount/v1/test/+/receipt/+/+", qos=1)
         for user in users:
-            await client.publish(report_topic("test", ALPHA, user, task.task_id), payload, qos=1)
+            await client.publish(report_topic("test", ALPHA, user, window.window_id), payload, qos=1)
         await slowed.wait()
         may_answer.set()
         for _ in users:

@@ -44,21 +44,21 @@ def subscribing(network: Network, session: Session, *share: int) -> Subscribing:
 async def test_a_lasting_session_reads_the_present_share_alone(before: tuple[int, int], now: tuple[int, int]) -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask()
+    window = await network.ask()
     place = network.core(0).context.identity.deployment, network.core(0).context.aggregator_id
-    kept = session_filters(*place, *before) + report_filters(*place, task.task_id, *before)
+    kept = session_filters(*place, *before) + report_filters(*place, window.window_id, *before)
     session = Session(kept)
     reading = subscribing(network, session, *now)
 
     await reading.begin()
     await reading.follow()
 
-    own = {*session_filters(*place, *now), *report_filters(*place, task.task_id, *now)}
+    own = {*session_filters(*place, *now), *report_filters(*place, window.window_id, *now)}
     assert session.filters == own
     packets = session.packets
     await reading.follow()
     assert session.packets == packets, "nothing is asked twice"
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
     await reading.follow()
     assert session.filters == set(session_filters(*place, *now))
     await network.stop_all()
@@ -68,12 +68,12 @@ async def test_many_topics_are_asked_for_in_packets_of_a_bounded_length(monkeypa
     monkeypatch.setattr(mqtt_subscribing, "_AT_ONCE", 3)
     network = Network(2)
     await network.start_all()
-    task = await network.ask()
+    window = await network.ask()
     session = Session()
     place = network.core(0).context.identity.deployment, network.core(0).context.aggregator_id
 
     await subscribing(network, session, 1, 4).follow()
 
-    assert session.filters == set(report_filters(*place, task.task_id, 1, 4))
+    assert session.filters == set(report_filters(*place, window.window_id, 1, 4))
     assert session.packets == 2, "four filters, and a new session has nothing to leave"
     await network.stop_all()

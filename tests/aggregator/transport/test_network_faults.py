@@ -10,9 +10,9 @@ from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
 from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all
 
@@ -46,17 +46,17 @@ class Losses:
             raise PeerUnreachableError("lost")
 
 
-async def ready(count: int = 2) -> tuple[Network, Task]:
+async def ready(count: int = 2) -> tuple[Network, Window]:
     network = Network(count)
     await network.start_all()
-    task = await network.ask(values=4)
-    await answer_all(network, task, COINS)
-    return network, task
+    window = await network.ask(values=4)
+    await answer_all(network, window, COINS)
+    return network, window
 
 
-async def states(network: Network, task: Task) -> list[tuple[State, str]]:
+async def states(network: Network, window: Window) -> list[tuple[State, str]]:
     answers = [
-        await network.core(p).service.release(task.task_id)
+        await network.core(p).service.release(window.window_id)
         for p in range(len(network.seats))
         if network.seats[p].core is not None
     ]
@@ -67,16 +67,16 @@ async def states(network: Network, task: Task) -> list[tuple[State, str]]:
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.nightly)])
 async def test_a_lost_message_is_repeated_and_changes_nothing(count: int, step: str, lost: str) -> None:
-    network, task = await ready(count)
+    network, window = await ready(count)
     losses = Losses(step, 3)
     if lost == "requests":
         network.before = losses
     else:
         network.after = losses
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    answers = [await network.core(p).service.release(task.task_id) for p in range(count)]
+    answers = [await network.core(p).service.release(window.window_id) for p in range(count)]
     assert len({(one.record, one.signatures) for one in answers}) == 1
     assert [cell.raw for cell in decode_record(answers[0].record).cells] == DIFFERENCE
     assert losses.calls[step] > 3, "the step must really have been lost"
@@ -84,75 +84,75 @@ async def test_a_lost_message_is_repeated_and_changes_nothing(count: int, step: 
 
 @pytest.mark.parametrize("step", STEPS[:-1])
 async def test_a_peer_that_stays_silent_ends_in_a_public_abort(step: str) -> None:
-    network, task = await ready()
+    network, window = await ready()
     network.before = Losses(step, 10**9)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
     network.clock.advance(10 * network.limits.give_up_s)
     network.before = lambda *_: None
     await network.look_after_all()
 
-    found = await states(network, task)
+    found = await states(network, window)
     assert found[0] == (State.ABORTED, "peer_unreachable")
     assert found[1][0] is State.ABORTED
 
 
 async def test_a_record_nobody_can_compute_ends_in_a_public_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fails the same way at every attempt: trying again would keep the task, and its shares, for ever."""
-    network, task = await ready()
+    """It fails the same way at every attempt: trying again would keep the window, and its shares, for ever."""
+    network, window = await ready()
 
     def fail(*_: object) -> bytes:
         raise ZeroDivisionError
 
     monkeypatch.setattr("fleetcount_aggregator.release.steps.record_bytes", fail)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await states(network, task) == [(State.ABORTED, "out_of_range")] * 2
+    assert await states(network, window) == [(State.ABORTED, "out_of_range")] * 2
 
 
 async def test_an_abandoned_batch_that_the_helper_accepted_still_ends_everywhere() -> None:
     """The scenario a well-known implementation keeps as a failing test: replies lost, the leader gives up."""
-    network, task = await ready()
+    network, window = await ready()
     network.after = Losses("finish_batch", 10**9)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await states(network, task) == [(State.ABORTED, "peer_unreachable")] * 2
+    assert await states(network, window) == [(State.ABORTED, "peer_unreachable")] * 2
     assert [len(await network.core(p).context.store.ledger()) for p in range(2)] == [0, 0]
 
 
 async def test_a_leader_that_never_comes_back_ends_in_a_public_abort_at_the_helper() -> None:
-    network, task = await ready()
+    network, window = await ready()
     await network.stop(0)
-    await network.advance_to(task.round_two_closes)
+    await network.advance_to(window.round_two_closes)
 
     network.clock.advance(2 * network.limits.give_up_s - 1)
     await network.look_after_all()
-    before = await states(network, task)
+    before = await states(network, window)
     network.clock.advance(1)
     await network.look_after_all()
 
     assert before == [(State.COLLECTING, "")]
-    assert await states(network, task) == [(State.ABORTED, "leader_silent")]
+    assert await states(network, window) == [(State.ABORTED, "leader_silent")]
 
 
 async def test_a_leader_that_comes_back_too_late_aborts_with_the_helper() -> None:
-    network, task = await ready()
+    network, window = await ready()
     await network.stop(0)
-    await network.advance_to(task.round_two_closes + int(2 * network.limits.give_up_s))
+    await network.advance_to(window.round_two_closes + int(2 * network.limits.give_up_s))
     await network.look_after_all()
 
     await network.start(0)
     await network.look_after_all()
 
-    assert await states(network, task) == [(State.ABORTED, "peer_aborted"), (State.ABORTED, "leader_silent")]
+    assert await states(network, window) == [(State.ABORTED, "peer_aborted"), (State.ABORTED, "leader_silent")]
 
 
-async def test_a_helper_that_has_signed_waits_for_the_outcome_until_the_task_expires() -> None:
-    network, task = await ready()
+async def test_a_helper_that_has_signed_waits_for_the_outcome_until_the_window_expires() -> None:
+    network, window = await ready()
     network.before = Losses("deliver_record", 10**9)
-    await network.advance_to(task.round_two_closes)
+    await network.advance_to(window.round_two_closes)
     network.supervised = False
     await network.stop(0)
     await network.start(0, "leader.before_release")
@@ -160,20 +160,20 @@ async def test_a_helper_that_has_signed_waits_for_the_outcome_until_the_task_exp
 
     network.clock.advance(3 * network.limits.give_up_s)
     await network.look_after_all()
-    waiting = await states(network, task)
-    await network.advance_to(task.expiry)
+    waiting = await states(network, window)
+    await network.advance_to(window.expiry)
     await network.look_after_all()
 
     assert waiting == [(State.RELEASING, "")]
-    assert await states(network, task) == [(State.ABORTED, "outcome_unknown")]
+    assert await states(network, window) == [(State.ABORTED, "outcome_unknown")]
 
 
 async def test_a_record_that_could_not_be_delivered_is_delivered_later() -> None:
-    network, task = await ready()
+    network, window = await ready()
     await network.stop(1)
     await network.start(1, "helper.before_deliver_store")
     network.supervised = False
-    await network.advance_to(task.round_two_closes)
+    await network.advance_to(window.round_two_closes)
     await network.look_after_all()
 
     await network.start_crashed()
@@ -181,50 +181,50 @@ async def test_a_record_that_could_not_be_delivered_is_delivered_later() -> None
     await network.start(0)
     await network.look_after_all()
 
-    assert await states(network, task) == [(State.RELEASED, "")] * 2
+    assert await states(network, window) == [(State.RELEASED, "")] * 2
 
 
 async def test_too_few_reports_are_a_public_abort_and_no_noise_is_drawn() -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4, min_batch_size=4)
-    await answer_all(network, task, COINS)
+    window = await network.ask(values=4, min_batch_size=4)
+    await answer_all(network, window, COINS)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await states(network, task) == [(State.ABORTED, "too_few_reports")] * 2
+    assert await states(network, window) == [(State.ABORTED, "too_few_reports")] * 2
     assert [len(await network.core(p).context.store.ledger()) for p in range(2)] == [0, 0]
 
 
 async def test_no_reports_at_all_are_too_few() -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await states(network, task) == [(State.ABORTED, "too_few_reports")] * 2
+    assert await states(network, window) == [(State.ABORTED, "too_few_reports")] * 2
 
 
-async def test_a_task_is_installed_late_at_a_helper_that_was_down() -> None:
+async def test_a_window_is_installed_late_at_a_helper_that_was_down() -> None:
     network = Network(2)
     await network.start_all()
     await network.stop(1)
     network.crashed.append(1)
 
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     await network.start_crashed()
     network.clock.advance(5)
     for _ in range(2):
         await network.look_after_all()
-    await answer_all(network, task, COINS)
-    await network.run_to_the_end(task)
+    await answer_all(network, window, COINS)
+    await network.run_to_the_end(window)
 
-    assert await states(network, task) == [(State.RELEASED, "")] * 2
+    assert await states(network, window) == [(State.RELEASED, "")] * 2
 
 
 async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, task = await ready(3)
+    network, window = await ready(3)
     helper = network.core(2).helper
     honest = helper._batches._judge
 
@@ -235,20 +235,20 @@ async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(mo
     sets: list[bytes | None] = []
 
     async def look(position: int) -> None:
-        sets.append(await network.core(position).context.store.chosen(task.task_id))
+        sets.append(await network.core(position).context.store.chosen(window.window_id))
 
     for position in range(3):
         purge = network.core(position).context.store.purge
 
-        async def looking(task_id: TaskId, position: int = position, purge: Any = purge) -> None:
+        async def looking(window_id: WindowId, position: int = position, purge: Any = purge) -> None:
             await look(position)
-            await purge(task_id)
+            await purge(window_id)
 
         monkeypatch.setattr(network.core(position).context.store, "purge", looking)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await states(network, task) == [(State.RELEASED, "")] * 3
+    assert await states(network, window) == [(State.RELEASED, "")] * 3
     assert [None if one is None else one.count(1) for one in sets] == [2, 2, 2]
 
 
@@ -257,9 +257,9 @@ async def test_a_part_that_is_damaged_in_a_store_puts_its_report_out_and_no_othe
     """Bits rot while the log waits: the report is out everywhere, counted by name where it lay."""
     network = Network(2, directory=tmp_path)
     await network.start_all()
-    task = await network.ask(values=4)
-    await answer_all(network, task, COINS)
-    log_key = network.core(side).context.data_key(task.task_id).log_key
+    window = await network.ask(values=4)
+    await answer_all(network, window, COINS)
+    log_key = network.core(side).context.data_key(window.window_id).log_key
     await network.stop(side)
     name = network.seats[side].aggregator_id
     [log] = tmp_path.glob(f"{name}.*.log")
@@ -270,12 +270,12 @@ async def test_a_part_that_is_damaged_in_a_store_puts_its_report_out_and_no_othe
     log.write_bytes(data)
     await network.start(side)
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await states(network, task) == [(State.RELEASED, "")] * 2
-    answer = await network.core(0).service.release(task.task_id)
+    assert await states(network, window) == [(State.RELEASED, "")] * 2
+    answer = await network.core(0).service.release(window.window_id)
     assert [cell.raw for cell in decode_record(answer.record).cells] == [0, 0, 1, 0], "all but the first device"
-    counts = [await network.core(position).context.store.rejections(task.task_id) for position in range(2)]
+    counts = [await network.core(position).context.store.rejections(window.window_id) for position in range(2)]
     expected = {RejectReason.MALFORMED: 1}
     assert counts[side] == expected
     assert sum(counts[1 - side].values()) == 1
@@ -289,18 +289,18 @@ async def test_a_batch_the_helper_has_nothing_of_is_out_and_the_others_count(
     monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches.batch_size", lambda _: size)
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    device = TestDevice(network, task, 50)
-    await network.advance_to(task.round_one_opens)
+    window = await network.ask(values=4)
+    device = TestDevice(network, window, 50)
+    await network.advance_to(window.round_one_opens)
     await device.open_sessions()
     await device.send(device.first(0), to=[0])
-    await answer_all(network, task, COINS)
+    await answer_all(network, window, COINS)
     await device.send(device.second(0, 4), to=[0])
 
-    await network.run_to_the_end(task)
+    await network.run_to_the_end(window)
 
-    assert await states(network, task) == [(State.RELEASED, "")] * 2
-    answer = await network.core(0).service.release(task.task_id)
+    assert await states(network, window) == [(State.RELEASED, "")] * 2
+    answer = await network.core(0).service.release(window.window_id)
     assert [cell.raw for cell in decode_record(answer.record).cells] == DIFFERENCE
-    counts = [await network.core(position).context.store.rejections(task.task_id) for position in range(2)]
+    counts = [await network.core(position).context.store.rejections(window.window_id) for position in range(2)]
     assert counts == [{RejectReason.MISSING_AT_PEER: 1}, {}]

@@ -28,26 +28,26 @@ from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential, Purpose
 from fleetcount_protocol.channel.greetings import Greeting, sign_epoch
 from fleetcount_protocol.errors import MachineError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
 from fleetcount_protocol.messages import (
-    AbortTask,
+    AbortWindow,
     BatchProposal,
-    InstallSeries,
+    InstallQuestion,
     Instalment,
+    QuestionQuery,
     Receipt,
     Refusal,
     SealSet,
-    SeriesQuery,
 )
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.key_list import verify_key_list
-from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.key_list import verify_key_list
+from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, UploadAnswer
 from fleetcount_protocol.wire.peer import split_seal_set
-from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
+from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
 
 from tests.support.aggregators import Network, TestDevice, answer_all, device_authority
@@ -121,12 +121,12 @@ async def listening() -> AsyncIterator[Listening]:
 
 
 async def test_a_peer_is_who_its_certificate_says(listening: Listening) -> None:
-    task = await listening.network.ask(values=4)
+    window = await listening.network.ask(values=4)
     leader, stranger = listening.peer("alpha"), listening.peer("mallory")
 
-    status = await leader.status(task.task_id)
+    status = await leader.status(window.window_id)
     with pytest.raises(PeerRefusalError) as refusal:
-        await stranger.status(task.task_id)
+        await stranger.status(window.window_id)
 
     assert status.state is State.ANNOUNCED
     assert refusal.value.problem is PeerProblem.NOT_LEADER
@@ -142,7 +142,7 @@ async def test_a_peer_that_takes_the_connection_and_says_nothing_is_unreachable_
         async with asyncio.timeout(60):
             for _ in range(2):
                 with pytest.raises(PeerUnreachableError, match="deadline_exceeded"):
-                    await peer.status(TaskId(bytes(32)))
+                    await peer.status(WindowId(bytes(32)))
         await peer.close()
 
 
@@ -156,11 +156,11 @@ async def test_a_peer_is_called_with_the_certificate_of_now(listening: Listening
     for name in ("alpha", "mallory", "alpha"):
         present[0] = name
         with pytest.raises(PeerRefusalError) as refusal:
-            await peer.status(TaskId(bytes(32)))
+            await peer.status(WindowId(bytes(32)))
         problems.append(refusal.value.problem)
     await peer.close()
 
-    assert problems == [PeerProblem.UNKNOWN_TASK, PeerProblem.NOT_LEADER, PeerProblem.UNKNOWN_TASK]
+    assert problems == [PeerProblem.UNKNOWN_WINDOW, PeerProblem.NOT_LEADER, PeerProblem.UNKNOWN_WINDOW]
 
 
 async def test_every_call_and_every_answer_is_greeted_a_refusal_too(listening: Listening) -> None:
@@ -169,46 +169,46 @@ async def test_every_call_and_every_answer_is_greeted_a_refusal_too(listening: L
     for position, context in enumerate((alpha, beta)):
         await context.greetings.begin(network.seats[position].signing_key, context.source)
     leader, operator = listening.peer("alpha", greetings=alpha.greetings), listening.peer("alpha")
-    sealing = SealSet(task_id=TaskId(bytes(32)), leaf_digests=bytes(256 * 32))
+    sealing = SealSet(window_id=WindowId(bytes(32)), leaf_digests=bytes(256 * 32))
 
-    for call in (leader.status(TaskId(bytes(32))), leader.seal_set(sealing), operator.status(TaskId(bytes(32)))):
+    for call in (leader.status(WindowId(bytes(32))), leader.seal_set(sealing), operator.status(WindowId(bytes(32)))):
         with pytest.raises(PeerRefusalError) as refusal:
             await call
-        assert refusal.value.problem is PeerProblem.UNKNOWN_TASK
+        assert refusal.value.problem is PeerProblem.UNKNOWN_WINDOW
     assert abs(alpha.greetings.skews[BETA].seconds) <= alpha.greetings.skews[BETA].give_or_take_s + 0.001
     await beta.greetings.hear_call(
         ALPHA,
         Greeting(time_ms=0, epoch=sign_epoch(ALPHA, 9, bytes(8), network.seats[0].signing_key)).encode(),
     )
     with pytest.raises(PeerRefusalError) as refusal:
-        await leader.status(TaskId(bytes(32)))
+        await leader.status(WindowId(bytes(32)))
     assert refusal.value.problem is PeerProblem.STALE_EPOCH
     assert alpha.greetings.superseded.is_set()
     await leader.close()
     await operator.close()
 
 
-async def test_a_series_and_its_orders_are_taken_from_its_aggregators_over_tls(listening: Listening) -> None:
+async def test_a_question_and_its_orders_are_taken_from_its_aggregators_over_tls(listening: Listening) -> None:
     network = listening.network
-    signed, seed = network.series()
-    stop = SeriesOrder(
-        series_id=signed.series.series_id, number=1, action=OrderAction.STOP, aggregator_id=ALPHA, from_window=2
+    signed, seed = network.question()
+    stop = QuestionOrder(
+        question_id=signed.question.question_id, number=1, action=OrderAction.STOP, aggregator_id=ALPHA, from_window=2
     )
     order = sign_order(stop, network.seats[0].signing_key)
     leader, stranger = listening.peer("alpha"), listening.peer("mallory")
-    request = InstallSeries(signed=signed, seed=seed, orders=())
+    request = InstallQuestion(signed=signed, seed=seed, orders=())
 
     with pytest.raises(PeerRefusalError) as unknown:
         await leader.deliver_order(order)
     with pytest.raises(PeerRefusalError) as refusal:
-        await stranger.install_series(request)
-    installed, again = await leader.install_series(request), await leader.install_series(request)
+        await stranger.install_question(request)
+    installed, again = await leader.install_question(request), await leader.install_question(request)
     delivered = await leader.deliver_order(order)
 
-    assert (unknown.value.problem, refusal.value.problem) == (PeerProblem.UNKNOWN_TASK, PeerProblem.NOT_LEADER)
+    assert (unknown.value.problem, refusal.value.problem) == (PeerProblem.UNKNOWN_WINDOW, PeerProblem.NOT_LEADER)
     assert installed == again == delivered
-    verify_key_list(installed.key_list, signed.series.aggregators[1])
-    assert network.core(1).context.series[signed.series.series_id].orders == (order,)
+    verify_key_list(installed.key_list, signed.question.aggregators[1])
+    assert network.core(1).context.questions[signed.question.question_id].orders == (order,)
     await leader.close()
     await stranger.close()
 
@@ -217,22 +217,22 @@ async def test_a_series_and_its_orders_are_taken_from_its_aggregators_over_tls(l
 async def test_only_an_aggregator_s_certificate_is_a_peer_whatever_its_name(
     listening: Listening, purpose: Purpose
 ) -> None:
-    task = await listening.network.ask(values=4)
+    window = await listening.network.ask(values=4)
     other = listening.peer("alpha", purpose=purpose)
 
     with pytest.raises(PeerRefusalError) as refusal:
-        await other.status(task.task_id)
+        await other.status(window.window_id)
 
     assert refusal.value.problem is PeerProblem.NOT_LEADER
     await other.close()
 
 
 async def test_a_helper_s_certificate_does_not_lead(listening: Listening) -> None:
-    task = await listening.network.ask(values=4)
+    window = await listening.network.ask(values=4)
     helper = listening.peer("beta")
 
     with pytest.raises(PeerRefusalError) as refusal:
-        await helper.abort(AbortTask(task_id=task.task_id, reason="because"))
+        await helper.abort(AbortWindow(window_id=window.window_id, reason="because"))
 
     assert refusal.value.problem is PeerProblem.NOT_LEADER
     await helper.close()
@@ -244,7 +244,7 @@ async def test_another_authority_and_another_name_do_not_connect(listening: List
 
     for peer in (foreign, misled):
         with pytest.raises(PeerUnreachableError):
-            await peer.status(TaskId(bytes(32)))
+            await peer.status(WindowId(bytes(32)))
         await peer.close()
 
 
@@ -252,12 +252,12 @@ async def test_a_set_is_read_from_the_leader_alone_once_at_a_time_and_no_longer_
     listening: Listening,
 ) -> None:
     network = listening.network
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     network.supervised = False
-    await answer_all(network, task, [(0, 1), (2, 2)])
+    await answer_all(network, window, [(0, 1), (2, 2)])
     leader, stranger = listening.peer("alpha"), listening.peer("gamma")
     ids = b"".join(number.to_bytes(16) for number in range(MAX_IDS_PER_CHUNK + 1))
-    seal = SealSet(task_id=task.task_id, leaf_digests=bytes(256 * 32), accepted=ids)
+    seal = SealSet(window_id=window.window_id, leaf_digests=bytes(256 * 32), accepted=ids)
     first = next(iter(split_seal_set(seal))).SerializeToString()
 
     async def told(peer: GrpcPeer, *chunks: bytes) -> "grpc.aio.StreamUnaryCall[bytes, bytes]":
@@ -268,8 +268,10 @@ async def test_a_set_is_read_from_the_leader_alone_once_at_a_time_and_no_longer_
 
     async with asyncio.timeout(20):
         early = await (await told(leader, first)).details()
-        await network.advance_to(task.round_two_closes)
-        nothing = BatchProposal(task_id=task.task_id, batch=0, report_ids=b"", share_digests=b"", verifier_shares=b"")
+        await network.advance_to(window.round_two_closes)
+        nothing = BatchProposal(
+            window_id=window.window_id, batch=0, report_ids=b"", share_digests=b"", verifier_shares=b""
+        )
         await network.core(1).helper.propose_batch(ALPHA, nothing)
         nobody = await (await told(stranger)).details()
         one_id = replace(seal, accepted=bytes(16))
@@ -293,11 +295,11 @@ async def test_an_error_inside_shows_a_peer_no_text(listening: Listening, monkey
     async def broken(_: object) -> None:
         raise ValueError("secret-canary")
 
-    monkeypatch.setattr(listening.network.core(1).context.store, "task", broken)
+    monkeypatch.setattr(listening.network.core(1).context.store, "window", broken)
     leader = listening.peer("alpha")
 
     with pytest.raises(PeerUnreachableError) as failure:
-        await leader.status(TaskId(bytes(32)))
+        await leader.status(WindowId(bytes(32)))
 
     assert "canary" not in str(failure.value)
     await leader.close()
@@ -306,18 +308,18 @@ async def test_an_error_inside_shows_a_peer_no_text(listening: Listening, monkey
 async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
+    window = await network.ask(values=4)
     server = device_server(DeviceShell(network.core(0).service, Metrics()))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    device = TestDevice(network, task, 0)
+    device = TestDevice(network, window, 0)
     await device.open_sessions()
-    await network.advance_to(task.round_one_opens)
+    await network.advance_to(window.round_one_opens)
 
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = DeviceServiceStub(channel)
-        listed = SERIES_LIST.from_pb(
-            await stub.ListSeries(SERIES_LIST_QUERY.to_pb(SeriesQuery(aggregator_id=ALPHA, deployment="test")))
+        listed = QUESTION_LIST.from_pb(
+            await stub.ListQuestions(QUESTION_LIST_QUERY.to_pb(QuestionQuery(aggregator_id=ALPHA, deployment="test")))
         )
         call = stub.Upload()
         for _ in range(2):
@@ -326,13 +328,13 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
             assert isinstance(answer, Receipt)
         await call.done_writing()
         with pytest.raises(grpc.aio.AioRpcError) as malformed:
-            await stub.GetRelease(pb.GetReleaseRequest(aggregator_id="alpha", task_id=b"short"))
+            await stub.GetRelease(pb.GetReleaseRequest(aggregator_id="alpha", window_id=b"short"))
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
-            await stub.GetRelease(pb.GetReleaseRequest(aggregator_id="alpha", task_id=bytes(32)))
+            await stub.GetRelease(pb.GetReleaseRequest(aggregator_id="alpha", window_id=bytes(32)))
 
-    assert [window_task(one.signed.series, 0) for one in listed.offers] == [task]
+    assert [window_at(one.signed.question, 0) for one in listed.offers] == [window]
     assert (malformed.value.code(), malformed.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "malformed")
-    assert (unknown.value.code(), unknown.value.details()) == (grpc.StatusCode.NOT_FOUND, "unknown_task")
+    assert (unknown.value.code(), unknown.value.details()) == (grpc.StatusCode.NOT_FOUND, "unknown_window")
     await server.stop(0)
 
 
@@ -373,10 +375,10 @@ class DeviceListening:
         return grpc.aio.secure_channel(f"127.0.0.1:{self.port}", credentials, options=options)
 
     async def upload(self, channel: grpc.aio.Channel) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
-        """Return a stream on which one instalment of an unknown task has been sent."""
+        """Return a stream on which one instalment of an unknown window has been sent."""
         call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(f"{_SERVICE}/Upload")()
         instalment = Instalment(
-            task_id=TaskId(bytes(32)),
+            window_id=WindowId(bytes(32)),
             report_id=ReportId(bytes(16)),
             session_id=SessionId(bytes(16)),
             key_number=1,
@@ -407,7 +409,7 @@ async def test_a_caller_that_sends_nothing_is_let_go() -> None:
         DeviceListening(AdmissionTable(idle_s=0.05)) as here,
         here.channel(device_authority().issue_device()) as channel,
     ):
-        for method in ("Upload", "ListSeries", "OpenSessions", "GetRelease"):
+        for method in ("Upload", "ListQuestions", "OpenSessions", "GetRelease"):
             call = channel.stream_stream(f"{_SERVICE}/{method}")()
             async with asyncio.timeout(30):
                 assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -424,26 +426,26 @@ async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> Non
         here.channel(other) as third,
     ):
         held = [await here.upload(channel) for channel in (first, second)]
-        assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_TASK] * 2
-        query = SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=ALPHA, deployment="test"))
+        assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_WINDOW] * 2
+        query = QUESTION_LIST_QUERY.encode(QuestionQuery(aggregator_id=ALPHA, deployment="test"))
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await second.unary_unary(f"{_SERVICE}/ListSeries")(query)
+            await second.unary_unary(f"{_SERVICE}/ListQuestions")(query)
         await here.answer(await here.upload(third))
         await held[0].done_writing()
         assert await held[0].code() is grpc.StatusCode.OK
 
         assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
-        assert await second.unary_unary(f"{_SERVICE}/ListSeries")(query) == b""
+        assert await second.unary_unary(f"{_SERVICE}/ListQuestions")(query) == b""
 
 
 async def test_a_call_for_another_aggregator_is_refused() -> None:
     network = Network(2)
     await network.start_all()
-    task = await network.ask(values=4)
-    device = TestDevice(network, task, 0)
+    window = await network.ask(values=4)
+    device = TestDevice(network, window, 0)
     await device.open_sessions()
-    await network.advance_to(task.round_one_opens)
+    await network.advance_to(window.round_one_opens)
     core = network.core(0)
     upload = Upload.of(BETA, device.first(0)[:1])
 
@@ -453,8 +455,8 @@ async def test_a_call_for_another_aggregator_is_refused() -> None:
     with pytest.raises(PeerRefusalError):
         core.service.refuse_busy(upload)
     with pytest.raises(PeerRefusalError):
-        core.service.series(SeriesQuery(aggregator_id=BETA, deployment="test"))
-    assert await core.context.store.rejections(task.task_id) == {}
+        core.service.questions(QuestionQuery(aggregator_id=BETA, deployment="test"))
+    assert await core.context.store.rejections(window.window_id) == {}
 
 
 async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_others(
@@ -487,12 +489,12 @@ async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_
             answers = [await here.answer(call) for call in waiting]
 
         assert refused is RejectReason.BUSY
-        assert answers == [RejectReason.UNKNOWN_TASK] * 2
+        assert answers == [RejectReason.UNKNOWN_WINDOW] * 2
 
 
 async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> None:
     reading = {
-        "ListSeries": SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=ALPHA, deployment="test")),
+        "ListQuestions": QUESTION_LIST_QUERY.encode(QuestionQuery(aggregator_id=ALPHA, deployment="test")),
         "GetRelease": b"",
     }
     calls = {**reading, "OpenSessions": b"", "Upload": b""}
@@ -519,7 +521,7 @@ async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> Non
 async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> None:
     one = device_authority().issue_device()
     twin = Credential(certificate=twin_of(one.certificate), private_key=one.private_key)
-    query = SERIES_LIST_QUERY.encode(SeriesQuery(aggregator_id=ALPHA, deployment="test"))
+    query = QUESTION_LIST_QUERY.encode(QuestionQuery(aggregator_id=ALPHA, deployment="test"))
     async with (
         DeviceListening(AdmissionTable(calls_each=1)) as here,
         here.channel(one) as first,
@@ -528,7 +530,7 @@ async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> N
         held = await here.upload(first)
         await here.answer(held)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await second.unary_unary(f"{_SERVICE}/ListSeries")(query)
+            await second.unary_unary(f"{_SERVICE}/ListQuestions")(query)
         held.cancel()
 
     assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
@@ -560,9 +562,9 @@ async def test_work_that_always_kills_its_worker_is_given_up() -> None:
 
 def test_metrics_carry_no_device_and_no_count_of_reports() -> None:
     metrics = Metrics()
-    metrics.task_moved(State.RELEASED)
+    metrics.window_moved(State.RELEASED)
 
     text = metrics.render().decode()
 
-    assert 'fleetcount_task_moves_total{state="released"} 1.0' in text
+    assert 'fleetcount_window_moves_total{state="released"} 1.0' in text
     assert not any(word in text for word in ("receipt", "device", "report_", "accepted"))

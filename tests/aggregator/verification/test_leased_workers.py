@@ -21,7 +21,7 @@ from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers, open_job, open_result, seal_result
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
 from tests.support.members import connector
@@ -68,12 +68,12 @@ class Bench:
         await self.opened.enter_async_context(running(hears.run()))
         return member
 
-    async def ask(self) -> Task:
+    async def ask(self) -> Window:
         """Install a question and let devices answer."""
-        task = await self.network.ask()
+        window = await self.network.ask()
         await self.replica.keeper.take()
-        await answer_all(self.network, task, COINS)
-        return task
+        await answer_all(self.network, window, COINS)
+        return window
 
 
 @asynccontextmanager
@@ -107,10 +107,10 @@ async def bench(postgres_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
         yield Bench(network, replica, leased, postgres_url, opened)
 
 
-async def released(bench: Bench, task: Task) -> list[int]:
+async def released(bench: Bench, window: Window) -> list[int]:
     """Let the aggregators work to the end; return the opened cells."""
-    await bench.network.run_to_the_end(task)
-    finished = await bench.network.core(0).service.release(task.task_id)
+    await bench.network.run_to_the_end(window)
+    finished = await bench.network.core(0).service.release(window.window_id)
     assert finished.record is not None
     return [cell.raw for cell in decode_record(finished.record).cells]
 
@@ -124,8 +124,8 @@ async def test_leased_batches_give_the_exact_release(bench: Bench) -> None:
 async def test_a_worker_that_dies_in_a_batch_is_followed_and_nothing_is_lost(bench: Bench) -> None:
     stuck = Stuck()
     dead = await bench.worker(stuck)
-    task = await bench.ask()
-    ending = asyncio.create_task(released(bench, task))
+    window = await bench.ask()
+    ending = asyncio.create_task(released(bench, window))
     await stuck.begun.wait()
 
     await bench.replica.link.rows("UPDATE members SET until = clock_timestamp() WHERE member = %s", dead.name)
@@ -149,24 +149,24 @@ async def test_a_batch_whose_result_is_lost_on_its_way_is_verified_again(
 
     monkeypatch.setattr(Jobs, "collect", lose_first)
     await bench.worker(InlineWorkers())
-    task = await bench.ask()
+    window = await bench.ask()
     with pytest.raises(StoreError, match="lost on its way"):
         async with asyncio.timeout(30):
-            await released(bench, task)
+            await released(bench, window)
 
     assert lost
-    assert await released(bench, task) == DIFFERENCE
+    assert await released(bench, window) == DIFFERENCE
 
 
 async def test_what_a_worker_cannot_do_is_said_to_who_asked_and_no_other_result_is_taken(bench: Bench) -> None:
-    task = await bench.ask()
-    key = bench.replica.store.data_keys.of(task.task_id)
-    sealed = seal_result(key, task.task_id, b"this job", b"result")
-    assert open_result(key, task.task_id, b"this job", sealed) == b"result"
+    window = await bench.ask()
+    key = bench.replica.store.data_keys.of(window.window_id)
+    sealed = seal_result(key, window.window_id, b"this job", b"result")
+    assert open_result(key, window.window_id, b"this job", sealed) == b"result"
     with pytest.raises(StoreError, match="do not open"):
-        open_result(key, task.task_id, b"another job", sealed)
+        open_result(key, window.window_id, b"another job", sealed)
     with pytest.raises(StoreError, match="do not open"):
-        open_job(key, task.task_id, sealed)
+        open_job(key, window.window_id, sealed)
 
 
 @pytest.mark.parametrize("abandoned", ["meanwhile", "before"])
@@ -175,10 +175,10 @@ async def test_a_batch_asked_for_under_a_name_that_has_run_out_is_asked_for_agai
 ) -> None:
     put, first = Jobs.put, [True]
 
-    async def run_out(jobs: Jobs, task_id: bytes, request: bytes) -> int:
+    async def run_out(jobs: Jobs, window_id: bytes, request: bytes) -> int:
         if first and abandoned == "before":
             bench.leased.abandon()
-        number = await put(jobs, task_id, request)
+        number = await put(jobs, window_id, request)
         if first and abandoned == "meanwhile":
             bench.leased.abandon()
         if first:
@@ -187,10 +187,10 @@ async def test_a_batch_asked_for_under_a_name_that_has_run_out_is_asked_for_agai
         return number
 
     monkeypatch.setattr(Jobs, "put", run_out)
-    task = await bench.ask()
+    window = await bench.ask()
     with pytest.raises(StoreError, match="not heard of"):
         async with asyncio.timeout(10):
-            await released(bench, task)
+            await released(bench, window)
 
     await bench.worker(InlineWorkers())
-    assert await released(bench, task) == DIFFERENCE
+    assert await released(bench, window) == DIFFERENCE

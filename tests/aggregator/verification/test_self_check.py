@@ -109,7 +109,7 @@ def test_a_wrong_decision_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert combine(prio3, CTX, shares)[1] == b"\0"
 
 
-def test_a_check_is_made_once_a_process_for_tasks_of_every_size() -> None:
+def test_a_check_is_made_once_a_process_for_windows_of_every_size() -> None:
     assert may_verify(prio3_one_hot(5, 2), 0)
     assert may_verify(prio3_one_hot(1000, 2), 0)
 

@@ -21,7 +21,7 @@ from tests.support.dying import asked_for, dies_once, dies_unless_scalar, kill_o
 
 pytestmark = pytest.mark.processes
 
-SETTING = ProofSetting(task=b"", verify_key=b"", position=0)
+SETTING = ProofSetting(window=b"", verify_key=b"", position=0)
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGSEGV, marks=pytest.mark.nightly), signal.SIGILL])
@@ -88,7 +88,7 @@ async def test_what_needs_compiled_code_waits_until_it_is_compiled_and_nothing_e
 
     verifying = asyncio.ensure_future(workers.run(asked_for, SETTING))
     other = await workers.run(os.getpid)
-    small = await workers.run(asked_for, ProofSetting(task=b"", verify_key=b"", position=0, prefer="scalar"))
+    small = await workers.run(asked_for, ProofSetting(window=b"", verify_key=b"", position=0, prefer="scalar"))
 
     assert other != os.getpid()
     assert small == "scalar"
@@ -190,7 +190,7 @@ async def test_workers_that_end_end_the_compiling(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_every_kind_of_task_is_compiled_ahead_where_that_is_of_use(
+def test_every_kind_of_window_is_compiled_ahead_where_that_is_of_use(
     kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[tuple[str, int]] = []

@@ -1,10 +1,10 @@
-"""Tables of a series made of known truths, for the tests of answers."""
+"""Tables of a question made of known truths, for the tests of answers."""
 
 from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
-from fleetcount_analysis.answers.table import SeriesTable, WindowCounts, series_table
+from fleetcount_analysis.answers.table import QuestionTable, WindowCounts, question_table
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import NoiseLaw, TwoSidedNoise
@@ -25,7 +25,7 @@ def sampling(values: int = 4, rate: Fraction = Fraction(1, 4)) -> Design:
 
 def table_of(
     design: Design, outputs: Sequence[Sequence[int]], unit: int = 1, missing: int | None = None
-) -> SeriesTable:
+) -> QuestionTable:
     """Return a table of hourly windows, `unit` of them a unit of the coin; one index may be left out as paused."""
     indices = [index for index in range(len(outputs) + (missing is not None)) if index != missing]
     released = [
@@ -34,9 +34,9 @@ def table_of(
     ]
     labels = [f"cell {value}" for value in range(1, design.values + 1)]
     reasons = {} if missing is None else {missing: "paused"}
-    return series_table(design, LEVEL, labels, ["public: epsilon 1"], released, reasons)
+    return question_table(design, LEVEL, labels, ["public: epsilon 1"], released, reasons)
 
 
-def random_table(design: Design, windows: int = 6, seed: int = 1, unit: int = 1) -> SeriesTable:
+def random_table(design: Design, windows: int = 6, seed: int = 1, unit: int = 1) -> QuestionTable:
     outputs = np.random.default_rng(seed).integers(0, 60, (windows, design.output_count))
     return table_of(design, outputs.tolist(), unit)

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from fleetcount_analysis.answers.combinations import difference, sums_of, total, totals_at_once
-from fleetcount_analysis.answers.table import Region, SeriesTable, WindowCounts, series_table
+from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError, RangeError, ShapeError
 from fleetcount_analysis.intervals import response_intervals, sum_interval, unary_intervals
@@ -199,8 +199,8 @@ def window(index: int, **changes: object) -> WindowCounts:
     return WindowCounts(**fields)
 
 
-def made(*released: WindowCounts, missing: dict[int, str] | None = None, labels: str = "abcd") -> SeriesTable:
-    return series_table(direct(), LEVEL, list(labels), [], released, missing)
+def made(*released: WindowCounts, missing: dict[int, str] | None = None, labels: str = "abcd") -> QuestionTable:
+    return question_table(direct(), LEVEL, list(labels), [], released, missing)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fleetcount_analysis.answers.export import (
     write_parquet,
 )
 from fleetcount_analysis.answers.places import GridPlaces
-from fleetcount_analysis.answers.table import SeriesTable, WindowCounts, series_table
+from fleetcount_analysis.answers.table import QuestionTable, WindowCounts, question_table
 from fleetcount_analysis.errors import ExportError, RangeError, ShapeError
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.responses import KaryResponse
@@ -69,9 +69,9 @@ def test_a_parquet_file_grows_by_later_windows_and_keeps_its_rows(tmp_path: Path
         for three in zip(whole.windows.tolist(), whole.opens.tolist(), whole.units.tolist(), strict=True)
     ]
 
-    def windows(*indices: int) -> SeriesTable:
+    def windows(*indices: int) -> QuestionTable:
         counts = [WindowCounts(**released[i], outputs=tuple(whole.outputs[i].tolist())) for i in indices]
-        return series_table(whole.design, LEVEL, whole.labels, whole.statement, counts)
+        return question_table(whole.design, LEVEL, whole.labels, whole.statement, counts)
 
     append_parquet(windows(0, 1), path)
     append_parquet(windows(2), path)
@@ -98,10 +98,10 @@ def test_what_does_not_continue_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="has title"):
         append_parquet(random_table(direct()), path, "another")
     path.write_bytes(b"no Parquet")
-    with pytest.raises(ExportError, match="cannot be read as the table of a series"):
+    with pytest.raises(ExportError, match="cannot be read as the table of a question"):
         append_parquet(random_table(direct()), path)
     duckdb.sql(f"COPY (SELECT 1 AS window_index) TO '{path}' (FORMAT parquet)")
-    with pytest.raises(ExportError, match="is not the table of a series"):
+    with pytest.raises(ExportError, match="is not the table of a question"):
         append_parquet(random_table(direct()), path)
 
 

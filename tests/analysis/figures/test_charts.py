@@ -111,9 +111,9 @@ def test_ranks_go_from_the_lowest_to_the_highest_and_leave_out_what_is_unknown()
 
 def test_a_key_shows_every_style_in_its_colour() -> None:
     shown = styles(5)
-    root = svg(key_panel([(f"series {place}", style) for place, style in enumerate(shown)]))
+    root = svg(key_panel([(f"question {place}", style) for place, style in enumerate(shown)]))
 
-    assert words(root) == [f"series {place}" for place in range(5)]
+    assert words(root) == [f"question {place}" for place in range(5)]
     assert [mark.get("fill") for mark in root.iter("use")] == [f"var(--s{place})" for place in range(5)]
 
 

@@ -1,4 +1,4 @@
-"""A series in Python: one table of its windows, answers that hold over time, and what it costs."""
+"""A question in Python: one table of its windows, answers that hold over time, and what it costs."""
 
 import shutil
 from dataclasses import replace
@@ -10,14 +10,14 @@ import matplotlib as mpl
 import pytest
 from fleetcount.question_records import record_path
 from fleetcount.readers import reader_toml
-from fleetcount_mechanisms.accounting.series_statement import series_views
+from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.errors import SignatureError, UsageError
-from fleetcount_protocol.series.fields import Participants
-from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import Mode
+from fleetcount_protocol.question.fields import Participants
+from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.window import Mode
 
 from tests.cli.test_question_export import RELEASED, Records, raw
-from tests.support.series_samples import GAUSSIAN, drill_down_series, one_round_series
+from tests.support.question_samples import GAUSSIAN, drill_down_question, one_round_question
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=3, rows=2)
 
@@ -25,54 +25,54 @@ GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=3,
 @pytest.fixture
 def records(tmp_path: Path) -> Records:
     changes = {"domain": GRID, "release": GAUSSIAN, "participants": Participants.NOISED}
-    made = Records(tmp_path / "got", one_round_series(Mode.DIRECT, **changes))
+    made = Records(tmp_path / "got", one_round_question(Mode.DIRECT, **changes))
     made.add(RELEASED)
     return made
 
 
 @pytest.fixture
-def series(records: Records) -> fc.Releases:
+def question(records: Records) -> fc.Releases:
     return fc.read_releases(records.directory)
 
 
 @pytest.mark.nightly
-def test_a_series_is_the_same_table_in_every_library(series: fc.Releases) -> None:
+def test_a_question_is_the_same_table_in_every_library(question: fc.Releases) -> None:
     pytest.importorskip("polars", reason="needs Polars (`make nightly` installs it)")
     pytest.importorskip("pyarrow", reason="needs pyarrow (`make nightly` installs it)")
 
-    assert series.to_polars().shape == series.to_arrow().shape == series.to_pandas().shape
+    assert question.to_polars().shape == question.to_arrow().shape == question.to_pandas().shape
 
 
-def test_a_series_is_one_tidy_table_and_names_what_is_missing(series: fc.Releases) -> None:
-    frame = series.to_pandas()
+def test_a_question_is_one_tidy_table_and_names_what_is_missing(question: fc.Releases) -> None:
+    frame = question.to_pandas()
 
     assert list(frame.columns) == ["window", "opens", "cell", "label", "raw", "estimate", "low", "high"]
-    assert series.windows == RELEASED
-    assert dict(series.missing) == {2: "paused"}
+    assert question.windows == RELEASED
+    assert dict(question.missing) == {2: "paused"}
     assert frame["raw"].tolist() == [raw(window, cell) for window in RELEASED for cell in range(1, 7)]
     assert str(frame["opens"].dt.tz) == "UTC"
-    assert "4 windows of 6 cells, signed by the keys that the question itself names" in repr(series)
-    assert "4 of 7" in series._repr_html_()
+    assert "4 windows of 6 cells, signed by the keys that the question itself names" in repr(question)
+    assert "4 of 7" in question._repr_html_()
 
 
-def test_sums_and_differences_are_of_the_exact_law(series: fc.Releases) -> None:
-    one, change = series.sum(["0,0", "1,0"], [0, 3]), series.difference(1, 4)
+def test_sums_and_differences_are_of_the_exact_law(question: fc.Releases) -> None:
+    one, change = question.sum(["0,0", "1,0"], [0, 3]), question.difference(1, 4)
 
     assert one.estimate == raw(0, 1) + raw(0, 2) + raw(3, 1) + raw(3, 2)
     assert change.estimate == 18
-    assert series.difference(1, 4, "1,0").estimate == 3
-    assert series.sum().estimate == sum(raw(window, cell) for window in RELEASED for cell in range(1, 7))
+    assert question.difference(1, 4, "1,0").estimate == 3
+    assert question.sum().estimate == sum(raw(window, cell) for window in RELEASED for cell in range(1, 7))
     with pytest.raises(ValueError, match="paused"):
-        series.sum("0,0", 2)
+        question.sum("0,0", 2)
     with pytest.raises(UsageError, match="'9,9'"):
-        series.cell("9,9")
+        question.cell("9,9")
 
 
-def test_a_cell_over_time_has_its_band(series: fc.Releases) -> None:
+def test_a_cell_over_time_has_its_band(question: fc.Releases) -> None:
     mpl.use("agg")
     from matplotlib import pyplot
 
-    cell = series.cell("1,0")
+    cell = question.cell("1,0")
     axes = cell.plot()
 
     assert cell.to_pandas()["raw"].tolist() == [raw(window, 2) for window in RELEASED]
@@ -82,23 +82,23 @@ def test_a_cell_over_time_has_its_band(series: fc.Releases) -> None:
     pyplot.close(axes.figure)
 
 
-def test_the_budget_is_that_of_the_promise_and_grows_with_the_windows(series: fc.Releases) -> None:
-    asked, budget = series.asked, series.budget()
+def test_the_budget_is_that_of_the_promise_and_grows_with_the_windows(question: fc.Releases) -> None:
+    asked, budget = question.asked, question.budget()
 
-    one, _, whole = series_views(asked.design, asked.shape, asked.delta)[:3]
-    assert (budget.one_answer, budget.whole_series, budget.delta) == (one.epsilon, whole.epsilon, whole.delta)
+    one, _, whole = question_views(asked.design, asked.shape, asked.delta)[:3]
+    assert (budget.one_answer, budget.whole_question, budget.delta) == (one.epsilon, whole.epsilon, whole.delta)
     assert (budget.windows, budget.released, budget.missing) == (7, 4, 1)
     assert budget.one_answer is not None
     assert budget.so_far is not None
-    assert budget.whole_series is not None
-    assert budget.one_answer < budget.so_far < budget.whole_series
-    assert f"{budget.whole_series} for all 7 windows" in str(budget)
+    assert budget.whole_question is not None
+    assert budget.one_answer < budget.so_far < budget.whole_question
+    assert f"{budget.whole_question} for all 7 windows" in str(budget)
 
 
 def test_keys_that_an_analyst_trusts_are_asked_where_they_are_given(records: Records, tmp_path: Path) -> None:
-    text = reader_toml("t", records.series.aggregators)
+    text = reader_toml("t", records.question.aggregators)
     (tmp_path / "trusted.toml").write_text("[[aggregators]]" + text.partition("[[aggregators]]")[2])
-    alpha = reader_toml("t", records.series.aggregators[:1]).partition("[[aggregators]]")[2]
+    alpha = reader_toml("t", records.question.aggregators[:1]).partition("[[aggregators]]")[2]
     (tmp_path / "alpha.toml").write_text("[[aggregators]]" + alpha)
 
     known = fc.read_releases(records.directory, fc.read_keys(tmp_path / "trusted.toml"))
@@ -108,11 +108,11 @@ def test_keys_that_an_analyst_trusts_are_asked_where_they_are_given(records: Rec
         fc.read_releases(records.directory, fc.read_keys(tmp_path / "alpha.toml"))
 
 
-def test_what_is_no_directory_of_one_series_is_refused(records: Records, tmp_path: Path) -> None:
-    other = Records(tmp_path / "other", replace(records.series, name="another"))
+def test_what_is_no_directory_of_one_question_is_refused(records: Records, tmp_path: Path) -> None:
+    other = Records(tmp_path / "other", replace(records.question, name="another"))
     other.add([0, 1, 3, 5])
     shutil.copy(record_path(other.directory, 5), record_path(records.directory, 5))
-    walks = Records(tmp_path / "walks", drill_down_series())
+    walks = Records(tmp_path / "walks", drill_down_question())
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(UsageError, match=r"00005\.json is of question .*; a directory holds one question"):

@@ -15,51 +15,51 @@ from fleetcount.readers import reader_toml
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
 from fleetcount_protocol.release import ReleaseRecord, record_to_json, sign_record
-from fleetcount_protocol.task.domain import Categories, SquareGrid
-from fleetcount_protocol.task.task import Mode, Task
+from fleetcount_protocol.window.domain import Categories, SquareGrid
+from fleetcount_protocol.window.window import Mode, Window
 
 from tests.support.cases import case
-from tests.support.protocol_samples import every_task, one_round_task, record, sampling_task, signing_key
+from tests.support.protocol_samples import every_window, one_round_window, record, sampling_window, signing_key
 
 COLUMNS = ["cell", "label", "raw", "estimate", "low", "high"]
 
 
-def true_record(task: Task, raw: list[int]) -> ReleaseRecord:
+def true_record(window: Window, raw: list[int]) -> ReleaseRecord:
     """Return a record whose estimates and intervals are those of its opened numbers."""
-    made = record(task)
-    reading = read(task.design, raw, task.release.level)
-    exact = exact_estimates(task.design, raw)
-    cells = raw[1:] if task.design.baseline_opened else raw
+    made = record(window)
+    reading = read(window.design, raw, window.release.level)
+    exact = exact_estimates(window.design, raw)
+    cells = raw[1:] if window.design.baseline_opened else raw
     parts = zip(made.cells, cells, exact, reading.low.tolist(), reading.high.tolist(), strict=True)
     return replace(
         made,
         cells=tuple(replace(cell, raw=y, estimate=x, low=low, high=high) for cell, y, x, low, high in parts),
-        baseline_raw=raw[0] if task.design.baseline_opened else None,
+        baseline_raw=raw[0] if window.design.baseline_opened else None,
     )
 
 
 def save(made: ReleaseRecord, path: Path) -> Path:
-    parties = range(len(made.task.aggregators))
+    parties = range(len(made.window.aggregators))
     path.write_text(record_to_json(made, [sign_record(made, signing_key(place)) for place in parties]))
     return path
 
 
 @pytest.fixture
 def keys(tmp_path: Path) -> fc.Keys:
-    (tmp_path / "trusted.toml").write_text(trusted_toml(sampling_task()))
+    (tmp_path / "trusted.toml").write_text(trusted_toml(sampling_window()))
     return fc.read_keys(tmp_path / "trusted.toml")
 
 
-def trusted_toml(task: Task) -> str:
+def trusted_toml(window: Window) -> str:
     """Return a file of nothing but aggregators."""
-    return "[[aggregators]]" + reader_toml("test", task.aggregators).partition("[[aggregators]]")[2]
+    return "[[aggregators]]" + reader_toml("test", window.aggregators).partition("[[aggregators]]")[2]
 
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Path:
     domain = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=3)
-    task = one_round_task(Mode.DIRECT, domain=domain)
-    return save(true_record(task, [10 * value - 15 for value in range(1, 13)]), tmp_path / "release.json")
+    window = one_round_window(Mode.DIRECT, domain=domain)
+    return save(true_record(window, [10 * value - 15 for value in range(1, 13)]), tmp_path / "release.json")
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ def test_one_cell_s_sum_is_its_own_interval(release: fc.VerifiedRelease) -> None
 
 
 def test_a_label_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path, keys: fc.Keys) -> None:
-    task = one_round_task(Mode.DIRECT, domain=Categories(names=("diesel", "petrol", "electric")))
-    release = fc.read_release(save(true_record(task, [5, 60, 7]), tmp_path / "fuel.json")).verify(keys)
+    window = one_round_window(Mode.DIRECT, domain=Categories(names=("diesel", "petrol", "electric")))
+    release = fc.read_release(save(true_record(window, [5, 60, 7]), tmp_path / "fuel.json")).verify(keys)
 
     with pytest.raises(UsageError, match="no cell has the label 'electrik'; did you mean 'electric'"):
         release.sum(["petrol", "electrik"])
@@ -140,44 +140,44 @@ def test_a_label_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path, k
 
 
 def test_a_release_of_zooms_names_them_and_adds_within_one(tmp_path: Path, keys: fc.Keys) -> None:
-    task = every_task()["direct_zooms"]
-    made = true_record(task, list(range(10, 10 + task.design.output_count)))
+    window = every_window()["direct_zooms"]
+    made = true_record(window, list(range(10, 10 + window.design.output_count)))
     release = fc.read_release(save(made, tmp_path / "zooms.json")).verify(keys)
     frame = release.to_pandas()
 
     coarse = frame[frame["zoom"] == 1]["label"].tolist()
 
     assert list(frame.columns) == ["zoom", *COLUMNS]
-    assert sorted(set(frame["zoom"])) == list(range(task.design.zoom_count))
+    assert sorted(set(frame["zoom"])) == list(range(window.design.zoom_count))
     assert release.sum(coarse).estimate == pytest.approx(float(frame[frame["zoom"] == 1]["estimate"].sum()))
     with pytest.raises(UsageError, match="allowed: one zoom"):
         release.sum([1, coarse[0]])
 
 
 def test_every_kind_of_release_has_a_table_a_sum_and_a_statement(tmp_path: Path) -> None:
-    for name in sorted(every_task()):
+    for name in sorted(every_window()):
         with case(name):
-            task = every_task()[name]
-            (tmp_path / "trusted.toml").write_text(trusted_toml(task))
+            window = every_window()[name]
+            (tmp_path / "trusted.toml").write_text(trusted_toml(window))
             made = true_record(
-                task,
+                window,
                 [
-                    500 if task.design.baseline_opened and not place else place
-                    for place in range(task.design.output_count)
+                    500 if window.design.baseline_opened and not place else place
+                    for place in range(window.design.output_count)
                 ],
             )
 
             release = fc.read_release(save(made, tmp_path / "r.json")).verify(fc.read_keys(tmp_path / "trusted.toml"))
 
-            assert len(release.to_pandas()) == task.design.cell_count
+            assert len(release.to_pandas()) == window.design.cell_count
             assert release.sum(1).high >= release.sum(1).low
             assert 1 <= len(release.statement.sentences) <= 2
-            assert release._repr_html_().count("<tr>") == min(20, task.design.cell_count) + 1
+            assert release._repr_html_().count("<tr>") == min(20, window.design.cell_count) + 1
 
 
 def test_a_notebook_sees_intervals_and_sentences_and_no_markup_of_labels(tmp_path: Path, keys: fc.Keys) -> None:
-    task = one_round_task(Mode.DIRECT, domain=Categories(names=("<script>x</script>", "b & c")))
-    release = fc.read_release(save(true_record(task, [-400, 60]), tmp_path / "r.json")).verify(keys)
+    window = one_round_window(Mode.DIRECT, domain=Categories(names=("<script>x</script>", "b & c")))
+    release = fc.read_release(save(true_record(window, [-400, 60]), tmp_path / "r.json")).verify(keys)
 
     shown = release._repr_html_()
 
@@ -198,11 +198,11 @@ def tampered(path: Path, change: Callable[[dict], None]) -> Path:
 
 def test_who_is_not_trusted_or_has_not_signed_is_named(grid: Path, keys: fc.Keys, tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(
-        trusted_toml(replace(sampling_task()))[: trusted_toml(sampling_task()).rindex("[[")]
+        trusted_toml(replace(sampling_window()))[: trusted_toml(sampling_window()).rindex("[[")]
     )
     other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
-    task = sampling_task()
-    strangers = tuple(replace(one, signing_public_key=other) for one in task.aggregators[:1])
+    window = sampling_window()
+    strangers = tuple(replace(one, signing_public_key=other) for one in window.aggregators[:1])
     (tmp_path / "other.toml").write_text(
         "[[aggregators]]" + reader_toml("t", strangers).partition("[[aggregators]]")[2]
     )
@@ -305,9 +305,9 @@ def test_pictures_show_intervals_and_units(release: fc.VerifiedRelease) -> None:
 @pytest.mark.nightly
 def test_squares_with_a_frame_lie_on_earth(tmp_path: Path) -> None:
     pytest.importorskip("geopandas", reason="needs geopandas (`make nightly` installs it)")
-    task = every_task()["sampling_framed"]
-    (tmp_path / "trusted.toml").write_text(trusted_toml(task))
-    made = true_record(task, [40] * task.design.output_count)
+    window = every_window()["sampling_framed"]
+    (tmp_path / "trusted.toml").write_text(trusted_toml(window))
+    made = true_record(window, [40] * window.design.output_count)
 
     release = fc.read_release(save(made, tmp_path / "f.json")).verify(fc.read_keys(tmp_path / "trusted.toml"))
 
@@ -319,9 +319,9 @@ def test_squares_with_a_frame_lie_on_earth(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_hexagons_lie_on_earth(tmp_path: Path) -> None:
     pytest.importorskip("geopandas", reason="needs geopandas (`make nightly` installs it)")
-    task = every_task()["sampling_h3_envelope"]
-    (tmp_path / "trusted.toml").write_text(trusted_toml(task))
-    made = true_record(task, [40] * task.design.output_count)
+    window = every_window()["sampling_h3_envelope"]
+    (tmp_path / "trusted.toml").write_text(trusted_toml(window))
+    made = true_record(window, [40] * window.design.output_count)
     hexagons = fc.read_release(save(made, tmp_path / "h3.json")).verify(fc.read_keys(tmp_path / "trusted.toml"))
 
     frame = hexagons.to_geopandas()

@@ -1,4 +1,5 @@
-"""No printed loss is below the truth: random series (`make nightly`: a thousand) against enumeration of their lattice.
+"""No printed loss is below the truth: random question (`make nightly`: a thousand) against enumeration of their
+lattice.
 
 The truth is summed over all outputs in a box; what lies outside only lowers it, so a claim below it is surely wrong.
 """
@@ -12,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_mechanisms.accounting.charges import noise_divergence, unit_loss, window_loss
-from fleetcount_mechanisms.accounting.series_losses import noise_loss, part_loss, series_losses
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.question_losses import noise_loss, part_loss, question_losses
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.units import geometric_unit_delta
 from fleetcount_mechanisms.accounting.vectors import SCALE
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
@@ -150,25 +151,25 @@ def test_windows_with_coins_of_their_own_lose_no_more_than_is_printed(seed: int)
         days = rng.choice([(1, 1), (2,)])
         die = SamplingDie.uniform(rate, 2, allow_large_rate=True)
         design = Design(answer=die, noise=noise, values=2, aggregators=2)
-        found = series_losses(design, SeriesShape(units=(1, 1), days=days), delta)
+        found = question_losses(design, ScheduleShape(units=(1, 1), days=days), delta)
         one, other = (panel_law(float(rate), noise, 16, (answer,), 2) for answer in (1, 2))
         assert hockey_stick(one, other, found.one_answer) <= delta + Fraction(SLACK)
         twice = np.multiply.outer(one, one).reshape(-1), np.multiply.outer(other, other).reshape(-1)
-        assert hockey_stick(*twice, found.whole_series) <= delta + Fraction(SLACK)
-        assert found.one_day == (found.whole_series if days == (2,) else found.one_answer)
+        assert hockey_stick(*twice, found.whole_question) <= delta + Fraction(SLACK)
+        assert found.one_day == (found.whole_question if days == (2,) else found.one_answer)
 
 
 @pytest.mark.parametrize("seed", seeds(5))
 def test_an_answer_told_under_two_tosses_loses_no_more_than_is_printed(seed: int) -> None:
     """One truth of a walk over midnight, told once under each day's coin; the second day's other answer betrays it."""
     rng = random.Random(seed)
-    shape = SeriesShape(units=(1, 2, 1), days=(1, 2, 1), levels=2)
+    shape = ScheduleShape(units=(1, 2, 1), days=(1, 2, 1), levels=2)
     for _ in range(20):
         noise, delta = some_noise(rng, small=True), rng.choice(DELTAS[:3])
         rate = rng.choice([delta, 2 * delta, Fraction(rng.randint(5, 95), 100)])
         die = SamplingDie.uniform(rate, 1, allow_large_rate=True)
         design = Design(answer=die, noise=noise, values=1, aggregators=2)
-        epsilon = series_losses(design, shape, delta).one_answer
+        epsilon = question_losses(design, shape, delta).one_answer
         for first, second in itertools.product((0, 1), repeat=2):
             one, other = (
                 np.multiply.outer(
@@ -215,8 +216,8 @@ def test_answers_are_charged_no_less_than_they_lose(answer: AnswerLaw) -> None:
     for _ in range(20 if NIGHTLY else 3):
         noise, order, delta = some_noise(rng, small=False), rng.choice([2, 3, 5, 9]), rng.choice(DELTAS)
         design = Design(answer=answer, noise=noise, values=answer.values, aggregators=2)
-        vector, shape = window_loss(design, (order,)), SeriesShape(units=(1,), days=(1,))
-        epsilon = series_losses(design, shape, delta).one_answer
+        vector, shape = window_loss(design, (order,)), ScheduleShape(units=(1,), days=(1,))
+        epsilon = question_losses(design, shape, delta).one_answer
         reach = 30 if answer.values == 2 else 45
         laws = [
             sum(chance * moved(noise, reach, counts) for chance, counts in answered(answer, truth))

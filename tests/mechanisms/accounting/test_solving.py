@@ -5,8 +5,8 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from fleetcount_mechanisms.accounting.series_losses import series_losses, units_loss
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.question_losses import question_losses, units_loss
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise, sd_of_cell
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.conversion import zcdp_epsilon
@@ -18,9 +18,9 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 DELTA = Fraction(1, 10**9)
 DAYS = (24,) * 30
-HOURLY = SeriesShape(units=(1,) * 720, days=DAYS)
-DAILY = SeriesShape(units=DAYS, days=DAYS)
-WHOLE = SeriesShape(units=(720,), days=DAYS)
+HOURLY = ScheduleShape(units=(1,) * 720, days=DAYS)
+DAILY = ScheduleShape(units=DAYS, days=DAYS)
+WHOLE = ScheduleShape(units=(720,), days=DAYS)
 
 
 def design(answer: AnswerLaw, noise: GaussianNoise | TwoSidedNoise) -> Design:
@@ -43,7 +43,7 @@ def die(rate: str) -> SamplingDie:
     ids=["direct", "half-hourly", "half-daily", "quarter-daily", "quarter-whole"],
 )
 def test_a_month_of_hourly_maps_needs_the_noise_of_the_table(
-    answer: AnswerLaw, shape: SeriesShape, sd: str, cell: float
+    answer: AnswerLaw, shape: ScheduleShape, sd: str, cell: float
 ) -> None:
     noise = noise_for_promise(answer, shape, Fraction(10), DELTA)
 
@@ -63,18 +63,18 @@ def test_geometric_noise_is_rounded_to_the_strong_side() -> None:
     assert units_loss(design(Truth(5), weaker), Counter(HOURLY.units), DELTA) > Fraction(999999, 100000)
 
 
-def test_one_sided_noise_of_a_series_has_its_share_of_the_pure_sum_and_no_more() -> None:
+def test_one_sided_noise_of_a_question_has_its_share_of_the_pure_sum_and_no_more() -> None:
     noise = noise_for_promise(Truth(5), HOURLY, Fraction(10), DELTA, OneSidedNoise)
 
     assert noise == OneSidedNoise(Fraction(13_888, 10**6))
-    lost = series_losses(Design(answer=Truth(5), noise=noise, values=5, aggregators=2), HOURLY, DELTA)
-    assert lost.whole_series == pytest.approx(720 * 13_888e-6, abs=2e-9)
+    lost = question_losses(Design(answer=Truth(5), noise=noise, values=5, aggregators=2), HOURLY, DELTA)
+    assert lost.whole_question == pytest.approx(720 * 13_888e-6, abs=2e-9)
     with pytest.raises(MechanismError, match="one-sided noise is on answers by"):
         noise_for_promise(die("1/4"), HOURLY, Fraction(10), DELTA, OneSidedNoise)
 
 
 def test_no_noise_weaker_than_the_laws_allow() -> None:
-    once = SeriesShape(units=(1,), days=(1,))
+    once = ScheduleShape(units=(1,), days=(1,))
 
     assert noise_for_promise(Truth(1), once, Fraction(600), DELTA) == GaussianNoise(Fraction(1, 4))
     assert noise_for_promise(Truth(1), once, Fraction(600), DELTA, TwoSidedNoise) == TwoSidedNoise(Fraction(10))

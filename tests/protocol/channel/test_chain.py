@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from fleetcount_protocol.channel.chain import KeyChain, TaskKey, next_key, task_key
+from fleetcount_protocol.channel.chain import KeyChain, WindowKey, next_key, window_key
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import SessionId
-from fleetcount_protocol.limits import MAX_KEPT_TASK_KEYS, MAX_KEY_NUMBER, MAX_KEYS_AHEAD
+from fleetcount_protocol.limits import MAX_KEPT_WINDOW_KEYS, MAX_KEY_NUMBER, MAX_KEYS_AHEAD
 
 from tests.support.protocol_samples import seed_bytes, session_secret
 
@@ -14,7 +14,7 @@ FIRST = seed_bytes("chain")
 CHAIN_KEYS = [FIRST]
 for _ in range(700):
     CHAIN_KEYS.append(next_key(CHAIN_KEYS[-1]))
-TASK_KEYS = {number: task_key(key) for number, key in enumerate(CHAIN_KEYS, start=1)}
+WINDOW_KEYS = {number: window_key(key) for number, key in enumerate(CHAIN_KEYS, start=1)}
 
 
 def start() -> KeyChain:
@@ -23,8 +23,8 @@ def start() -> KeyChain:
 
 def opened(chain: KeyChain, most: int = 60) -> set[int]:
     """Return the numbers whose key the chain gives, and that it is the right one."""
-    found = {number: key for number in range(most) if (key := chain.task_key(number)) is not None}
-    assert all(TASK_KEYS[number] == key for number, key in found.items())
+    found = {number: key for number in range(most) if (key := chain.window_key(number)) is not None}
+    assert all(WINDOW_KEYS[number] == key for number, key in found.items())
     return set(found)
 
 
@@ -33,10 +33,10 @@ def test_device_and_aggregator_have_the_same_key_of_every_number() -> None:
     chain = KeyChain(number=1, key=session.secret)
 
     for number in range(1, 9):
-        assert session.task_key.number == number
-        assert chain.task_key(number) == session.task_key.key
+        assert session.window_key.number == number
+        assert chain.window_key(number) == session.window_key.key
         session = session.moved_on()
-    assert len({*TASK_KEYS.values(), *CHAIN_KEYS}) == 2 * len(CHAIN_KEYS)
+    assert len({*WINDOW_KEYS.values(), *CHAIN_KEYS}) == 2 * len(CHAIN_KEYS)
 
 
 def test_numbers_may_end_in_any_order_and_only_those_are_erased() -> None:
@@ -52,7 +52,7 @@ def test_numbers_may_end_in_any_order_and_only_those_are_erased() -> None:
             assert opened(chain, 21) == set(range(1, 21)) - gone
             assert chain.without(some) == chain, "done again after a crash"
             held = chain.encode()
-            assert all(TASK_KEYS[number] not in held and CHAIN_KEYS[number - 1] not in held for number in gone)
+            assert all(WINDOW_KEYS[number] not in held and CHAIN_KEYS[number - 1] not in held for number in gone)
             assert KeyChain.decode(held) == chain
         assert (chain.number, chain.kept) == (21, ())
 
@@ -60,21 +60,21 @@ def test_numbers_may_end_in_any_order_and_only_those_are_erased() -> None:
 def test_a_number_too_far_ahead_has_no_key_and_moves_nothing() -> None:
     chain = start().without([9])
 
-    assert chain.task_key(10 + MAX_KEYS_AHEAD) == TASK_KEYS[10 + MAX_KEYS_AHEAD]
-    assert chain.task_key(11 + MAX_KEYS_AHEAD) is None
+    assert chain.window_key(10 + MAX_KEYS_AHEAD) == WINDOW_KEYS[10 + MAX_KEYS_AHEAD]
+    assert chain.window_key(11 + MAX_KEYS_AHEAD) is None
     assert chain.without([11 + MAX_KEYS_AHEAD, MAX_KEY_NUMBER]) == chain
     last = KeyChain(number=MAX_KEY_NUMBER, key=FIRST)
-    assert last.task_key(MAX_KEY_NUMBER) == TASK_KEYS[1]
-    assert last.task_key(MAX_KEY_NUMBER + 1) is None
-    assert last.without([MAX_KEY_NUMBER]).task_key(MAX_KEY_NUMBER) is None
-    assert chain.task_key(0) is None
+    assert last.window_key(MAX_KEY_NUMBER) == WINDOW_KEYS[1]
+    assert last.window_key(MAX_KEY_NUMBER + 1) is None
+    assert last.without([MAX_KEY_NUMBER]).window_key(MAX_KEY_NUMBER) is None
+    assert chain.window_key(0) is None
 
 
 def test_only_so_many_open_keys_are_kept_the_highest() -> None:
-    chain = start().without([MAX_KEPT_TASK_KEYS + 11])
+    chain = start().without([MAX_KEPT_WINDOW_KEYS + 11])
 
-    assert [number for number, _ in chain.kept] == list(range(11, MAX_KEPT_TASK_KEYS + 11))
-    assert opened(chain, MAX_KEPT_TASK_KEYS + 12) == set(range(11, MAX_KEPT_TASK_KEYS + 11))
+    assert [number for number, _ in chain.kept] == list(range(11, MAX_KEPT_WINDOW_KEYS + 11))
+    assert opened(chain, MAX_KEPT_WINDOW_KEYS + 12) == set(range(11, MAX_KEPT_WINDOW_KEYS + 11))
 
 
 def test_chains_and_keys_of_another_form_are_refused_and_none_is_shown() -> None:
@@ -84,7 +84,7 @@ def test_chains_and_keys_of_another_form_are_refused_and_none_is_shown() -> None
             KeyChain.decode(stored)
     for number, key in ((0, bytes(32)), (MAX_KEY_NUMBER + 1, bytes(32)), (1, bytes(31))):
         with pytest.raises(UsageError):
-            TaskKey(session_id=SessionId(bytes(16)), number=number, key=key)
-    shown = repr((chain, session_secret().task_key))
+            WindowKey(session_id=SessionId(bytes(16)), number=number, key=key)
+    shown = repr((chain, session_secret().window_key))
     assert "key=b" not in shown
     assert repr(chain.kept[0][1]) not in shown

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from fleetcount_protocol.channel.receipts import check_receipt, make_receipt
 from fleetcount_protocol.errors import SignatureError
-from fleetcount_protocol.ids import Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, SessionId, WindowId
 
 from tests.support.protocol_samples import instalment, seed_bytes, session_secret
 
@@ -38,13 +38,13 @@ def test_every_changed_bit_of_digest_and_mac_is_refused() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"task_id": TaskId(seed_bytes("other"))},
+        {"window_id": WindowId(seed_bytes("other"))},
         {"report_id": ReportId(seed_bytes("other", 16))},
         {"session_id": SessionId(seed_bytes("other", 16))},
         {"round": 0},
     ],
 )
-def test_receipt_of_another_place_is_refused(changes: dict[str, TaskId]) -> None:
+def test_receipt_of_another_place_is_refused(changes: dict[str, WindowId]) -> None:
     with pytest.raises(SignatureError, match="not for report"):
         check_receipt(SECRET, STORED, replace(RECEIPT, **changes))
     with pytest.raises(SignatureError):

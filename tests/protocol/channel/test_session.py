@@ -25,7 +25,7 @@ from fleetcount_protocol.channel.session import (
     unseal_instalment,
 )
 from fleetcount_protocol.errors import DecodeError, Refused, RejectReason, SealError, SignatureError, UsageError
-from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Instalment, SessionAccepted, SessionRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,8 +41,8 @@ DEVICE = DeviceIdentity(certificate=CREDENTIAL.certificate, private_key=CREDENTI
 ALPHA = AggregatorId("alpha")
 REQUEST, OPENING = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], DEVICE, TIME + 86_400, SeededRandom(1))
 SECRET = session_secret()
-KEY = SECRET.task_key
-TASK, REPORT = TaskId(seed_bytes("task")), ReportId(seed_bytes("report", 16))
+KEY = SECRET.window_key
+WINDOW, REPORT = WindowId(seed_bytes("window")), ReportId(seed_bytes("report", 16))
 
 
 def accept(
@@ -87,7 +87,7 @@ def test_a_request_accepted_twice_gives_sessions_that_have_nothing_in_common() -
 
 def test_post_quantum_session_returns_the_secret() -> None:
     from fleetcount_protocol.channel.hpke import HpkeKeyPair
-    from fleetcount_protocol.task.task import HpkeKey
+    from fleetcount_protocol.window.window import HpkeKey
 
     pair = HpkeKeyPair(9, seed_bytes("hybrid", 96))
     key = HpkeKey(key_id=9, public_key=pair.public_key)
@@ -265,9 +265,9 @@ def test_request_bytes_refuse_fields_beyond_their_size() -> None:
 
 def test_sessions_hide_their_secrets() -> None:
     accepted, secret = accept(REQUEST)
-    shown = repr((OPENING, accepted, secret, secret.task_key))
+    shown = repr((OPENING, accepted, secret, secret.window_key))
 
-    hidden = (OPENING.secret, accepted.confirmation, secret.secret, secret.receipt_key, secret.task_key.key)
+    hidden = (OPENING.secret, accepted.confirmation, secret.secret, secret.receipt_key, secret.window_key.key)
     for one in hidden:
         assert one.hex() not in shown
         assert repr(one) not in shown
@@ -300,17 +300,17 @@ def test_identity_is_kept_in_two_files(tmp_path: Path) -> None:
 @given(st.binary(min_size=1, max_size=200), st.binary(max_size=160), st.sampled_from([0, 2]), st.integers(0, 4))
 @settings(max_examples=60)
 def test_report_part_returns(plaintext: bytes, public_share: bytes, round_number: int, position: int) -> None:
-    sealed = seal_instalment(KEY, TASK, REPORT, round_number, position, public_share, plaintext)
+    sealed = seal_instalment(KEY, WINDOW, REPORT, round_number, position, public_share, plaintext)
 
     assert unseal_instalment(KEY, position, sealed) == plaintext
     assert len(sealed.ciphertext) == len(plaintext) + 16
-    assert sealed == seal_instalment(KEY, TASK, REPORT, round_number, position, public_share, plaintext)
+    assert sealed == seal_instalment(KEY, WINDOW, REPORT, round_number, position, public_share, plaintext)
 
 
 def places() -> list[dict[str, Any]]:
     choices = {
-        "key": [session_secret("one").task_key, session_secret("two").moved_on().task_key],
-        "task_id": [TASK, TaskId(seed_bytes("other task"))],
+        "key": [session_secret("one").window_key, session_secret("two").moved_on().window_key],
+        "window_id": [WINDOW, WindowId(seed_bytes("other window"))],
         "report_id": [REPORT, ReportId(seed_bytes("other report", 16))],
         "round_number": [0, 1, 2],
         "aggregator_position": [0, 1],
@@ -332,8 +332,8 @@ def test_transplants_between_all_pairs_of_places_are_refused() -> None:
 
 
 def test_every_changed_byte_of_a_report_part_is_refused() -> None:
-    sealed = seal_instalment(KEY, TASK, REPORT, 2, 1, seed_bytes("public", 64), seed_bytes("part", 64))
-    for field in ("task_id", "report_id", "session_id", "public_share", "ciphertext"):
+    sealed = seal_instalment(KEY, WINDOW, REPORT, 2, 1, seed_bytes("public", 64), seed_bytes("part", 64))
+    for field in ("window_id", "report_id", "session_id", "public_share", "ciphertext"):
         value: bytes = getattr(sealed, field)
         for bit in range(8 * len(value)):
             changed = bytearray(value)
@@ -350,7 +350,9 @@ def test_every_changed_byte_of_a_report_part_is_refused() -> None:
 
 
 def test_keys_of_different_parts_differ() -> None:
-    keys = {report_key(place["key"], place["task_id"], place["report_id"], place["round_number"]) for place in places()}
+    keys = {
+        report_key(place["key"], place["window_id"], place["report_id"], place["round_number"]) for place in places()
+    }
 
     assert len(keys) == 24
     assert {len(key) for key in keys} == {16}
@@ -364,14 +366,14 @@ def test_parts_beyond_their_size_are_refused() -> None:
         (b"a", b"", -1),
     ):
         with pytest.raises(UsageError):
-            seal_instalment(KEY, TASK, REPORT, 2, position, share, plaintext)
+            seal_instalment(KEY, WINDOW, REPORT, 2, position, share, plaintext)
 
 
 @pytest.mark.parametrize(("round_number", "share"), [(-1, b""), (3, b""), (1, b"share")])
 def test_instalment_knows_three_rounds(round_number: int, share: bytes) -> None:
     with pytest.raises(DecodeError):
         Instalment(
-            task_id=TASK,
+            window_id=WINDOW,
             report_id=REPORT,
             session_id=SessionId(bytes(16)),
             key_number=1,

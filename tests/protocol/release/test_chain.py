@@ -19,15 +19,15 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.task.circuit import opened_count
+from fleetcount_protocol.window.circuit import opened_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cases import places_of_bits
-from tests.support.protocol_samples import record, sampling_task, seed_bytes, signing_key, statement
-from tests.support.series_samples import every_series, window_record
+from tests.support.protocol_samples import record, sampling_window, seed_bytes, signing_key, statement
+from tests.support.question_samples import every_question, window_record
 
-ALL = every_series()
+ALL = every_question()
 NOISED, HIDDEN = ALL["direct"], ALL["response"]
 BEFORE = Digest(seed_bytes("before"))
 
@@ -39,11 +39,11 @@ def link(before: int | None, *reasons: str) -> ChainLink:
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - {"drill_down"}))
-def test_record_of_a_window_of_every_kind_of_series_returns(name: str) -> None:
+def test_record_of_a_window_of_every_kind_of_question_returns(name: str) -> None:
     last = ALL[name].schedule.windows - 1
     for index in {0, min(6, last)}:
         made = window_record(ALL[name], index, statement=statement() * 16)
-        signatures = tuple(sign_record(made, signing_key(place)) for place in range(len(made.task.aggregators)))
+        signatures = tuple(sign_record(made, signing_key(place)) for place in range(len(made.window.aggregators)))
 
         read, read_signatures = record_from_json(record_to_json(made, signatures))
 
@@ -119,22 +119,22 @@ def test_a_second_spelling_of_missing_windows_is_refused() -> None:
         decode_record(made.canonical.replace(run, many))
 
 
-def test_noised_participants_are_where_the_series_says_so() -> None:
+def test_noised_participants_are_where_the_question_says_so() -> None:
     some = NoisedParticipants(raw=7, low=2, high=9)
 
     assert window_record(NOISED, 0, participants=some).participants == some
-    for series, wrong in ((NOISED, None), (HIDDEN, some)):
-        with pytest.raises(UsageError, match="participants is for windows of a series with noised participants"):
-            window_record(series, 0, participants=wrong)
+    for question, wrong in ((NOISED, None), (HIDDEN, some)):
+        with pytest.raises(UsageError, match="participants is for windows of a question with noised participants"):
+            window_record(question, 0, participants=wrong)
     with pytest.raises(UsageError, match="participants is for windows"):
-        record(sampling_task(), participants=some)
+        record(sampling_window(), participants=some)
     with pytest.raises(UsageError, match="interval of participants is 9 to 2"):
         window_record(NOISED, 0, participants=NoisedParticipants(raw=7, low=9, high=2))
     with pytest.raises(UsageError, match="raw of participants is"):
         window_record(NOISED, 0, participants=NoisedParticipants(raw=2**63, low=2, high=9))
 
 
-def test_a_record_of_a_task_that_was_asked_without_a_series_is_none() -> None:
+def test_a_record_of_a_window_that_was_asked_without_a_question_is_none() -> None:
     with pytest.raises(DecodeError, match="record does not begin with"):
         decode_record(b"FCRECD01" + window_record(HIDDEN, 0).canonical[8:])
 
@@ -153,7 +153,7 @@ def test_flipped_and_truncated_records_are_refused_or_other_records(made: Releas
     for end in range(len(data)):
         with pytest.raises(DecodeError):
             decode_record(data[:end])
-    start = 12 + len(made.task.canonical)
+    start = 12 + len(made.window.canonical)
     for bit in places_of_bits(data, start):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -171,7 +171,7 @@ def test_json_names_the_chain_and_the_participants() -> None:
     text = record_to_json(made, signatures)
     shown: dict[str, Any] = json.loads(text)
 
-    assert shown["series_id"] == NOISED.series_id.hex()
+    assert shown["question_id"] == NOISED.question_id.hex()
     assert shown["window"] == 3
     assert shown["participants"] == {"raw": -3, "low": 10, "high": 41}
     assert (shown["previous_record"], shown["previous_window"]) == (BEFORE.hex(), 0)
@@ -183,6 +183,6 @@ def test_json_names_the_chain_and_the_participants() -> None:
 
 def test_noised_participants_are_one_more_opened_number() -> None:
     for name, more in (("sampling_day", 1), ("direct", 1), ("sampling_window", 0), ("response", 0)):
-        task = window_record(ALL[name], 0).task
-        assert opened_count(task) == task.design.output_count + more
-    assert opened_count(sampling_task()) == 6
+        window = window_record(ALL[name], 0).window
+        assert opened_count(window) == window.design.output_count + more
+    assert opened_count(sampling_window()) == 6

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
-from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
 from fleetcount_protocol.release import (
     centred_lift,
     check_commitment,
@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.protocol_samples import seed_bytes
-from tests.support.wire_messages import ALPHA, BETA, SET, TASK, share
+from tests.support.wire_messages import ALPHA, BETA, SET, WINDOW, share
 
 P = FIELD64.modulus
 
@@ -72,7 +72,7 @@ def test_commitment_is_met_by_its_own_share_only() -> None:
         {"vector": share(ALPHA).vector[:-1] + b"\1"},
         {"vector": share(ALPHA).vector + bytes(8)},
         {"blind": seed_bytes("other")},
-        {"task_id": TaskId(seed_bytes("other"))},
+        {"window_id": WindowId(seed_bytes("other"))},
         {"set_digest": Digest(seed_bytes("other"))},
         {"aggregator_id": BETA},
     ]
@@ -84,7 +84,7 @@ def test_commitment_is_met_by_its_own_share_only() -> None:
 
 
 def test_commitments_of_two_aggregators_cannot_be_copied() -> None:
-    same = {"task_id": TASK, "set_digest": SET}
+    same = {"window_id": WINDOW, "set_digest": SET}
 
     one = commitment(b"vector", bytes(32), aggregator_id=ALPHA, **same)
     two = commitment(b"vector", bytes(32), aggregator_id=AggregatorId("alphb"), **same)
@@ -129,7 +129,7 @@ def test_a_commitment_changes_with_everything_it_binds() -> None:
     other = Digest(seed_bytes("other"))
 
     def made(**changes: Any) -> Digest:
-        bound: dict[str, Any] = {"task_id": TASK, "aggregator_id": ALPHA, "set_digest": SET}
+        bound: dict[str, Any] = {"window_id": WINDOW, "aggregator_id": ALPHA, "set_digest": SET}
         parts = {"vector": bytes(16), "blind": bytes(32)} | bound | changes
         return commitment(parts.pop("vector"), parts.pop("blind"), **parts)
 
@@ -137,7 +137,7 @@ def test_a_commitment_changes_with_everything_it_binds() -> None:
         made(),
         made(vector=bytes(24)),
         made(blind=b"\1" * 32),
-        made(task_id=TaskId(other)),
+        made(window_id=WindowId(other)),
         made(aggregator_id=BETA),
         made(set_digest=other),
     }

@@ -24,37 +24,39 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.task.task import Mode
+from fleetcount_protocol.window.window import Mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cases import places_of_bits
 from tests.support.protocol_samples import (
     aggregator,
-    every_task,
-    one_round_task,
+    every_window,
+    one_round_window,
     record,
-    sampling_task,
+    sampling_window,
     signing_key,
     statement,
     trusted,
 )
 
-TASKS = every_task()
+WINDOWS = every_window()
 INT64 = st.integers(-(2**63) + 1, 2**63 - 1)
 
 
 @st.composite
 def records(draw: st.DrawFn) -> ReleaseRecord:
-    task = draw(st.sampled_from([TASKS["sampling_grid"], TASKS["mangat"], TASKS["k_ary"], TASKS["one_sided"]]))
+    window = draw(
+        st.sampled_from([WINDOWS["sampling_grid"], WINDOWS["mangat"], WINDOWS["k_ary"], WINDOWS["one_sided"]])
+    )
     cells = []
-    for value in range(1, task.values + 1):
+    for value in range(1, window.values + 1):
         low, high = sorted((draw(INT64), draw(INT64)))
         estimate = Fraction(draw(st.integers(-(2**300), 2**300)), draw(st.integers(1, 2**300)))
-        label = task.domain.label(value)
+        label = window.domain.label(value)
         cells.append(Cell(value=value, label=label, raw=draw(INT64), estimate=estimate, low=low, high=high))
-    baseline = draw(INT64) if task.mode is Mode.RESPONSE else None
-    return record(task, cells=tuple(cells), baseline_raw=baseline)
+    baseline = draw(INT64) if window.mode is Mode.RESPONSE else None
+    return record(window, cells=tuple(cells), baseline_raw=baseline)
 
 
 @given(records())
@@ -66,13 +68,13 @@ def test_record_returns(made: ReleaseRecord) -> None:
     assert decoded.canonical == made.canonical
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_record_of_every_kind_of_task_returns_with_its_real_statement(name: str) -> None:
-    made = record(TASKS[name], statement=TASKS[name].design.views())
+@pytest.mark.parametrize("name", WINDOWS)
+def test_record_of_every_kind_of_window_returns_with_its_real_statement(name: str) -> None:
+    made = record(WINDOWS[name], statement=WINDOWS[name].design.views())
 
     assert decode_record(made.canonical) == made
-    assert made.task_id == TASKS[name].task_id
-    assert made.level == TASKS[name].release.level
+    assert made.window_id == WINDOWS[name].window_id
+    assert made.level == WINDOWS[name].release.level
     assert made.participants_at_least == 10
 
 
@@ -85,10 +87,10 @@ def test_record_is_refused_truncated_at_every_byte_and_with_a_trailing_one() -> 
         decode_record(data + b"\0")
 
 
-def test_every_flipped_bit_behind_the_task_is_refused_or_another_record() -> None:
-    made = record(one_round_task(Mode.RESPONSE))
+def test_every_flipped_bit_behind_the_window_is_refused_or_another_record() -> None:
+    made = record(one_round_window(Mode.RESPONSE))
     data = made.canonical
-    start = 12 + len(made.task.canonical)
+    start = 12 + len(made.window.canonical)
     for bit in places_of_bits(data, start):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -139,13 +141,13 @@ def test_impossible_records_are_refused(changes: dict[str, Any], why: str) -> No
 
 @pytest.mark.parametrize("cut", [1, 10, 34])
 def test_a_record_holds_the_cells_of_all_zooms(cut: int) -> None:
-    made = record(TASKS["direct_zooms"])
+    made = record(WINDOWS["direct_zooms"])
 
     assert [len(made.cells), made.cells[-1].label] == [32 + 8 + 2, "0,1/4"]
     with pytest.raises(UsageError, match="cells must be the values 1 to 42"):
         replace(made, cells=made.cells[:-cut])
     held = (
-        made.canonical.index(made.task.canonical) + len(made.task.canonical) + 4 + 9
+        made.canonical.index(made.window.canonical) + len(made.window.canonical) + 4 + 9
     )  # No window before, no participants; when.
     with pytest.raises(DecodeError):
         decode_record(made.canonical[:held] + uint(42 - cut, 2) + made.canonical[held + 2 :])
@@ -153,7 +155,7 @@ def test_a_record_holds_the_cells_of_all_zooms(cut: int) -> None:
 
 
 def test_a_larger_square_has_a_threshold_of_its_own() -> None:
-    made = record(TASKS["one_sided_zooms"])
+    made = record(WINDOWS["one_sided_zooms"])
     low, last = (replace(one, raw=10, low=0) for one in made.cells[-2:])
 
     assert [made.side(low), made.side(last)] == [Side.UNKNOWN, Side.SAFE]
@@ -162,7 +164,7 @@ def test_a_larger_square_has_a_threshold_of_its_own() -> None:
 @pytest.mark.parametrize("mode", [Mode.RESPONSE])
 def test_response_needs_its_baseline(mode: Mode) -> None:
     with pytest.raises(UsageError, match="baseline_raw"):
-        record(one_round_task(mode), baseline_raw=None)
+        record(one_round_window(mode), baseline_raw=None)
 
 
 @pytest.mark.parametrize(
@@ -201,13 +203,13 @@ def test_record_holds_no_count_of_participants_and_no_set() -> None:
     fields = set(ReleaseRecord.__dataclass_fields__) | set(Cell.__dataclass_fields__)
 
     assert fields == {
-        "task",
+        "window",
         "cells",
         "statement",
         "released_at",
         "baseline_raw",
         "chain",
-        "participants",  # Noised, in windows of series that say so.
+        "participants",  # Noised, in windows of questions that say so.
         "value",
         "label",
         "raw",
@@ -219,7 +221,7 @@ def test_record_holds_no_count_of_participants_and_no_set() -> None:
 
 def test_noise_of_every_aggregator_is_named() -> None:
     laws = {
-        name: {noise.law for noise in noise_laws(TASKS[name])}
+        name: {noise.law for noise in noise_laws(WINDOWS[name])}
         for name in ("sampling_grid", "sampling_exact", "one_sided", "direct_gaussian")
     }
 
@@ -229,8 +231,8 @@ def test_noise_of_every_aggregator_is_named() -> None:
         "one_sided": {"one-sided geometric"},
         "direct_gaussian": {"discrete Gaussian"},
     }
-    assert [dict(noise.parameters) for noise in noise_laws(TASKS["direct_gaussian"])] == [{"variance": 662}] * 2
-    assert [noise.aggregator_id for noise in record(TASKS["sampling_five"]).noise] == [
+    assert [dict(noise.parameters) for noise in noise_laws(WINDOWS["direct_gaussian"])] == [{"variance": 662}] * 2
+    assert [noise.aggregator_id for noise in record(WINDOWS["sampling_five"]).noise] == [
         "alpha",
         "beta",
         "gamma",
@@ -240,13 +242,13 @@ def test_noise_of_every_aggregator_is_named() -> None:
 
 
 def test_one_sided_release_says_safe_only_at_or_below_the_threshold_and_danger_only_above_it() -> None:
-    task = TASKS["one_sided"]
-    label = task.domain.label(1)
+    window = WINDOWS["one_sided"]
+    label = window.domain.label(1)
     for raw, low, side in ((0, -5, Side.SAFE), (3, 3, Side.SAFE), (4, 3, Side.UNKNOWN), (9, 4, Side.DANGER)):
         cell = Cell(value=1, label=label, raw=raw, estimate=Fraction(raw), low=low, high=raw)
-        made = record(task, cells=(cell,))
+        made = record(window, cells=(cell,))
         assert made.side(cell) is side
-        shown = json.loads(record_to_json(made, [b""] * len(task.aggregators)))
+        shown = json.loads(record_to_json(made, [b""] * len(window.aggregators)))
         assert shown["cells"][0]["side"] == side.value
         assert "wrong in a cell with a chance of at most 50 %" in shown["sides"]
     assert record().side(record().cells[0]) is None
@@ -255,21 +257,21 @@ def test_one_sided_release_says_safe_only_at_or_below_the_threshold_and_danger_o
 
 # Signatures.
 
-MADE = record(sampling_task(3))
+MADE = record(sampling_window(3))
 SIGNATURES = tuple(sign_record(MADE, signing_key(position)) for position in range(3))
 
 
 def test_signatures_of_all_are_accepted_and_are_over_the_canonical_bytes() -> None:
     verify_record_signatures(MADE, SIGNATURES)
-    verify_record_signatures(MADE, SIGNATURES, trusted(MADE.task))
+    verify_record_signatures(MADE, SIGNATURES, trusted(MADE.window))
 
-    key = Ed25519PublicKey.from_public_bytes(MADE.task.aggregators[2].signing_public_key)
+    key = Ed25519PublicKey.from_public_bytes(MADE.window.aggregators[2].signing_public_key)
     key.verify(SIGNATURES[2], MADE.canonical)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_every_signature_is_needed(position: int) -> None:
-    other = sign_record(record(sampling_task(3), released_at=1_800_001_260), signing_key(position))
+    other = sign_record(record(sampling_window(3), released_at=1_800_001_260), signing_key(position))
     for wrong in (b"", bytes(64), other, SIGNATURES[position - 1]):
         signatures = tuple(wrong if place == position else one for place, one in enumerate(SIGNATURES))
         with pytest.raises(SignatureError, match=aggregator(position).aggregator_id):
@@ -281,16 +283,16 @@ def test_every_signature_is_needed(position: int) -> None:
 def test_trusting_reader_refuses_other_keys() -> None:
     for known in (
         {},
-        trusted(sampling_task(2)),
-        trusted(MADE.task)
-        | {AggregatorId("beta"): replace(trusted(MADE.task)[AggregatorId("beta")], signing_public_key=bytes(32))},
+        trusted(sampling_window(2)),
+        trusted(MADE.window)
+        | {AggregatorId("beta"): replace(trusted(MADE.window)[AggregatorId("beta")], signing_public_key=bytes(32))},
     ):
         with pytest.raises(SignatureError, match="not trusted"):
             verify_record_signatures(MADE, SIGNATURES, known)
 
 
-def test_a_signature_of_the_task_is_no_record_signature() -> None:
-    signatures = tuple(signing_key(position).sign(MADE.task.canonical) for position in range(3))
+def test_a_signature_of_the_window_is_no_record_signature() -> None:
+    signatures = tuple(signing_key(position).sign(MADE.window.canonical) for position in range(3))
 
     with pytest.raises(SignatureError):
         verify_record_signatures(MADE, signatures)

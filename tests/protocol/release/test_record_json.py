@@ -18,18 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cases import case
-from tests.support.protocol_samples import every_task, record, signing_key
+from tests.support.protocol_samples import every_window, record, signing_key
 
-TASKS = every_task()
-MADE = record(TASKS["k_ary"])
+WINDOWS = every_window()
+MADE = record(WINDOWS["k_ary"])
 SIGNATURES = tuple(sign_record(MADE, signing_key(position)) for position in range(2))
 TEXT = record_to_json(MADE, SIGNATURES)
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", WINDOWS)
 def test_record_returns_through_json_and_still_verifies(name: str) -> None:
-    made = record(TASKS[name], statement=TASKS[name].design.views())
-    signatures = tuple(sign_record(made, signing_key(place)) for place in range(len(made.task.aggregators)))
+    made = record(WINDOWS[name], statement=WINDOWS[name].design.views())
+    signatures = tuple(sign_record(made, signing_key(place)) for place in range(len(made.window.aggregators)))
 
     read, read_signatures = record_from_json(record_to_json(made, signatures))
 
@@ -60,8 +60,8 @@ def test_noise_is_shown_by_law_and_parameter() -> None:
         ("sampling_exact", {"law": "none", "epsilon": None}),
         ("k_ary", {"law": "two-sided geometric", "epsilon": "17/10"}),
     ):
-        made = record(TASKS[name])
-        signatures = [sign_record(made, signing_key(place)) for place in range(len(made.task.aggregators))]
+        made = record(WINDOWS[name])
+        signatures = [sign_record(made, signing_key(place)) for place in range(len(made.window.aggregators))]
         noise = json.loads(record_to_json(made, signatures))["noise"]
         assert noise[1] == {"aggregator_id": "beta", **shown}
 

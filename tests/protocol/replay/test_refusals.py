@@ -29,8 +29,8 @@ ROOMS = (
     "layout.py",
     "ids.py",
     "messages.py",
-    "task",
-    "series",
+    "window",
+    "question",
     "release",
     "channel/deny_list.py",
     "channel/greetings.py",
@@ -39,7 +39,7 @@ ROOMS = (
 """Where decoders and the rules that they apply lie; the proof layer has vectors of its own."""
 
 OF_STATE = {
-    RejectReason.UNKNOWN_TASK,
+    RejectReason.UNKNOWN_WINDOW,
     RejectReason.UNKNOWN_SESSION,
     RejectReason.TOO_EARLY,
     RejectReason.TOO_LATE,
@@ -48,7 +48,7 @@ OF_STATE = {
     RejectReason.HALF_PAIR,
     RejectReason.MISSING_AT_PEER,
     RejectReason.WRONG_ROUND,
-    RejectReason.TASK_CLOSED,
+    RejectReason.WINDOW_CLOSED,
     RejectReason.BUSY,
 }
 """Reasons that follow from what an aggregator holds and not from bytes: tests/integration/test_cheating_devices.py."""
@@ -57,7 +57,7 @@ OF_PROOFS = {RejectReason.INVALID_PROOF}
 
 WITHOUT_BYTES = {
     # Of signatures that are checked later, or of a stream in several parts: no bytes at one decoder say so.
-    "protocol/task/succession.py": {
+    "protocol/window/succession.py": {
         "require(begins >= earliest",
         "require(old_key.public_key().public_bytes_raw()",
         "require(succession.aggregator_id ==",
@@ -66,25 +66,25 @@ WITHOUT_BYTES = {
     },
     "protocol/wire/seal_sets.py": {
         "DecodeError('a chunk of a set follows the last one')",
-        "DecodeError('the chunks of a set name two tasks')",
+        "DecodeError('the chunks of a set name two windows')",
     },
-    # The layout has no place for it, or another rule comes before: they hold for who makes a task.
+    # The layout has no place for it, or another rule comes before: they hold for who makes a window.
     "protocol/messages.py": {
         "DecodeError(f'session request: {error}')",
         "DecodeError(f'round is {self.round}",
         "DecodeError('round one carries no public share')",
-        "DecodeError(f'the number of a task key is",
+        "DecodeError(f'the number of a window key is",
     },
     # Of lists of two aggregators, or of an order and what it is about: no decoder reads both.
-    "protocol/series/key_list.py": {"require(owner == key_list.aggregator_id"},
-    "protocol/series/rules.py": {"require(start % step == 0"},
+    "protocol/question/key_list.py": {"require(owner == key_list.aggregator_id"},
+    "protocol/question/rules.py": {"require(start % step == 0"},
     "protocol/release/record.py": {"DecodeError('record is not in its canonical form')"},
-    "protocol/series/series.py": {"DecodeError('series is not in its canonical form')"},
-    "protocol/task/task.py": {"DecodeError('task is not in its canonical form')"},
-    "protocol/task/rules.py": {
+    "protocol/question/question.py": {"DecodeError('question is not in its canonical form')"},
+    "protocol/window/window.py": {"DecodeError('window is not in its canonical form')"},
+    "protocol/window/rules.py": {
         "require(not keys",
-        "require(len(task.series.series_id) == 32",
-        "require(len(task.verify_key_digest) == 32",
+        "require(len(window.question.question_id) == 32",
+        "require(len(window.verify_key_digest) == 32",
         "require(release.noise_epsilon is None",
         "require(release.noise_variance is None",
         "require(zooms is None or release.kind",
@@ -95,15 +95,15 @@ NOT_FOUND = {
     "protocol/messages.py": {"DecodeError(f'{len(orders)} orders"},
     "protocol/release/chain.py": {"DecodeError(f'record misses more than"},
     "protocol/release/record.py": {"DecodeError(f'record holds a statement that cannot be"},
-    "protocol/series/key_list.py": {"require(len({one.key.public_key"},
-    "protocol/series/rules.py": {"require(mechanism is None or uniform", "require(two_sided"},
-    "protocol/task/rules.py": {
+    "protocol/question/key_list.py": {"require(len({one.key.public_key"},
+    "protocol/question/rules.py": {"require(mechanism is None or uniform", "require(two_sided"},
+    "protocol/window/rules.py": {
         "require(hit - miss >= _SMALLEST_WEIGHT",
         "require(value not in seen",
         "require(two_closes - opens <= MAX_WINDOW_S",
-        "require(expiry - opens <= MAX_TASK_LIFETIME_S",
+        "require(expiry - opens <= MAX_WINDOW_LIFETIME_S",
     },
-    "protocol/task/succession.py": {"require(self.old_key != self.new_key"},
+    "protocol/window/succession.py": {"require(self.old_key != self.new_key"},
 }
 
 
@@ -152,7 +152,7 @@ def test_every_message_of_the_wire_is_in_the_list() -> None:
 
 def test_no_decoder_is_missing_from_the_list() -> None:
     text = Path(inspect.getfile(list_of_decoders)).read_text()
-    inner = {"decode_fields", "decode_series_fields"}
+    inner = {"decode_fields", "decode_question_fields"}
     found = set(public_decoders()) - inner
 
     assert len(found) > 10

@@ -191,13 +191,15 @@ def test_aggregators_that_disagree_about_context_or_key_refuse(change: str) -> N
         prio3.combine_verifier_shares(CTX, [leader_share, helper_share])
 
 
-def test_a_report_of_another_task_is_refused() -> None:
+def test_a_report_of_another_window_is_refused() -> None:
     prio3 = prio3_two_round(5, 2)
     nonce, public_share, input_shares = report(prio3, (0, 4))
-    steps = [prio3.verify_init(KEY, b"task two", j, nonce, public_share, share) for j, share in enumerate(input_shares)]
+    steps = [
+        prio3.verify_init(KEY, b"window two", j, nonce, public_share, share) for j, share in enumerate(input_shares)
+    ]
 
     with pytest.raises(VerificationFailed):
-        prio3.combine_verifier_shares(b"task two", [share for _, share in steps])
+        prio3.combine_verifier_shares(b"window two", [share for _, share in steps])
 
 
 def test_shares_in_the_wrong_seats_are_refused() -> None:

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
+from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.v1 import device_pb2, peer_pb2
 from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Shape, Size, message, shape, single
 
-TASK = TaskId(bytes(range(32)))
-SERIES = SeriesId(bytes(range(32)))
+WINDOW = WindowId(bytes(range(32)))
+QUESTION = QuestionId(bytes(range(32)))
 ALPHA = AggregatorId("alpha")
 STATUS_BOUNDS: dict[str, Any] = {"abort_reason": Label(0, 9), "rejections": Count(0, 2), "ledger_rows": Range(0, 99)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Abort:
-    task_id: TaskId
+    window_id: WindowId
     reason: str
 
 
@@ -25,7 +25,7 @@ class Abort:
 class Query:
     aggregator_id: AggregatorId
     deployment: str
-    after: SeriesId | None = None
+    after: QuestionId | None = None
     over: bool = False
 
 
@@ -40,7 +40,7 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class Ids:
-    series_ids: tuple[SeriesId, ...]
+    question_ids: tuple[QuestionId, ...]
     more: bool
 
 
@@ -55,7 +55,7 @@ def refused(codec: Any, data: Any, words: str) -> None:
         ({}, "reason is .*str.*, to which None is no bound"),
         ({"reason": Size(1, 9)}, "reason is .*str.*, to which Size.* is no bound"),
         ({"reason": Count(1, 9)}, "reason is .*str.*, to which Count.* is no bound"),
-        ({"reason": Label(1, 9), "task_id": Range(0, 1)}, "task_id is .*TaskId.*, to which Range.* is no bound"),
+        ({"reason": Label(1, 9), "window_id": Range(0, 1)}, "window_id is .*WindowId.*, to which Range.* is no bound"),
         ({"reason": Label(1, 9), "why": Label(1, 9)}, "bounds of Abort: no field corresponds to why"),
     ],
 )
@@ -82,22 +82,22 @@ def test_fields_correspond_by_name_and_one_of_two_answers_has_some_of_them() -> 
 
 
 def test_what_is_not_there_is_an_empty_field() -> None:
-    codec = message("query", device_pb2.ListSeriesRequest, Query, {Query: {"deployment": Label(0, 5)}}, 100)
+    codec = message("query", device_pb2.ListQuestionsRequest, Query, {Query: {"deployment": Label(0, 5)}}, 100)
 
     for value in (
         Query(aggregator_id=ALPHA, deployment="a"),
-        Query(aggregator_id=ALPHA, deployment="a", after=SeriesId(bytes(32))),
+        Query(aggregator_id=ALPHA, deployment="a", after=QuestionId(bytes(32))),
     ):
         assert codec.decode(codec.encode(value)) == value
     assert codec.encode(Query(aggregator_id=ALPHA, deployment="a")) == b"\x0a\x05alpha\x12\x01a"
     refused(
         codec,
-        device_pb2.ListSeriesRequest(aggregator_id=ALPHA, deployment="a", after=b"1"),
-        "SeriesId has 1 bytes, not 32",
+        device_pb2.ListQuestionsRequest(aggregator_id=ALPHA, deployment="a", after=b"1"),
+        "QuestionId has 1 bytes, not 32",
     )
     refused(
         codec,
-        device_pb2.ListSeriesRequest(aggregator_id=ALPHA, deployment="abcdef"),
+        device_pb2.ListQuestionsRequest(aggregator_id=ALPHA, deployment="abcdef"),
         "deployment: 'abcdef' has 6 .* not 0 to 5",
     )
 
@@ -124,15 +124,15 @@ def test_rows_are_tuples_in_the_order_of_their_fields() -> None:
 
 
 def test_ids_are_joined_where_the_field_is_bytes() -> None:
-    bounds: Bounds = {Ids: {"series_ids": Count(1, 2)}}
+    bounds: Bounds = {Ids: {"question_ids": Count(1, 2)}}
     codec = message("ids", peer_pb2.ListSharedResponse, Ids, bounds, 1_000)
-    value = Ids(series_ids=(SERIES, SERIES), more=False)
+    value = Ids(question_ids=(QUESTION, QUESTION), more=False)
 
-    assert codec.to_pb(value).series_ids == SERIES + SERIES
+    assert codec.to_pb(value).question_ids == QUESTION + QUESTION
     assert codec.decode(codec.encode(value)) == value
-    refused(codec, peer_pb2.ListSharedResponse(), "0 series ids, not 1 to 2")
-    refused(codec, peer_pb2.ListSharedResponse(series_ids=SERIES * 3), "3 series ids, not 1 to 2")
-    refused(codec, peer_pb2.ListSharedResponse(series_ids=SERIES[1:]), "31 bytes, not a multiple of 32")
+    refused(codec, peer_pb2.ListSharedResponse(), "0 question ids, not 1 to 2")
+    refused(codec, peer_pb2.ListSharedResponse(question_ids=QUESTION * 3), "3 question ids, not 1 to 2")
+    refused(codec, peer_pb2.ListSharedResponse(question_ids=QUESTION[1:]), "31 bytes, not a multiple of 32")
 
 
 def test_parts_are_counted_before_one_is_read() -> None:
@@ -156,9 +156,9 @@ def test_a_second_spelling_of_a_value_is_refused() -> None:
 
 def test_fields_out_of_order_are_refused() -> None:
     codec = message("abort", peer_pb2.AbortRequest, Abort, {Abort: {"reason": Label(1, 9)}}, 100)
-    good = codec.encode(Abort(task_id=TaskId(bytes(range(32))), reason="why"))
-    task, reason = good[:34], good[34:]
+    good = codec.encode(Abort(window_id=WindowId(bytes(range(32))), reason="why"))
+    window, reason = good[:34], good[34:]
 
-    assert codec.decode(task + reason).reason == "why"
+    assert codec.decode(window + reason).reason == "why"
     with pytest.raises(DecodeError, match="out of order"):
-        codec.decode(reason + task)
+        codec.decode(reason + window)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.messages import ReleaseAnswer, SealSet, TaskState, TaskStatus
-from fleetcount_protocol.task.domain import MAX_OPENED
+from fleetcount_protocol.messages import ReleaseAnswer, SealSet, WindowState, WindowStatus
 from fleetcount_protocol.v1 import peer_pb2
+from fleetcount_protocol.window.domain import MAX_OPENED
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import device_columns as columns_codec
 from fleetcount_protocol.wire import peer as peer_codec
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.support.cases import case
 from tests.support.nightly import NIGHTLY
 from tests.support.protocol_samples import seed_bytes
-from tests.support.wire_messages import IDS, MESSAGES, SET, TASK, refusal, share
+from tests.support.wire_messages import IDS, MESSAGES, SET, WINDOW, refusal, share
 
 NAMES = sorted(MESSAGES)
 SMALL = [name for name in NAMES if len(MESSAGES[name][0].encode(MESSAGES[name][1])) < 450]
@@ -283,7 +283,7 @@ def test_a_credential_of_another_kind_is_refused(kind: int) -> None:
         ("release_answer_released", {"record": b""}),
         ("abort_answer", {"state": "ANNOUNCED"}),
         ("abort_answer", {"state": "verifying"}),  # The name of releasing before; no party says it any more.
-        ("abort_task", {"reason": ""}),
+        ("abort_window", {"reason": ""}),
         ("status", {"set_digest": bytes(31)}),
         ("status", {"abort_reason": "why"}),
         ("status", {"ledger_rows": 2**63}),
@@ -304,25 +304,25 @@ def test_fields_out_of_range_are_refused(name: str, changes: dict[str, Any]) -> 
     refused(message, changed.SerializeToString(deterministic=True))
 
 
-def test_opening_is_about_one_task_and_set_and_each_aggregator_once() -> None:
+def test_opening_is_about_one_window_and_set_and_each_aggregator_once() -> None:
     message, query = MESSAGES["open_query"]
     first, second = query.commitments
-    other = {"task_id": type(TASK)(seed_bytes("x")), "set_digest": type(SET)(seed_bytes("x"))}
+    other = {"window_id": type(WINDOW)(seed_bytes("x")), "set_digest": type(SET)(seed_bytes("x"))}
     for field, value in other.items():
-        with pytest.raises(DecodeError, match="another task or set"):
+        with pytest.raises(DecodeError, match="another window or set"):
             message.from_pb(message.to_pb(replace(query, commitments=(first, replace(second, **{field: value})))))
     for commitments in ((first, first), (first,), (first, second) * 3):
         with pytest.raises(DecodeError):
             message.from_pb(message.to_pb(replace(query, commitments=commitments)))
 
 
-def test_record_proposal_is_about_one_task_and_set() -> None:
+def test_record_proposal_is_about_one_window_and_set() -> None:
     message, offered = MESSAGES["record_proposal"]
     first, second = offered.shares
     bad = [
         (first,),
         (first, first),
-        (first, replace(second, task_id=type(TASK)(seed_bytes("x")))),
+        (first, replace(second, window_id=type(WINDOW)(seed_bytes("x")))),
         (first, replace(second, set_digest=type(SET)(seed_bytes("x")))),
         (first, replace(second, vector=bytes(7))),
         (first, replace(second, vector=b"")),
@@ -344,9 +344,9 @@ def test_status_counts_ascend_and_are_above_zero() -> None:
 
 def test_states_agree_with_what_comes_with_them() -> None:
     with pytest.raises(DecodeError):
-        ReleaseAnswer(state=TaskState.RELEASED)
+        ReleaseAnswer(state=WindowState.RELEASED)
     with pytest.raises(DecodeError):
-        TaskStatus(state=TaskState.ABORTED, ledger_rows=0)
+        WindowStatus(state=WindowState.ABORTED, ledger_rows=0)
 
 
 def test_verifier_shares_and_keys_stay_out_of_representations() -> None:
@@ -367,7 +367,7 @@ LEAVES = seed_bytes("leaves", 256 * 32)
 
 def chunks(count: int = 5) -> list[peer_pb2.SealSetRequest]:
     ids = b"".join(number.to_bytes(16) for number in range(count))
-    return list(peer_codec.split_seal_set(SealSet(task_id=TASK, leaf_digests=LEAVES, accepted=ids)))
+    return list(peer_codec.split_seal_set(SealSet(window_id=WINDOW, leaf_digests=LEAVES, accepted=ids)))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8])
@@ -378,18 +378,18 @@ def test_set_returns_from_its_chunks(count: int, monkeypatch: pytest.MonkeyPatch
 
     assert len(sent) == 1 + -(-count // 4)
     assert joined.accepted == b"".join(number.to_bytes(16) for number in range(count))
-    assert (joined.task_id, joined.leaf_digests) == (TASK, LEAVES)
+    assert (joined.window_id, joined.leaf_digests) == (WINDOW, LEAVES)
 
 
 def test_broken_streams_of_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal_sets, "MAX_IDS_PER_CHUNK", 2)
     head, first, second, last = chunks(5)
-    other = peer_pb2.SealSetRequest(task_id=seed_bytes("x"), accepted=last.accepted)
-    headless = peer_pb2.SealSetRequest(task_id=TASK, leaf_digests=LEAVES[:-1])
-    both = peer_pb2.SealSetRequest(task_id=TASK, leaf_digests=LEAVES, following=1, accepted=last.accepted)
+    other = peer_pb2.SealSetRequest(window_id=seed_bytes("x"), accepted=last.accepted)
+    headless = peer_pb2.SealSetRequest(window_id=WINDOW, leaf_digests=LEAVES[:-1])
+    both = peer_pb2.SealSetRequest(window_id=WINDOW, leaf_digests=LEAVES, following=1, accepted=last.accepted)
     unknown = peer_pb2.SealSetRequest()
     unknown.ParseFromString(last.SerializeToString() + b"\xf8\x01\x01")
-    empty = peer_pb2.SealSetRequest(task_id=TASK)
+    empty = peer_pb2.SealSetRequest(window_id=WINDOW)
     bad = [
         [],
         [first, second, last],
@@ -409,9 +409,9 @@ def test_broken_streams_of_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -
         [chunks(0)[0], last],
     ]
     one, two = (chunks(count)[0] for count in (1, 2))
-    bad += [[one, peer_pb2.SealSetRequest(task_id=TASK, accepted=bytes(size))] for size in (15, 17)]
+    bad += [[one, peer_pb2.SealSetRequest(window_id=WINDOW, accepted=bytes(size))] for size in (15, 17)]
     for ids in ([IDS[0]] * 2, sorted(IDS, reverse=True)[:2]):
-        bad.append([two, peer_pb2.SealSetRequest(task_id=TASK, accepted=b"".join(ids))])
+        bad.append([two, peer_pb2.SealSetRequest(window_id=WINDOW, accepted=b"".join(ids))])
     for stream in bad:
         with pytest.raises(DecodeError):
             peer_codec.join_seal_set(stream)
@@ -428,10 +428,12 @@ def test_a_set_says_how_long_it_is_before_it_is_read() -> None:
 
 
 def test_set_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    peer_codec.SealSetChunks().add(peer_pb2.SealSetRequest(task_id=TASK, leaf_digests=LEAVES, following=2**30))
+    peer_codec.SealSetChunks().add(peer_pb2.SealSetRequest(window_id=WINDOW, leaf_digests=LEAVES, following=2**30))
     with pytest.raises(DecodeError, match=f"{2**30 + 1} reports of a set, not 0 to {2**30}"):
-        peer_codec.SealSetChunks().add(peer_pb2.SealSetRequest(task_id=TASK, leaf_digests=LEAVES, following=2**30 + 1))
-    monkeypatch.setattr(seal_sets, "MAX_REPORTS_PER_TASK", 4)
+        peer_codec.SealSetChunks().add(
+            peer_pb2.SealSetRequest(window_id=WINDOW, leaf_digests=LEAVES, following=2**30 + 1)
+        )
+    monkeypatch.setattr(seal_sets, "MAX_REPORTS_PER_WINDOW", 4)
 
     with pytest.raises(DecodeError, match="not 0 to 4"):
         peer_codec.join_seal_set(chunks(5))

@@ -9,7 +9,7 @@ import pytest
 from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.channel.session import SessionSecret, seal_instalment, unseal_instalment
 from fleetcount_protocol.errors import DecodeError, RejectReason, UsageError
-from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH
 from fleetcount_protocol.messages import Instalment, Receipt
 from fleetcount_protocol.wire import device_unsealing as bulk_opening
@@ -30,13 +30,13 @@ from tests.support.protocol_samples import instalment, seed_bytes
 from tests.support.wire_messages import refusal
 
 ALPHA = AggregatorId("alpha")
-TASKS = [TaskId(seed_bytes(f"task {number}")) for number in range(2)]
+WINDOWS = [WindowId(seed_bytes(f"window {number}")) for number in range(2)]
 
 
-def one(number: int, task: int, round_number: int, share: int, size: int) -> Instalment:
+def one(number: int, window: int, round_number: int, share: int, size: int) -> Instalment:
     """Return an instalment whose fields follow from a number."""
     return Instalment(
-        task_id=TASKS[task],
+        window_id=WINDOWS[window],
         report_id=ReportId(seed_bytes(f"report {number}", 16)),
         session_id=SessionId(seed_bytes(f"session {number}", 16)),
         key_number=1 + 650 * (number % 100),
@@ -115,7 +115,7 @@ def test_columns_out_of_range_are_refused(changes: dict[str, Any]) -> None:
 
 
 def test_neighbouring_runs_of_one_shape_are_refused() -> None:
-    other = replace(GOOD, task_id=TASKS[1])
+    other = replace(GOOD, window_id=WINDOWS[1])
 
     UPLOAD.decode(UPLOAD.encode(Upload(aggregator_id=ALPHA, runs=(GOOD, other, GOOD))))
     with pytest.raises(DecodeError, match="neighbouring"):
@@ -161,7 +161,7 @@ def test_the_payload_of_a_topic_is_one_instalment_or_one_answer() -> None:
 ASKED = Upload.of(ALPHA, [one(number, 0, 2, 64, 48) for number in range(6)]).runs[0]
 ANSWERED = InstalmentReplyColumns.answering(
     ASKED,
-    bytes((0, RejectReason.BUSY.value, 0, RejectReason.UNKNOWN_TASK.value, 0, 0)),
+    bytes((0, RejectReason.BUSY.value, 0, RejectReason.UNKNOWN_WINDOW.value, 0, 0)),
     b"".join(seed_bytes(f"digest {number}") for number in range(4)),
     b"".join(seed_bytes(f"mac {number}") for number in range(4)),
 )
@@ -215,8 +215,8 @@ def test_instalments_open_together_as_they_do_alone(round_number: int, share: in
     secrets = [secret_of(number) for number in range(5)]
     sealed = [
         seal_instalment(
-            secret.task_key,
-            TASKS[0],
+            secret.window_key,
+            WINDOWS[0],
             ReportId(seed_bytes(f"report {number}", 16)),
             round_number,
             1,
@@ -228,30 +228,30 @@ def test_instalments_open_together_as_they_do_alone(round_number: int, share: in
     sealed[3] = replace(sealed[3], ciphertext=bytes([sealed[3].ciphertext[0] ^ 1]) + sealed[3].ciphertext[1:])
     [columns] = InstalmentColumns.of(sealed)
     keys = SessionKeys(
-        task_keys=[secret.task_key.key for secret in secrets],
+        window_keys=[secret.window_key.key for secret in secrets],
         receipt_keys=[secret.receipt_key for secret in secrets],
     )
 
     opened = unseal_columns(keys, 1, columns)
 
-    parts = [None if n == 3 else unseal_instalment(secrets[n].task_key, 1, part) for n, part in enumerate(sealed)]
+    parts = [None if n == 3 else unseal_instalment(secrets[n].window_key, 1, part) for n, part in enumerate(sealed)]
     assert list(opened.parts) == parts
     assert list(opened.digests) == [part.digest for part in sealed] == digest_columns(columns)
     assert list(opened.macs) == [make_receipt(secrets[n], part).mac for n, part in enumerate(sealed)]
     assert list(unseal_columns(keys, 0, columns).parts) == [None] * 5, "another aggregator's position"
-    assert secrets[0].task_key.key.hex() not in repr(keys)
+    assert secrets[0].window_key.key.hex() not in repr(keys)
     stored = receipt_columns(keys.receipt_keys, columns)
     assert (stored.parts, stored.digests, stored.macs) == ((), opened.digests, opened.macs)
     assert "parts" not in repr(opened)
 
 
-def test_keys_of_another_size_and_positions_no_task_has_are_refused() -> None:
+def test_keys_of_another_size_and_positions_no_window_has_are_refused() -> None:
     [columns] = InstalmentColumns.of([instalment()])
 
     for keys, position in (
-        (SessionKeys(task_keys=[bytes(31)], receipt_keys=[bytes(32)]), 0),
-        (SessionKeys(task_keys=[bytes(32)], receipt_keys=[bytes(33)]), 0),
-        (SessionKeys(task_keys=[bytes(32)], receipt_keys=[bytes(32)]), 5),
+        (SessionKeys(window_keys=[bytes(31)], receipt_keys=[bytes(32)]), 0),
+        (SessionKeys(window_keys=[bytes(32)], receipt_keys=[bytes(33)]), 0),
+        (SessionKeys(window_keys=[bytes(32)], receipt_keys=[bytes(32)]), 5),
     ):
         with pytest.raises(UsageError):
             unseal_columns(keys, position, columns)

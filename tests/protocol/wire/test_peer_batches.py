@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.limits import MAX_REPORTS_PER_PEER_BATCH, MAX_VERIFIER_BYTES
 from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, FinishBatch
 from fleetcount_protocol.v1 import peer_pb2
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.cases import case
 from tests.support.nightly import NIGHTLY
 
-TASK = TaskId(bytes(range(32)))
+WINDOW = WindowId(bytes(range(32)))
 NUMBERS = st.integers(min_value=0, max_value=2**32 - 1)
 COUNTS = st.integers(min_value=1, max_value=6)
 SIZES = st.sampled_from([1, 2, 20, 107, 108, 109, 127, 128, 129, MAX_VERIFIER_BYTES])
@@ -35,7 +35,7 @@ def shares(size: int, count: int) -> bytes:
 def proposals(draw: st.DrawFn) -> BatchProposal:
     count, size = draw(COUNTS), draw(SIZES)
     return BatchProposal(
-        task_id=TASK,
+        window_id=WINDOW,
         batch=draw(NUMBERS),
         report_ids=ids_of(count),
         share_digests=shares(32, count),
@@ -50,7 +50,7 @@ def replies(draw: st.DrawFn) -> BatchReply:
         st.lists(st.sampled_from([0, 0, *(one.value for one in RejectReason)]), min_size=count, max_size=count)
     )
     return BatchReply(
-        task_id=TASK,
+        window_id=WINDOW,
         batch=draw(NUMBERS),
         report_ids=ids_of(count),
         reasons=bytes(reasons),
@@ -62,12 +62,12 @@ def replies(draw: st.DrawFn) -> BatchReply:
 def finishes(draw: st.DrawFn) -> FinishBatch:
     count = draw(st.integers(min_value=0, max_value=6))
     size = draw(st.sampled_from([0, 1, 32, 200])) if count else 0
-    return FinishBatch(task_id=TASK, batch=draw(NUMBERS), report_ids=ids_of(count), messages=shares(size, count))
+    return FinishBatch(window_id=WINDOW, batch=draw(NUMBERS), report_ids=ids_of(count), messages=shares(size, count))
 
 
 @st.composite
 def decisions(draw: st.DrawFn) -> BatchDecision:
-    return BatchDecision(task_id=TASK, batch=draw(NUMBERS), accepted=ids_of(draw(st.integers(0, 6))))
+    return BatchDecision(window_id=WINDOW, batch=draw(NUMBERS), accepted=ids_of(draw(st.integers(0, 6))))
 
 
 KINDS: dict[str, tuple[Any, Callable[[], st.SearchStrategy[Any]]]] = {
@@ -124,13 +124,13 @@ def test_bytes_changed_anywhere_are_refused_or_another_batch_in_its_one_form(kin
 
 
 PROPOSAL = BatchProposal(
-    task_id=TASK, batch=7, report_ids=ids_of(3), share_digests=shares(32, 3), verifier_shares=shares(20, 3)
+    window_id=WINDOW, batch=7, report_ids=ids_of(3), share_digests=shares(32, 3), verifier_shares=shares(20, 3)
 )
 REPLY = BatchReply(
-    task_id=TASK, batch=7, report_ids=ids_of(3), reasons=bytes((0, 10, 0)), verifier_shares=shares(20, 2)
+    window_id=WINDOW, batch=7, report_ids=ids_of(3), reasons=bytes((0, 10, 0)), verifier_shares=shares(20, 2)
 )
-FINISH = FinishBatch(task_id=TASK, batch=7, report_ids=ids_of(3), messages=shares(32, 3))
-DECISION = BatchDecision(task_id=TASK, batch=7, accepted=ids_of(3))
+FINISH = FinishBatch(window_id=WINDOW, batch=7, report_ids=ids_of(3), messages=shares(32, 3))
+DECISION = BatchDecision(window_id=WINDOW, batch=7, accepted=ids_of(3))
 CODECS: dict[type, Any] = {
     BatchProposal: peer_codec.BATCH_PROPOSAL,
     BatchReply: peer_codec.BATCH_REPLY,
@@ -222,7 +222,7 @@ def test_a_reason_is_one_of_the_list() -> None:
 
 
 def test_the_bytes_of_a_column_are_checked_before_a_part_is_cut_out() -> None:
-    bomb = peer_pb2.ProposeBatchRequest(task_id=TASK, report_ids=bytes(2 * 1024 * 1024))
+    bomb = peer_pb2.ProposeBatchRequest(window_id=WINDOW, report_ids=bytes(2 * 1024 * 1024))
 
     with pytest.raises(DecodeError, match="report ids has 2097152 bytes, not 16 to 8192"):
         peer_codec.BATCH_PROPOSAL.decode(bomb.SerializeToString(deterministic=True))

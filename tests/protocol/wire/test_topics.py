@@ -2,7 +2,7 @@
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId, UserName
+from fleetcount_protocol.ids import AggregatorId, QuestionId, SessionId, UserName, WindowId
 from fleetcount_protocol.wire import topics
 from fleetcount_protocol.wire.topics import TopicKind, parse_topic
 from hypothesis import given
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.protocol_samples import seed_bytes
 
-TASK = TaskId(seed_bytes("task"))
+WINDOW = WindowId(seed_bytes("window"))
 SESSION = SessionId(seed_bytes("session", 16))
 ALPHA = AggregatorId("alpha")
 CAR = UserName("d-1")
@@ -21,12 +21,12 @@ USERS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True).map(Us
 
 @given(DEPLOYMENTS, AGGREGATORS, USERS, st.binary(min_size=32, max_size=32))
 def test_topics_return(deployment: str, name: AggregatorId, user: UserName, data: bytes) -> None:
-    task_id, series_id, session_id = TaskId(data), SeriesId(data), SessionId(data[:16])
+    window_id, question_id, session_id = WindowId(data), QuestionId(data), SessionId(data[:16])
     built = {
-        (TopicKind.RELEASE, None, data): topics.release_topic(deployment, name, task_id),
-        (TopicKind.SERIES, None, data): topics.series_topic(deployment, name, series_id),
+        (TopicKind.RELEASE, None, data): topics.release_topic(deployment, name, window_id),
+        (TopicKind.QUESTION, None, data): topics.question_topic(deployment, name, question_id),
         (TopicKind.SESSION, user, b""): topics.session_topic(deployment, name, user),
-        (TopicKind.REPORT, user, data): topics.report_topic(deployment, name, user, task_id),
+        (TopicKind.REPORT, user, data): topics.report_topic(deployment, name, user, window_id),
         (TopicKind.SESSION_REPLY, user, data[:16]): topics.session_reply_topic(deployment, name, user, session_id),
         (TopicKind.RECEIPT, user, data[:16]): topics.receipt_topic(deployment, name, user, session_id),
     }
@@ -37,17 +37,17 @@ def test_topics_return(deployment: str, name: AggregatorId, user: UserName, data
 
 
 def test_topics_are_what_wire_md_says() -> None:
-    base, task, session = "fleetcount/v1/bologna", TASK.hex(), SESSION.hex()
+    base, window, session = "fleetcount/v1/bologna", WINDOW.hex(), SESSION.hex()
 
-    assert topics.release_topic("bologna", ALPHA, TASK) == f"{base}/alpha/release/{task}"
-    assert topics.series_topic("bologna", ALPHA, SeriesId(TASK)) == f"{base}/alpha/series/{task}"
-    assert topics.series_filter("bologna") == f"{base}/+/series/+"
+    assert topics.release_topic("bologna", ALPHA, WINDOW) == f"{base}/alpha/release/{window}"
+    assert topics.question_topic("bologna", ALPHA, QuestionId(WINDOW)) == f"{base}/alpha/question/{window}"
+    assert topics.question_filter("bologna") == f"{base}/+/question/+"
     assert topics.session_topic("bologna", ALPHA, CAR) == f"{base}/alpha/session/0/d-1"
     assert topics.session_filters("bologna", ALPHA) == [f"{base}/alpha/session/+/+"]
     assert topics.session_filters("bologna", ALPHA, 7, 8) == [f"{base}/alpha/session/{one}/+" for one in "7f"]
-    assert topics.report_topic("bologna", ALPHA, CAR, TASK) == f"{base}/alpha/report/0/d-1/{task}"
-    assert topics.report_filters("bologna", ALPHA, TASK) == [f"{base}/alpha/report/+/+/{task}"]
-    assert topics.report_filters("bologna", ALPHA, TASK, 15, 16) == [f"{base}/alpha/report/f/+/{task}"]
+    assert topics.report_topic("bologna", ALPHA, CAR, WINDOW) == f"{base}/alpha/report/0/d-1/{window}"
+    assert topics.report_filters("bologna", ALPHA, WINDOW) == [f"{base}/alpha/report/+/+/{window}"]
+    assert topics.report_filters("bologna", ALPHA, WINDOW, 15, 16) == [f"{base}/alpha/report/f/+/{window}"]
     assert topics.session_reply_topic("bologna", ALPHA, CAR, SESSION) == f"{base}/alpha/session-reply/d-1/{session}"
     assert topics.session_reply_filter("bologna", CAR) == f"{base}/+/session-reply/d-1/+"
     assert topics.receipt_topic("bologna", ALPHA, CAR, SESSION) == f"{base}/alpha/receipt/d-1/{session}"
@@ -75,9 +75,9 @@ def variants(topic: str) -> list[str]:
         topic.replace("bologna", "bo/logna"),
         topic.replace("bologna", "bolognä"),
         topic.replace("/v1/", "/v2/"),
-        topic.replace(TASK.hex(), TASK.hex()[:-1]),
-        topic.replace(TASK.hex(), TASK.hex().upper()),
-        topic.replace(TASK.hex(), SESSION.hex()),
+        topic.replace(WINDOW.hex(), WINDOW.hex()[:-1]),
+        topic.replace(WINDOW.hex(), WINDOW.hex().upper()),
+        topic.replace(WINDOW.hex(), SESSION.hex()),
         topic.replace(SESSION.hex(), SESSION.hex() + "00"),
         topic.replace(SESSION.hex(), SESSION.hex()[:-1] + "１"),
         topic.replace("alpha", "Alpha"),
@@ -100,10 +100,10 @@ def variants(topic: str) -> list[str]:
 @pytest.mark.parametrize(
     "topic",
     [
-        topics.release_topic("bologna", ALPHA, TASK),
-        topics.series_topic("bologna", ALPHA, SeriesId(TASK)),
+        topics.release_topic("bologna", ALPHA, WINDOW),
+        topics.question_topic("bologna", ALPHA, QuestionId(WINDOW)),
         topics.session_topic("bologna", ALPHA, CAR),
-        topics.report_topic("bologna", ALPHA, CAR, TASK),
+        topics.report_topic("bologna", ALPHA, CAR, WINDOW),
         topics.session_reply_topic("bologna", ALPHA, CAR, SESSION),
         topics.receipt_topic("bologna", ALPHA, CAR, SESSION),
     ],
@@ -127,9 +127,9 @@ def test_the_bucket_is_the_first_digit_of_the_digest_of_the_name(name: str, buck
 
     assert topics.user_bucket(user) == int(bucket, 16)
     assert topics.session_topic("bologna", ALPHA, user) == f"{place}/session/{bucket}/{name}"
-    assert topics.report_topic("bologna", ALPHA, user, TASK) == f"{place}/report/{bucket}/{name}/{TASK.hex()}"
+    assert topics.report_topic("bologna", ALPHA, user, WINDOW) == f"{place}/report/{bucket}/{name}/{WINDOW.hex()}"
     for digit in set("0123456789abcdef") - {bucket}:
-        for topic in (f"{place}/session/{digit}/{name}", f"{place}/report/{digit}/{name}/{TASK.hex()}"):
+        for topic in (f"{place}/session/{digit}/{name}", f"{place}/report/{digit}/{name}/{WINDOW.hex()}"):
             with pytest.raises(DecodeError, match="not its user's"):
                 parse_topic(topic)
 
@@ -145,10 +145,10 @@ def matches(topic: str, filters: list[str]) -> int:
 
 @given(USERS, st.integers(1, topics.BUCKETS))
 def test_every_user_is_read_by_one_slot_once(user: UserName, slots: int) -> None:
-    session, report = topics.session_topic("bologna", ALPHA, user), topics.report_topic("bologna", ALPHA, user, TASK)
+    session, report = topics.session_topic("bologna", ALPHA, user), topics.report_topic("bologna", ALPHA, user, WINDOW)
 
     sessions = [matches(session, topics.session_filters("bologna", ALPHA, slot, slots)) for slot in range(slots)]
-    reports = [matches(report, topics.report_filters("bologna", ALPHA, TASK, slot, slots)) for slot in range(slots)]
+    reports = [matches(report, topics.report_filters("bologna", ALPHA, WINDOW, slot, slots)) for slot in range(slots)]
 
     assert sessions == reports == [slot == topics.user_bucket(user) % slots for slot in range(slots)]
 
@@ -158,13 +158,13 @@ def test_there_are_1_to_16_slots(slot: int, slots: int) -> None:
     with pytest.raises(UsageError, match="allowed are 1 to 16 slots"):
         topics.session_filters("bologna", ALPHA, slot, slots)
     with pytest.raises(UsageError, match="allowed are 1 to 16 slots"):
-        topics.report_filters("bologna", ALPHA, TASK, slot, slots)
+        topics.report_filters("bologna", ALPHA, WINDOW, slot, slots)
 
 
 @pytest.mark.parametrize("name", ["", "+", "#", "a/b", "A", "a" * 33, "ä"])
 def test_no_wildcard_gets_into_a_topic(name: str) -> None:
     with pytest.raises(UsageError, match="deployment"):
-        topics.release_topic(name, ALPHA, TASK)
+        topics.release_topic(name, ALPHA, WINDOW)
 
 
 @pytest.mark.parametrize("name", ["", "+", "#", "a/b", "$SYS", "%u", "a b", "-a", ".", "ä", "a\0", "a\n", "a" * 65])

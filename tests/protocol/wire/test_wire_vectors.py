@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fleetcount_protocol import release
-from fleetcount_protocol.channel.chain import TaskKey
+from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
 from fleetcount_protocol.channel.greetings import decode_greeting
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
@@ -32,26 +32,26 @@ from fleetcount_protocol.channel.session import (
     seal_instalment,
     unseal_instalment,
 )
-from fleetcount_protocol.errors import DecodeError, TaskError
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.errors import DecodeError, QuestionError
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import SessionRequest
-from fleetcount_protocol.release import set_digest
-from fleetcount_protocol.series.derive import window_task, window_verify_key
-from fleetcount_protocol.series.key_list import decode_signed_key_list, key_for
-from fleetcount_protocol.series.orders import (
-    SeriesOrder,
+from fleetcount_protocol.question.derive import window_at, window_verify_key
+from fleetcount_protocol.question.key_list import decode_signed_key_list, key_for
+from fleetcount_protocol.question.orders import (
+    QuestionOrder,
     check_follows,
     decode_signed_order,
     skipped_windows,
-    started_series,
+    started_question,
     verify_order,
 )
-from fleetcount_protocol.series.series import decode_series
-from fleetcount_protocol.series.series_json import series_to_json
-from fleetcount_protocol.series.signed_file import decode_signed_series
-from fleetcount_protocol.task.succession import decode_signed_succession
-from fleetcount_protocol.task.task import decode_task
-from fleetcount_protocol.task.task_json import task_to_json
+from fleetcount_protocol.question.question import decode_question
+from fleetcount_protocol.question.question_json import question_to_json
+from fleetcount_protocol.question.signed_file import decode_signed_question
+from fleetcount_protocol.release import set_digest
+from fleetcount_protocol.window.succession import decode_signed_succession
+from fleetcount_protocol.window.window import decode_window
+from fleetcount_protocol.window.window_json import window_to_json
 
 from tests.support.wire_messages import MESSAGES
 from tests.support.wire_reader import verify_record
@@ -76,21 +76,21 @@ def by_name(name: str) -> list[Any]:
     return [pytest.param(case, id=case["name"]) for case in load(name)]
 
 
-@pytest.mark.parametrize("case", by_name("tasks"))
-def test_task(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", by_name("windows"))
+def test_window(case: dict[str, Any]) -> None:
     canonical = raw(case, "canonical")
-    task = decode_task(canonical)
+    window = decode_window(canonical)
 
-    assert hashlib.sha256(canonical).hexdigest() == case["task_id"] == task.task_id.hex()
-    assert task_to_json(task) == case["task"]
+    assert hashlib.sha256(canonical).hexdigest() == case["window_id"] == window.window_id.hex()
+    assert window_to_json(window) == case["window"]
 
 
-@pytest.mark.parametrize("case", by_name("tasks"))
-def test_bad_task(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", by_name("windows"))
+def test_bad_window(case: dict[str, Any]) -> None:
     assert len(case["bad"]) >= 5
     for bad in case["bad"]:
         with pytest.raises(DecodeError):
-            decode_task(raw(bad, "data"))
+            decode_window(raw(bad, "data"))
 
 
 @pytest.mark.parametrize("case", by_name("deny_lists"))
@@ -120,34 +120,34 @@ def test_deny_list(case: dict[str, Any]) -> None:
             decode_signed_deny_list(raw(bad, "data"))
 
 
-@pytest.mark.parametrize("case", by_name("series"))
-def test_series(case: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", by_name("questions"))
+def test_question(case: dict[str, Any]) -> None:
     canonical, seed = raw(case, "canonical"), raw(case, "seed")
-    series = decode_series(canonical)
+    question = decode_question(canonical)
 
-    assert hashlib.sha256(canonical).hexdigest() == case["series_id"] == series.series_id.hex()
-    assert hashlib.sha256(seed).digest() == series.verify_seed_digest
-    assert series_to_json(series) == case["series"]
-    signed = decode_signed_series(raw(case, "file"))
-    assert signed.series == series
+    assert hashlib.sha256(canonical).hexdigest() == case["question_id"] == question.question_id.hex()
+    assert hashlib.sha256(seed).digest() == question.verify_seed_digest
+    assert question_to_json(question) == case["question"]
+    signed = decode_signed_question(raw(case, "file"))
+    assert signed.question == question
     assert [signature.hex() for signature in signed.signatures] == case["signatures"]
-    for aggregator, signature in zip(series.aggregators, signed.signatures, strict=True):
+    for aggregator, signature in zip(question.aggregators, signed.signatures, strict=True):
         Ed25519PublicKey.from_public_bytes(aggregator.signing_public_key).verify(signature, canonical)
-    series = series.started(case["start"]) if "start" in case else series
+    question = question.started(case["start"]) if "start" in case else question
     for one in case["windows"]:
-        task = window_task(series, one["index"], tuple(one.get("survivors", ())))
+        window = window_at(question, one["index"], tuple(one.get("survivors", ())))
         data = raw(one, "canonical")
-        task_id = hashlib.sha256(data).digest()
-        assert (task.canonical, task.task_id.hex()) == (data, one["task_id"])
-        assert task_id.hex() == one["task_id"]
-        assert data.startswith(b"FCTASK02" + series.series_id + one["index"].to_bytes(4))
-        expected = expand(seed, b"fleetcount v1 window key" + task_id, 32).hex()
-        assert expected == one["verify_key"] == window_verify_key(seed, task.task_id).hex()
+        window_id = hashlib.sha256(data).digest()
+        assert (window.canonical, window.window_id.hex()) == (data, one["window_id"])
+        assert window_id.hex() == one["window_id"]
+        assert data.startswith(b"FCWIND01" + question.question_id + one["index"].to_bytes(4))
+        expected = expand(seed, b"fleetcount v1 verify key" + window_id, 32).hex()
+        assert expected == one["verify_key"] == window_verify_key(seed, window.window_id).hex()
 
 
-@pytest.mark.parametrize("case", by_name("series"))
-def test_bad_series(case: dict[str, Any]) -> None:
-    for refuse, list_of_bad in ((decode_series, case), *((decode_task, window) for window in case["windows"])):
+@pytest.mark.parametrize("case", by_name("questions"))
+def test_bad_question(case: dict[str, Any]) -> None:
+    for refuse, list_of_bad in ((decode_question, case), *((decode_window, window) for window in case["windows"])):
         assert len(list_of_bad["bad"]) >= 5
         for bad in list_of_bad["bad"]:
             with pytest.raises(DecodeError):
@@ -163,7 +163,7 @@ def test_key_list(case: dict[str, Any]) -> None:
     assert key.sign(raw(case, "canonical")) == raw(case, "signature") == signed.signature
     for at in case["keys"]:
         if at["key_id"] is None:
-            with pytest.raises(TaskError, match="no sealing key"):
+            with pytest.raises(QuestionError, match="no sealing key"):
                 key_for(signed.key_list, at["opens"], at["closes"])
         else:
             assert key_for(signed.key_list, at["opens"], at["closes"]).key_id == at["key_id"]
@@ -212,18 +212,18 @@ def test_greeting(case: dict[str, Any]) -> None:
 
 
 def test_orders() -> None:
-    given: list[SeriesOrder] = []
+    given: list[QuestionOrder] = []
     for case in load("orders"):
-        series = decode_series(raw(case, "series"))
+        question = decode_question(raw(case, "question"))
         signed = decode_signed_order(raw(case, "file"))
-        given = [one for one in given if one.series_id == series.series_id]
-        verify_order(signed, started_series(series, given))
+        given = [one for one in given if one.question_id == question.question_id]
+        verify_order(signed, started_question(question, given))
         check_follows(signed.order, given)
         given.append(signed.order)
 
         assert signed.order.canonical == raw(case, "canonical")
         assert signed.signature == raw(case, "signature")
-        assert [[one.start, one.stop] for one in skipped_windows(series, given)] == case["skipped"]
+        assert [[one.start, one.stop] for one in skipped_windows(question, given)] == case["skipped"]
         assert len(case["bad"]) >= 5
         for bad in case["bad"]:
             with pytest.raises(DecodeError):
@@ -276,29 +276,31 @@ def test_session(case: dict[str, Any]) -> None:
     chain = expand(extracted, b"fleetcount v1 chain key", 32)
     for number, link in enumerate(case["chain"], start=1):
         assert (number, chain) == (link["number"], raw(link, "chain_key"))
-        assert expand(chain, b"fleetcount v1 task key", 32) == raw(link, "task_key")
+        assert expand(chain, b"fleetcount v1 window key", 32) == raw(link, "window_key")
         chain = expand(chain, b"fleetcount v1 next key", 32)
 
     accepted, secret = open_request(request, pair, digest, other)
     opening = OpeningSession(request=request, secret=raw(case, "secret"), ephemeral=private)
     assert (accepted.ephemeral_key, accepted.confirmation) == (answered, raw(case, "confirmation"))
     assert opening.finish(accepted) == secret
-    assert [secret.task_key.key, secret.moved_on().task_key.key] == [raw(one, "task_key") for one in case["chain"][:2]]
+    assert [secret.window_key.key, secret.moved_on().window_key.key] == [
+        raw(one, "window_key") for one in case["chain"][:2]
+    ]
 
 
 @pytest.mark.parametrize(
     "case", load("reports"), ids=lambda case: f"round{case['round']}_{len(case['plaintext']) // 2}"
 )
 def test_report(case: dict[str, Any]) -> None:
-    task_id, report_id, number = raw(case, "task_id"), raw(case, "report_id"), bytes([case["round"]])
+    window_id, report_id, number = raw(case, "window_id"), raw(case, "report_id"), bytes([case["round"]])
     share, plaintext = raw(case, "public_share"), raw(case, "plaintext")
     sized_share = len(share).to_bytes(2) + share
-    place = task_id + report_id + number
+    place = window_id + report_id + number
     key_number = case["key_number"].to_bytes(2)
-    key = expand(raw(case, "task_key"), b"fleetcount v1 report key" + place, 16)
+    key = expand(raw(case, "window_key"), b"fleetcount v1 report key" + place, 16)
     bound = b"fleetcount v1 report" + place + bytes([case["position"]]) + sized_share
     ciphertext = AESGCM(key).encrypt(bytes(12), plaintext, bound)
-    stored = b"fleetcount v2 instalment" + task_id + report_id + raw(case, "session_id") + key_number + number
+    stored = b"fleetcount v2 instalment" + window_id + report_id + raw(case, "session_id") + key_number + number
     digest = hashlib.sha256(stored + sized_share + len(ciphertext).to_bytes(4) + ciphertext).digest()
     receipt_key = raw(case, "receipt_key")
     mac = hmac.digest(receipt_key, b"fleetcount v1 receipt" + place + raw(case, "session_id") + digest, "sha256")
@@ -317,12 +319,12 @@ def test_report(case: dict[str, Any]) -> None:
         receipt_key=receipt_key,
         expiry=1,
     )
-    task_key = TaskKey(session_id=secret.session_id, number=case["key_number"], key=raw(case, "task_key"))
+    window_key = WindowKey(session_id=secret.session_id, number=case["key_number"], key=raw(case, "window_key"))
     ours = seal_instalment(
-        task_key, TaskId(task_id), ReportId(report_id), case["round"], case["position"], share, plaintext
+        window_key, WindowId(window_id), ReportId(report_id), case["round"], case["position"], share, plaintext
     )
     assert (ours.ciphertext, ours.digest, make_receipt(secret, ours).mac) == (ciphertext, digest, mac)
-    assert unseal_instalment(task_key, case["position"], ours) == plaintext
+    assert unseal_instalment(window_key, case["position"], ours) == plaintext
 
 
 def test_digests() -> None:
@@ -331,14 +333,14 @@ def test_digests() -> None:
     made, leaves = case["commitment"], b""
     for number in range(256):
         inside = [one + two for one, two in sorted(items) if one[0] == number]
-        head = b"fleetcount v2 set leaf" + raw(case, "task_id") + bytes([number]) + len(inside).to_bytes(4)
+        head = b"fleetcount v2 set leaf" + raw(case, "window_id") + bytes([number]) + len(inside).to_bytes(4)
         leaves += hashlib.sha256(head + b"".join(inside)).digest()
-    layout = b"fleetcount v2 report set" + raw(case, "task_id") + leaves
-    task_id = TaskId(raw(case, "task_id"))
+    layout = b"fleetcount v2 report set" + raw(case, "window_id") + leaves
+    window_id = WindowId(raw(case, "window_id"))
     named = made["aggregator_id"].encode()
     committed = (
         b"fleetcount v1 commitment"
-        + raw(made, "task_id")
+        + raw(made, "window_id")
         + bytes([len(named)])
         + named
         + raw(made, "set_digest")
@@ -350,13 +352,13 @@ def test_digests() -> None:
     assert hashlib.sha256(layout).hexdigest() == case["set_digest"]
     assert hashlib.sha256(leaves).hexdigest() == case["leaves_sha256"]
     named = [(ReportId(one), Digest(two)) for one, two in items]
-    assert set_digest.set_digest(task_id, named).hex() == case["set_digest"]
-    assert set_digest.set_digest(task_id, []).hex() == case["empty_set_digest"]
+    assert set_digest.set_digest(window_id, named).hex() == case["set_digest"]
+    assert set_digest.set_digest(window_id, []).hex() == case["empty_set_digest"]
     assert hashlib.sha256(committed).hexdigest() == made["commitment"]
     ours = release.commitment(
         raw(made, "vector"),
         raw(made, "blind"),
-        task_id=TaskId(raw(made, "task_id")),
+        window_id=WindowId(raw(made, "window_id")),
         aggregator_id=AggregatorId(made["aggregator_id"]),
         set_digest=Digest(raw(made, "set_digest")),
     )

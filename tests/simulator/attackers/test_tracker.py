@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_simulator.attackers import check, rows
@@ -20,7 +20,7 @@ from fleetcount_simulator.standing import Coin, StandingQuestion
 
 from tests.simulator.engines.test_panels import asked, run
 from tests.simulator.fleets import K_ARY, attacker
-from tests.simulator.test_standing import series
+from tests.simulator.test_standing import question
 
 RATE = Fraction(2, 5)
 EPSILON = Fraction(3)
@@ -33,7 +33,7 @@ GAMES = 4000
 def promising(kind: str, coin: Coin, law: Any) -> Mechanism:
     """Return a mechanism whose noise just keeps (EPSILON, DELTA) for 48 windows."""
     made = Mechanism(name=kind, kind=kind, sampling_rate=RATE if kind == "sampling" else None)
-    shape: SeriesShape = series(coin, 48).shape
+    shape: ScheduleShape = question(coin, 48).shape
     noise = noise_for_promise(made.answer(3), shape, EPSILON, DELTA, law)
     if isinstance(noise, GaussianNoise):
         return replace(made, noise_variance=noise.variance)
@@ -56,15 +56,15 @@ def tracked(mechanism: Mechanism, one: StandingQuestion, **parameters: str) -> l
     return rows(replace(case, attackers=(who,)), run(case, "exact-law", 0, 1), np.random.SeedSequence(5))
 
 
-def one_series(coin: Coin, **more: Any) -> StandingQuestion:
-    return replace(series(coin, 48, **more), delta=DELTA)
+def one_question(coin: Coin, **more: Any) -> StandingQuestion:
+    return replace(question(coin, 48, **more), delta=DELTA)
 
 
 ALL = [
     ("direct", Coin.WINDOW),
     pytest.param("sampling", Coin.WINDOW, marks=pytest.mark.nightly),
     pytest.param("sampling", Coin.DAY, marks=pytest.mark.nightly),
-    ("sampling", Coin.SERIES),
+    ("sampling", Coin.QUESTION),
 ]
 
 
@@ -73,17 +73,17 @@ ALL = [
 def test_a_kept_promise_is_kept_and_halved_noise_is_seen(kind: str, coin: Coin, law: Any) -> None:
     mechanism = promising(kind, coin, law)
 
-    kept = tracked(mechanism, one_series(coin))
-    broken = tracked(halved(mechanism), one_series(coin), epsilon=str(EPSILON), delta="1/1000")
+    kept = tracked(mechanism, one_question(coin))
+    broken = tracked(halved(mechanism), one_question(coin), epsilon=str(EPSILON), delta="1/1000")
 
     assert all(row["within"] for row in kept)
     assert [row["within"] for row in broken if row["measure"] == "beyond_promise"] == [False]
 
 
 @pytest.mark.parametrize("hides", ["answer", pytest.param("day", marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("coin", [Coin.WINDOW, pytest.param(Coin.DAY, marks=pytest.mark.nightly), Coin.SERIES])
-def test_an_answer_or_a_day_of_a_series_keeps_its_own_promise(coin: Coin, hides: str) -> None:
-    found = tracked(promising("sampling", coin, GaussianNoise), one_series(coin), hides=hides)
+@pytest.mark.parametrize("coin", [Coin.WINDOW, pytest.param(Coin.DAY, marks=pytest.mark.nightly), Coin.QUESTION])
+def test_an_answer_or_a_day_of_a_question_keeps_its_own_promise(coin: Coin, hides: str) -> None:
+    found = tracked(promising("sampling", coin, GaussianNoise), one_question(coin), hides=hides)
 
     assert found[-1]["questions"] == (1 if hides == "answer" else 24)
     assert all(row["within"] for row in found)
@@ -94,26 +94,26 @@ def test_an_answer_or_a_day_of_a_series_keeps_its_own_promise(coin: Coin, hides:
 def test_one_answer_of_a_panel_is_not_amplified() -> None:
     """The coin's other answers betray it: a claim of the fresh coin's loss is broken."""
     mechanism = Mechanism(name="s", kind="sampling", sampling_rate=RATE, noise_epsilon=Fraction(1))
-    fresh = tracked(mechanism, one_series(Coin.WINDOW), hides="answer")[0]["bound"]
+    fresh = tracked(mechanism, one_question(Coin.WINDOW), hides="answer")[0]["bound"]
     claim = {"epsilon": "1.05", "delta": "1/1000", "games": "20000"}
 
-    panel = tracked(mechanism, one_series(Coin.SERIES), hides="answer", **claim)
+    panel = tracked(mechanism, one_question(Coin.QUESTION), hides="answer", **claim)
 
     assert fresh < 0.78
     assert [row["within"] for row in panel if row["measure"] == "beyond_promise"] == [False]
-    again = tracked(mechanism, one_series(Coin.WINDOW), hides="answer", **claim)
+    again = tracked(mechanism, one_question(Coin.WINDOW), hides="answer", **claim)
     assert [row["within"] for row in again if row["measure"] == "beyond_promise"] == [True]
 
 
 @pytest.mark.parametrize("coin", list(Coin))
 def test_a_tracker_believes_as_much_as_is_true(coin: Coin) -> None:
     """The posterior of the likelier way is, on average, how often it is right: likelihoods are those of the draws."""
-    units = {Coin.WINDOW: [0, 1, 2, 3], Coin.DAY: [0, 2], Coin.SERIES: [0]}[coin]
+    units = {Coin.WINDOW: [0, 1, 2, 3], Coin.DAY: [0, 2], Coin.QUESTION: [0]}[coin]
     lengths = np.diff([*units, 4])
     values = np.array([[1, 1, 1, 1], [2, 1, 2, 0]])
-    ways = Ways(values=values, units=np.array(units), lengths=lengths, hidden=lengths, hides="series", target="")
+    ways = Ways(values=values, units=np.array(units), lengths=lengths, hidden=lengths, hides="question", target="")
     mechanism = Mechanism(name="s", kind="sampling", sampling_rate=RATE, noise_epsilon=Fraction(2))
-    case = asked([WAY, (3,) * 48], one_series(coin), mechanism)
+    case = asked([WAY, (3,) * 48], one_question(coin), mechanism)
     generator = np.random.default_rng(11)
     held = generator.integers(0, 2, 100_000)
 
@@ -129,7 +129,7 @@ def test_a_tracker_believes_as_much_as_is_true(coin: Coin) -> None:
 
 @pytest.mark.parametrize("law", [GaussianNoise, TwoSidedNoise])
 def test_guesses_of_direct_answers_are_as_good_as_theory_says(law: Any) -> None:
-    found = tracked(promising("direct", Coin.WINDOW, law), one_series(Coin.WINDOW))
+    found = tracked(promising("direct", Coin.WINDOW, law), one_question(Coin.WINDOW))
     guesses = [row for row in found if row["measure"] == "guess_rate"]
 
     assert [row["questions"] for row in guesses] == [1, 3, 6, 12, 24, 48]
@@ -141,7 +141,7 @@ def test_guesses_of_direct_answers_are_as_good_as_theory_says(law: Any) -> None:
 
 def test_a_home_is_found_among_places_and_not_above_its_bound() -> None:
     strong = Mechanism(name="d", kind="direct", noise_variance=Fraction(4))
-    found = tracked(strong, one_series(Coin.WINDOW), hides="home", device="0", places="4")
+    found = tracked(strong, one_question(Coin.WINDOW), hides="home", device="0", places="4")
 
     assert {row["measure"] for row in found} == {"guess_rate"}
     assert found[-1]["questions"] == 38  # The windows at its usual place.
@@ -151,7 +151,7 @@ def test_a_home_is_found_among_places_and_not_above_its_bound() -> None:
 
 
 def test_a_missing_window_tells_nothing() -> None:
-    one = one_series(Coin.WINDOW, outages=((0, 29),))
+    one = one_question(Coin.WINDOW, outages=((0, 29),))
     found = tracked(promising("direct", Coin.WINDOW, GaussianNoise), one)
 
     assert found[-1]["questions"] == 18
@@ -173,13 +173,13 @@ def test_a_missing_window_tells_nothing() -> None:
 def test_what_makes_no_sense_is_refused_by_name(parameters: dict[str, str], named: str) -> None:
     mechanism = Mechanism(name="d", kind="direct", noise_epsilon=Fraction(1))
     with pytest.raises(ScenarioError, match=named):
-        tracked(mechanism, one_series(Coin.WINDOW), **parameters)
+        tracked(mechanism, one_question(Coin.WINDOW), **parameters)
 
 
-def test_a_tracker_needs_a_series_and_a_promise() -> None:
+def test_a_tracker_needs_a_question_and_a_promise() -> None:
     with pytest.raises(ScenarioError, match="allowed is 'sampling' or 'direct' with two-sided noise"):
-        tracked(K_ARY, one_series(Coin.WINDOW))
-    case = asked([WAY], series(Coin.WINDOW, 48), K_ARY)
-    alone = replace(case, epochs=replace(case.epochs, series=None), attackers=(attacker("tracker"),))
-    with pytest.raises(ScenarioError, match=r"allowed with a \[series\] table"):
+        tracked(K_ARY, one_question(Coin.WINDOW))
+    case = asked([WAY], question(Coin.WINDOW, 48), K_ARY)
+    alone = replace(case, epochs=replace(case.epochs, question=None), attackers=(attacker("tracker"),))
+    with pytest.raises(ScenarioError, match=r"allowed with a \[question\] table"):
         rows(alone, run(case, "exact-law", 0, 1), np.random.SeedSequence(5))

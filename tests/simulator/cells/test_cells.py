@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_protocol.task.domain import Bins, H3Cells, SquareGrid
+from fleetcount_protocol.window.domain import Bins, H3Cells, SquareGrid
 from fleetcount_simulator.cells import KINDS, MOVING, declare, keys_of, read
 from fleetcount_simulator.cells.hexagons import cells_of
 from fleetcount_simulator.cells.model import Floats, Frame, Positions, Roads, Values, value_type

@@ -17,7 +17,7 @@ from fleetcount_simulator.standing import Coin, StandingQuestion, stays
 
 from tests.simulator.engines.test_engines_agree import ALPHA, ENGINES, Law, p_value, unit
 from tests.simulator.fleets import DIRECT, SAMPLING, Held, case
-from tests.simulator.test_standing import series
+from tests.simulator.test_standing import question
 from tests.support.nightly import NIGHTLY
 
 P = Fraction(3, 10)
@@ -33,7 +33,7 @@ def asked(ways: Any, one: StandingQuestion, mechanism: Mechanism = SAMPLING, **m
     values = np.array(ways, dtype=np.uint16).T
     values = values[np.minimum(np.arange(one.windows), len(values) - 1)]
     held = Held(values, int(values.max()))
-    return case(held, mechanism, epochs=Epochs(count=one.windows, series=one, **more.pop("epochs", {})), **more)
+    return case(held, mechanism, epochs=Epochs(count=one.windows, question=one, **more.pop("epochs", {})), **more)
 
 
 def run(one: Case, name: EngineName, epoch: int, runs: int = RUNS) -> Any:
@@ -58,9 +58,9 @@ def joint_law(*, fresh: bool) -> Law:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("coin", [Coin.WINDOW, Coin.SERIES])
+@pytest.mark.parametrize("coin", [Coin.WINDOW, Coin.QUESTION])
 def test_two_windows_have_the_joint_law_of_their_coin(coin: Coin, name: EngineName) -> None:
-    one = asked(WAYS, series(coin, 2))
+    one = asked(WAYS, question(coin, 2))
 
     found = [tuple(row) for row in np.hstack([run(one, name, epoch).outputs for epoch in (0, 1)]).tolist()]
 
@@ -70,7 +70,7 @@ def test_two_windows_have_the_joint_law_of_their_coin(coin: Coin, name: EngineNa
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_new_day_tosses_anew(name: EngineName) -> None:
-    one = asked([(1,)] * 40, series(Coin.DAY, 48))
+    one = asked([(1,)] * 40, question(Coin.DAY, 48))
 
     sums = [run(one, name, epoch, 1).outputs[0].tolist() for epoch in (0, 1, 23, 24, 47)]
 
@@ -86,7 +86,7 @@ def test_a_new_day_tosses_anew(name: EngineName) -> None:
     ],
 )
 def test_the_engines_agree_about_a_panel_with_faults(faults: Faults) -> None:
-    one = asked(WAYS * 20, series(Coin.SERIES, 2), faults=faults)
+    one = asked(WAYS * 20, question(Coin.QUESTION, 2), faults=faults)
     found = {name: run(one, name, 1, COMPARED) for name in ENGINES}
 
     means = [found[name].outputs.mean(axis=0) for name in ENGINES]
@@ -104,9 +104,9 @@ def test_the_engines_agree_about_a_panel_with_faults(faults: Faults) -> None:
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("coin", list(Coin))
 def test_devices_are_conserved_while_they_join_and_leave(coin: Coin, name: EngineName) -> None:
-    one = asked([(1,)] * 300, series(coin, 12, joins=Fraction(1, 2), leaves=Fraction(1, 3)), faults=LOSSY)
+    one = asked([(1,)] * 300, question(coin, 12, joins=Fraction(1, 2), leaves=Fraction(1, 3)), faults=LOSSY)
 
-    came, gone_at = stays(cast("StandingQuestion", one.epochs.series), 0, 300)
+    came, gone_at = stays(cast("StandingQuestion", one.epochs.question), 0, 300)
     assert 100 < (came > 0).sum() < 200
     assert 60 < (gone_at < 12).sum() < 140
     for epoch in range(12):
@@ -118,16 +118,16 @@ def test_devices_are_conserved_while_they_join_and_leave(coin: Coin, name: Engin
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_window_in_an_outage_is_not_released(name: EngineName) -> None:
-    one = asked([(1,)] * 30, series(Coin.WINDOW, 6, outages=((2, 3),)), DIRECT)
+    one = asked([(1,)] * 30, question(Coin.WINDOW, 6, outages=((2, 3),)), DIRECT)
 
     assert [bool(run(one, name, epoch, 1).released[0]) for epoch in range(6)] == [True, True, False, False, True, True]
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_ledger_takes_the_rest_of_a_series_or_nothing(name: EngineName) -> None:
+def test_a_ledger_takes_the_rest_of_a_question_or_nothing(name: EngineName) -> None:
     mechanism = replace(SAMPLING, noise_epsilon=Fraction(1))
     limited = {"device_epsilon": Fraction(10)}
-    one = asked([(1,)] * 400, series(Coin.WINDOW, 48, joins=Fraction(1)), mechanism, epochs=limited)
+    one = asked([(1,)] * 400, question(Coin.WINDOW, 48, joins=Fraction(1)), mechanism, epochs=limited)
     earliest = earliest_joining(one)
 
     assert 1 < earliest < 47
@@ -144,7 +144,7 @@ def test_a_ledger_takes_the_rest_of_a_series_or_nothing(name: EngineName) -> Non
 
 def test_a_ledger_with_no_room_refuses_everybody() -> None:
     mechanism = replace(SAMPLING, noise_epsilon=Fraction(1))
-    one = asked([(1,)] * 20, series(Coin.SERIES, 48), mechanism, epochs={"device_epsilon": Fraction(1, 2)})
+    one = asked([(1,)] * 20, question(Coin.QUESTION, 48), mechanism, epochs={"device_epsilon": Fraction(1, 2)})
 
     assert run(one, "exact-law", 0, 1).tallies["refused"][0] == 20
     assert run(one, "per-device", 0, 1).tallies["refused"][0] == 20

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_mechanisms.zooms import Zooms
-from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Attacker, EngineName, Mechanism
@@ -66,7 +66,7 @@ def test_noise_is_drawn_anew_for_every_number_of_every_zoom(name: EngineName) ->
     assert abs(np.corrcoef(outputs[:, 8] - outputs[:, 8].mean(), outputs[:, 0])[0, 1]) < 0.1
 
 
-def test_a_real_task_of_the_case_has_its_zooms() -> None:
+def test_a_real_window_of_the_case_has_its_zooms() -> None:
     asked = question_of(on_grid(replace(ONE_SIDED, zooms=2), min_batch_size=2))
 
     assert (asked.release.zooms, len(asked.release.thresholds)) == (2, 10)

@@ -15,7 +15,7 @@ class Slow:
     def __init__(self, inside: list[int]) -> None:
         self._inside = inside
 
-    async def list_series(self) -> tuple[Any, ...]:
+    async def list_questions(self) -> tuple[Any, ...]:
         self._inside[0] += 1
         self._inside[1] = max(self._inside[1], self._inside[0])
         await asyncio.sleep(0)
@@ -25,11 +25,11 @@ class Slow:
     async def open_sessions(self, aggregator: Any, requests: Sequence[Any]) -> tuple[Any, ...]:
         return ()
 
-    async def upload(self, task: Any, position: int, instalments: Sequence[Any]) -> tuple[Any, ...]:
+    async def upload(self, window: Any, position: int, instalments: Sequence[Any]) -> tuple[Any, ...]:
         return ()
 
-    async def release(self, task: Any) -> Any:
-        raise AssertionError(task)
+    async def release(self, window: Any) -> Any:
+        raise AssertionError(window)
 
     async def close(self) -> None:
         await asyncio.sleep(0)
@@ -41,7 +41,7 @@ async def test_no_more_vehicles_are_connected_at_once_than_the_gate_lets_in() ->
 
     async def vehicle() -> None:
         transport = GatedTransport(Slow(inside), gate)
-        await asyncio.gather(transport.list_series(), transport.open_sessions(None, []))  # type: ignore[arg-type] # unused
+        await asyncio.gather(transport.list_questions(), transport.open_sessions(None, []))  # type: ignore[arg-type] # unused
         await transport.close()
         await transport.close()
 

@@ -6,16 +6,16 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_simulator.network.happenings import Happening, Held, Refused
 from fleetcount_simulator.network.watch import Watch
 
-from tests.simulator.network.test_parts import instalment, task_now, way
+from tests.simulator.network.test_parts import instalment, way, window_now
 
 
 async def test_refusals_are_counted_by_reason() -> None:
     transport, far, _, tally = way()
-    task = task_now()
+    window = window_now()
     far.refusal = RejectReason.TOO_LATE
 
     for _ in range(2):
-        await transport.upload(task, 0, [instalment(task)])
+        await transport.upload(window, 0, [instalment(window)])
 
     assert tally.refused == {"too late": 2}
     assert not tally.receipts

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import RejectReason, UsageError
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.release.set_digest import set_digest
-from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, ReleaseKind, Task
+from fleetcount_protocol.window.domain import Bins, Categories, H3Cells, SquareGrid
+from fleetcount_protocol.window.window import Aggregator, HpkeKey, ReleaseKind, Window
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.children import Children
@@ -46,7 +46,7 @@ from fleetcount_simulator.network.windows import (
 )
 
 from tests.simulator.network_cases import People, case_of
-from tests.support.protocol_samples import sampling_task
+from tests.support.protocol_samples import sampling_window
 
 SPEED = Speed(share_s=5e-4, verify_s=4e-4)
 
@@ -199,10 +199,10 @@ def test_receipts_explain_the_agreed_set_or_do_not() -> None:
         (ReportId(bytes([number]) * 16), Digest(bytes([200 - number]) * 32)) for number in (0, 9)
     ]  # as `report` names them
 
-    task = TaskId(bytes(32))
-    assert explains(task, reports, set_digest(task, items))
-    assert not explains(task, reports, set_digest(task, items[:1]))
-    assert not explains(TaskId(bytes([1]) * 32), reports, set_digest(task, items))
+    window = WindowId(bytes(32))
+    assert explains(window, reports, set_digest(window, items))
+    assert not explains(window, reports, set_digest(window, items[:1]))
+    assert not explains(WindowId(bytes([1]) * 32), reports, set_digest(window, items))
 
 
 def test_what_a_process_reports_survives_its_private_file(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ class Far:
         self.silent = False
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         self.arrived += [(position, one) for one in instalments]
         if self.silent:
@@ -388,7 +388,12 @@ class Far:
         return tuple(self._answer(one) for one in instalments)
 
     def _answer(self, one: Instalment) -> Receipt | Refusal:
-        names = {"task_id": one.task_id, "report_id": one.report_id, "round": one.round, "session_id": one.session_id}
+        names = {
+            "window_id": one.window_id,
+            "report_id": one.report_id,
+            "round": one.round,
+            "session_id": one.session_id,
+        }
         if self.refusal is not None:
             return Refusal(**names, reason=self.refusal)  # type: ignore[arg-type] # the fields above, by name
         return Receipt(**names, digest=one.digest, mac=bytes(32))  # type: ignore[arg-type] # as above
@@ -405,10 +410,10 @@ def way(fate: int = 0) -> tuple[FaultyTransport, Far, Trace, Tally]:
     )
 
 
-def task_now(closes_in: int = 100) -> Task:
+def window_now(closes_in: int = 100) -> Window:
     now = int(time.time())
     return replace(
-        sampling_task(),
+        sampling_window(),
         round_one_opens=now - 1,
         round_one_closes=now + closes_in,
         round_two_closes=now + closes_in + 100,
@@ -417,9 +422,9 @@ def task_now(closes_in: int = 100) -> Task:
     )
 
 
-def instalment(task: Task, round_number: int = 1) -> Instalment:
+def instalment(window: Window, round_number: int = 1) -> Instalment:
     return Instalment(
-        task_id=TaskId(task.task_id),
+        window_id=WindowId(window.window_id),
         report_id=ReportId(bytes(16)),
         session_id=SessionId(bytes(16)),
         key_number=1,
@@ -431,14 +436,14 @@ def instalment(task: Task, round_number: int = 1) -> Instalment:
 
 async def test_a_message_is_uncertain_until_its_answer_comes() -> None:
     transport, far, trace, tally = way()
-    task = task_now()
+    window = window_now()
     far.silent = True
     with pytest.raises(Unreachable):
-        await transport.upload(task, 0, [instalment(task)])
+        await transport.upload(window, 0, [instalment(window)])
     assert list(trace.pending) == [(1, 0)]
     far.silent = False
 
-    await transport.upload(task, 0, [instalment(task)])
+    await transport.upload(window, 0, [instalment(window)])
 
     assert trace.pending == {}
     assert trace.receipted == {(1, 0)}
@@ -447,10 +452,10 @@ async def test_a_message_is_uncertain_until_its_answer_comes() -> None:
 
 async def test_a_refusal_for_good_leaves_nothing_uncertain() -> None:
     transport, far, trace, _ = way()
-    task = task_now()
+    window = window_now()
     far.refusal = RejectReason.TOO_LATE
 
-    await transport.upload(task, 1, [instalment(task)])
+    await transport.upload(window, 1, [instalment(window)])
 
     assert (trace.late, trace.pending, trace.receipted) == (True, {}, set())
 
@@ -459,16 +464,16 @@ async def test_a_lost_message_never_leaves_and_fails_when_its_window_has_closed(
     transport, far, _, _ = way(DeviceFault.LOST)
 
     with pytest.raises(Unreachable, match="lost"):
-        await transport.upload(task_now(1), 0, [instalment(task_now(1))])
+        await transport.upload(window_now(1), 0, [instalment(window_now(1))])
 
     assert far.arrived == []
 
 
 async def test_a_repeated_message_arrives_twice_with_the_same_bytes_and_counts_once() -> None:
     transport, far, trace, tally = way(DeviceFault.REPEATED)
-    task = task_now()
+    window = window_now()
 
-    await transport.upload(task, 0, [instalment(task)])
+    await transport.upload(window, 0, [instalment(window)])
     async with asyncio.timeout(60):
         while len(far.arrived) < 2:
             await asyncio.sleep(0.01)
@@ -480,11 +485,11 @@ async def test_a_repeated_message_arrives_twice_with_the_same_bytes_and_counts_o
 
 async def test_a_device_that_is_switched_off_after_round_one_sends_nothing_more() -> None:
     transport, far, trace, _ = way(DeviceFault.DROPPED)
-    task = replace(task_now(), round_one_opens=1, round_one_closes=2, round_two_closes=3, expiry=100)
+    window = replace(window_now(), round_one_opens=1, round_one_closes=2, round_two_closes=3, expiry=100)
 
-    await transport.upload(task, 0, [instalment(task)])
+    await transport.upload(window, 0, [instalment(window)])
     with pytest.raises(Unreachable, match="lost on the way"):
-        await transport.upload(task, 0, [instalment(task, 2)])
+        await transport.upload(window, 0, [instalment(window, 2)])
 
     assert len(far.arrived) == 1
     assert trace.receipted == {(1, 0)}

@@ -1,4 +1,4 @@
-"""What real devices are asked of a study's series, and what they cannot be asked; how its records must follow."""
+"""What real devices are asked of a study's question, and what they cannot be asked; how its records must follow."""
 
 from fractions import Fraction
 from typing import Any
@@ -27,8 +27,8 @@ def asked(windows: int = 6, devices: int = 40, mechanism: Mechanism = GAUSSIAN, 
     settings: dict[str, Any] = {"coin": Coin.WINDOW, "epsilon": None, "delta": Fraction(1, 10**9)}
     names = ("coin", "joins", "leaves", "outages")
     given = {name: changes.pop(name) for name in names if name in changes}
-    series = StandingQuestion(schedule=schedule_of(windows, 3600, 0), **(settings | given))
-    epochs = Epochs(count=windows, series=series, device_epsilon=changes.pop("device_epsilon", None))
+    question = StandingQuestion(schedule=schedule_of(windows, 3600, 0), **(settings | given))
+    epochs = Epochs(count=windows, question=question, device_epsilon=changes.pop("device_epsilon", None))
     people = changes.pop("population", People(devices, 3, epochs=windows))
     return case_of(mechanism=mechanism, epochs=epochs, population=people, **changes)
 
@@ -61,7 +61,7 @@ def test_a_fleet_that_nothing_befalls_answers_every_window() -> None:
 
     assert plan.truths.tolist() == [[(device + window) % 4 for device in range(5)] for window in range(3)]
     assert plan.part.readings == readings
-    assert (plan.series.windows, plan.series.coin, plan.pauses) == (3, Coin.WINDOW, [])
+    assert (plan.question.windows, plan.question.coin, plan.pauses) == (3, Coin.WINDOW, [])
     assert (plan.part.came, plan.part.gone) == ([0] * 5, [3] * 5)
     assert plan.unharmed.all()
     assert not np.any(plan.part.faults)
@@ -98,11 +98,11 @@ def test_outages_become_pauses_that_are_apart() -> None:
             {"mechanism": Mechanism(name="l", kind="direct", noise_epsilon=Fraction(100)), "windows": 20},
             "'l' lose more than epsilon 700 at delta 1e-09",
         ),
-        ({"windows": 30_000}, r"series\.windows is 30000 for 40 devices"),
-        ({"windows": 600, "outages": tuple((t, t) for t in range(0, 600, 4))}, r"series\.outages has 150"),
+        ({"windows": 30_000}, r"question\.windows is 30000 for 40 devices"),
+        ({"windows": 600, "outages": tuple((t, t) for t in range(0, 600, 4))}, r"question\.outages has 150"),
     ],
 )
-def test_what_real_devices_are_not_asked_in_a_series_is_refused_before_anything_starts(
+def test_what_real_devices_are_not_asked_in_a_question_is_refused_before_anything_starts(
     changes: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ScenarioError, match=named):

@@ -121,7 +121,7 @@ async def test_devices_that_ask_in_the_same_moment_what_is_on_offer_share_one_an
     class Inner:
         calls = 0
 
-        async def list_series(self) -> tuple[Any, ...]:
+        async def list_questions(self) -> tuple[Any, ...]:
             self.calls += 1
             return (f"answer {self.calls}",)
 
@@ -131,8 +131,8 @@ async def test_devices_that_ask_in_the_same_moment_what_is_on_offer_share_one_an
     inner = Inner()
     shared = SharedTransport(inner)  # type: ignore[arg-type] # lists alone
 
-    first: list[Any] = await asyncio.gather(*(shared.list_series() for _ in range(50)))
-    later: Any = await shared.list_series()
+    first: list[Any] = await asyncio.gather(*(shared.list_questions() for _ in range(50)))
+    later: Any = await shared.list_questions()
     await shared.disconnect()
 
     assert set(first) == {("answer 1",)}

@@ -1,57 +1,59 @@
-"""A walk of real devices: the task of each step follows from the record before, and the account is of its own cells."""
+"""A walk of real devices: the window of each step follows from the record before, and the account is of its own
+cells.
+"""
 
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import DrillDown
-from fleetcount_protocol.task.domain import Prefixes
-from fleetcount_protocol.task.task import Mode, Task
+from fleetcount_protocol.window.domain import Prefixes
+from fleetcount_protocol.window.window import Mode, Window
 from fleetcount_simulator.network.plan import faultless_plan, widest_step
 from fleetcount_simulator.network.question import question_of
-from fleetcount_simulator.network.watch import WindowEnd, task_after
+from fleetcount_simulator.network.watch import WindowEnd, window_after
 
 from tests.simulator.network_cases import case_of
 from tests.support.protocol_samples import record
-from tests.support.series_samples import drill_down_series
+from tests.support.question_samples import drill_down_question
 
 
-def step(task: Task, *busy: int, late_s: int = 0) -> WindowEnd:
+def step(window: Window, *busy: int, late_s: int = 0) -> WindowEnd:
     """Return a step with its record, in which the cells at these places of its list have 50 devices."""
-    made = record(task, chain=link(task), released_at=task.round_two_closes + 60 + late_s)
+    made = record(window, chain=link(window), released_at=window.round_two_closes + 60 + late_s)
     cells = tuple(replace(cell, estimate=Fraction(50 * (place in busy))) for place, cell in enumerate(made.cells))
-    return WindowEnd(task=task, answer=None, record=replace(made, cells=cells), at=0.0)
+    return WindowEnd(window=window, answer=None, record=replace(made, cells=cells), at=0.0)
 
 
-def link(task: Task) -> ChainLink:
-    missing = tuple(MissingWindow(index=index, reason="paused") for index in range(task.series.index))
+def link(window: Window) -> ChainLink:
+    missing = tuple(MissingWindow(index=index, reason="paused") for index in range(window.question.index))
     return ChainLink(previous=None, previous_index=None, missing=missing)
 
 
 def test_a_step_asks_the_children_of_what_the_record_before_shows_busy() -> None:
-    walking = drill_down_series()
-    first = task_after(walking, 0, None)
+    walking = drill_down_question()
+    first = window_after(walking, 0, None)
     assert first is not None
 
-    second = task_after(walking, 1, step(first, 1, 3))
+    second = window_after(walking, 1, step(first, 1, 3))
 
     assert second is not None
-    assert second.canonical == window_task(walking, 1, (2, 7)).canonical
-    assert task_after(walking, 3, None) == window_task(walking, 3)
+    assert second.canonical == window_at(walking, 1, (2, 7)).canonical
+    assert window_after(walking, 3, None) == window_at(walking, 3)
 
 
 def test_a_step_behind_no_record_a_late_one_or_no_survivor_is_not_come_to() -> None:
-    walking = drill_down_series()
-    first = task_after(walking, 0, None)
+    walking = drill_down_question()
+    first = window_after(walking, 0, None)
     assert first is not None
 
-    assert task_after(walking, 1, None) is None
-    assert task_after(walking, 1, replace(step(first, 1), record=None)) is None
-    assert task_after(walking, 1, step(first)) is None
-    assert task_after(walking, 1, step(first, 1, late_s=3600)) is None
+    assert window_after(walking, 1, None) is None
+    assert window_after(walking, 1, replace(step(first, 1), record=None)) is None
+    assert window_after(walking, 1, step(first)) is None
+    assert window_after(walking, 1, step(first, 1, late_s=3600)) is None
 
 
 def test_the_truths_of_a_step_are_those_of_its_own_cells() -> None:

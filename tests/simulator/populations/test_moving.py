@@ -134,7 +134,7 @@ def test_bologna_is_what_the_demo_reads() -> None:
     square = {"cells": "square", "size_m": 250, "bounds": [-50, -50, 2200, 1950]}
     population = build({"kind": "bologna"}, square, 1, Path())
 
-    # A study draws its own map; only a task says where on Earth its grid lies.
+    # A study draws its own map; only a window says where on Earth its grid lies.
     assert population.question.domain == replace(BOLOGNA_GRID, frame=None)
     assert population.epochs == len(traces) == 13
     for epoch, moment in enumerate(sorted(traces)):

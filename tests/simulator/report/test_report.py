@@ -418,7 +418,7 @@ def tracker(windows: int, measured: float, **changes: object) -> dict[str, objec
 
 
 @pytest.mark.nightly
-def test_a_series_has_its_rules_and_its_tracker(tmp_path: Path) -> None:
+def test_a_question_has_its_rules_and_its_tracker(tmp_path: Path) -> None:
     rules = [{"rule": rule, "windows": t, "sd": t * 0.4} for rule in ("exact", "p = 1/2, coin a day") for t in (1, 720)]
     rows = [tracker(700, 0.77, theory=None), tracker(5, 0.52), tracker(5, 0.51, measure="beyond_promise")]
     page = written(tmp_path, epochs=3, rules=tuple(rules), attackers=tuple(rows))

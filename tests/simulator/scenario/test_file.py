@@ -170,7 +170,7 @@ BAD = {
     "unknown mechanism": (SMALL.replace('"sampling"', '"samping"'), "did you mean 'sampling'?"),
     "another order of words": (SMALL.replace('"sampling"', '"vector-mangat"'), "did you mean 'mangat-vector'?"),
     "another stroke": (SMALL.replace('"sampling"', '"one_sided"'), "did you mean 'one-sided'?"),
-    "more aggregators than a task has": (SMALL + "\n[aggregators]\ncount = 6\n", "a whole number from 2 to 5"),
+    "more aggregators than a window has": (SMALL + "\n[aggregators]\ncount = 6\n", "a whole number from 2 to 5"),
     "unknown mechanism key": (SMALL + "epsilom = 1\n", "mechanism[0].epsilom is unknown; did you mean 'epsilon'?"),
     "key of another kind": (SMALL + "keep = 0.7\n", "mechanism[0].keep is not a key of kind 'sampling'"),
     "rate too large": (_line("sampling_rate", "sampling_rate = 0.5"), "above 0 and below 1/2"),

@@ -9,7 +9,7 @@ import pytest
 from fleetcount_analysis import intervals
 from fleetcount_analysis.answers.ends import Sums, sum_ends
 from fleetcount_analysis.reading import exact_estimates
-from fleetcount_mechanisms.accounting.series_losses import series_losses
+from fleetcount_mechanisms.accounting.question_losses import question_losses
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Epochs, Integers, Mechanism
@@ -19,7 +19,7 @@ from fleetcount_simulator.study.scores import score_cells, score_releases
 from fleetcount_simulator.study.statements import statement_of
 
 from tests.simulator.scenario_doubles import EvenPopulation
-from tests.simulator.test_standing import series
+from tests.simulator.test_standing import question
 
 LEVEL = Fraction(95, 100)
 ONE = Fraction(1)
@@ -78,17 +78,17 @@ def test_gaussian_counts_are_read_as_sums_of_one_cell(kind: str) -> None:
 
 
 @pytest.mark.parametrize("coin", list(Coin))
-def test_a_series_has_the_statement_of_its_coin(coin: Coin) -> None:
-    one = series(coin, 4)
-    case = case_of("sampling", epochs=Epochs(count=4, series=one), sampling_rate=Fraction(1, 4), noise_epsilon=ONE)
+def test_a_question_has_the_statement_of_its_coin(coin: Coin) -> None:
+    one = question(coin, 4)
+    case = case_of("sampling", epochs=Epochs(count=4, question=one), sampling_rate=Fraction(1, 4), noise_epsilon=ONE)
     found = {each.adversary: each for each in statement_of(case)}
     public, everybody = found["public_and_broker"], found["all_aggregators"]
-    losses = series_losses(case.design, one.shape, one.delta)
+    losses = question_losses(case.design, one.shape, one.delta)
 
     assert public.text.count("epsilon") == 3
     assert [public.text.find(what) >= 0 for what in ("One answer: ", "One day: ", "All windows: ")] == [True] * 3
     assert Fraction(public.epsilon or 0) >= losses.one_answer
-    assert Fraction(public.total_epsilon or 0) >= losses.whole_series > losses.one_answer
+    assert Fraction(public.total_epsilon or 0) >= losses.whole_question > losses.one_answer
     assert public.releases == 4
     chance = 1 - Fraction(3, 4) ** (4 if coin is Coin.WINDOW else 1)
     assert abs(Fraction(everybody.total_delta) - chance) < Fraction(1, 10**4)

@@ -1,4 +1,4 @@
-"""The table of rules: the numbers of docs/privacy.md's series, and the order that the rules always keep."""
+"""The table of rules: the numbers of docs/privacy.md's question, and the order that the rules always keep."""
 
 from fractions import Fraction
 
@@ -10,16 +10,16 @@ from fleetcount_simulator.study import rules
 from fleetcount_simulator.study.rules import rule_rows
 
 from tests.simulator.fleets import SAMPLING, case, fleet
-from tests.simulator.test_standing import series
+from tests.simulator.test_standing import question
 
 
 def sds(windows: int, epsilon: int = 10) -> dict[tuple[str, int], float]:
-    one = series(Coin.DAY, windows, epsilon=Fraction(epsilon))
-    rows = rule_rows(case(fleet((3, 2, 1)), SAMPLING, epochs=Epochs(count=windows, series=one)))
+    one = question(Coin.DAY, windows, epsilon=Fraction(epsilon))
+    rows = rule_rows(case(fleet((3, 2, 1)), SAMPLING, epochs=Epochs(count=windows, question=one)))
     return {(str(row["rule"]), int(row["windows"])): float(row["sd"]) for row in rows}
 
 
-def test_a_series_is_compared_at_a_few_numbers_of_windows_up_to_its_own() -> None:
+def test_a_question_is_compared_at_a_few_numbers_of_windows_up_to_its_own() -> None:
     assert rules._counts(24) == [1, 2, 5, 11, 24]
     assert rules._counts(1) == [1]
 
@@ -42,7 +42,7 @@ def test_a_day_of_maps_needs_the_noise_of_each_rule(monkeypatch: pytest.MonkeyPa
     assert last["Gaussian, best order"] <= last["Gaussian, ledger's order"] <= 1.01 * last["Gaussian, best order"]
     assert last["geometric, exact"] < last["geometric, added up"]
     for rate in ("1/2", "1/4"):
-        window, day, whole = (last[f"p = {rate}, coin a {coin}"] for coin in ("window", "day", "series"))
+        window, day, whole = (last[f"p = {rate}, coin a {coin}"] for coin in ("window", "day", "question"))
         assert last["Gaussian, best order"] < window < day
         assert day == whole
     assert len(last) == 10
@@ -57,10 +57,10 @@ def test_a_month_of_maps_needs_what_the_page_on_privacy_says() -> None:
     assert last["Gaussian, best order"] == pytest.approx(36.33, abs=0.01)
     expected = {"1/2": (36.5, 39.1, 63.4), "1/4": (36.8, 46.0, 110.8)}
     for rate, sizes in expected.items():
-        found = [last[f"p = {rate}, coin a {coin}"] for coin in ("window", "day", "series")]
+        found = [last[f"p = {rate}, coin a {coin}"] for coin in ("window", "day", "question")]
         assert found == pytest.approx(sizes, rel=0.013)  # The grid rounds up by at most 1.2 %.
 
 
 def test_what_promises_nothing_has_no_rules() -> None:
     assert rule_rows(case(fleet((3, 2)), SAMPLING)) == []
-    assert rule_rows(case(fleet((3, 2)), SAMPLING, epochs=Epochs(count=3, series=series(Coin.DAY, 3)))) == []
+    assert rule_rows(case(fleet((3, 2)), SAMPLING, epochs=Epochs(count=3, question=question(Coin.DAY, 3)))) == []

@@ -58,9 +58,9 @@ def told(history: History, moment: float, text: str) -> None:
             'fleetcount_clock_skew_seconds{peer="beta"} -6',
         ),
         (
-            "FleetcountTaskAborted",
-            'fleetcount_task_moves_total{state="released"} 2',
-            'fleetcount_task_moves_total{state="aborted"} 1',
+            "FleetcountWindowAborted",
+            'fleetcount_window_moves_total{state="released"} 2',
+            'fleetcount_window_moves_total{state="aborted"} 1',
         ),
         (
             "FleetcountSheds",
@@ -90,7 +90,7 @@ def test_a_condition_counts_after_its_time_and_is_forgotten_when_it_ends() -> No
 
     assert raised == [False, False, True, False, False]
     [firing] = found["FleetcountPeerUnreachable"].firing
-    assert firing.sentence == "alpha does not reach beta; after [limits] give_up_s tasks of both are aborted"
+    assert firing.sentence == "alpha does not reach beta; after [limits] give_up_s windows of both are aborted"
 
 
 def test_where_nothing_answers_that_alone_is_known() -> None:

@@ -11,8 +11,8 @@ from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.store import StoreError
-from fleetcount_aggregator.tasks import status
-from fleetcount_aggregator.tasks.period_budget import series_charge, spent_from
+from fleetcount_aggregator.windows import status
+from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.messages import Receipt
 from fleetcount_site.console import looking
@@ -44,7 +44,7 @@ async def test_no_number_of_reports_is_on_the_page(
     metrics.refused(RejectReason.TOO_LATE, SECRET)
     process.show(network.core(0).context, f"fleetcount_reports_total {SECRET}\n")
     process.pages = process.pages and process.pages | {
-        "/tasks": process.pages["/tasks"].replace(b'"more"', b'"reports": 8731, "more"')
+        "/windows": process.pages["/windows"].replace(b'"more"', b'"reports": 8731, "more"')
     }
 
     text = body(looker.look())
@@ -59,36 +59,36 @@ async def test_no_number_of_reports_is_on_the_page(
 async def test_as_many_reports_as_there_are_leave_the_same_page(
     looker: Looker, process: Process, network: Network
 ) -> None:
-    task = await network.ask()
-    await network.advance_to(task.round_one_opens)
+    window = await network.ask()
+    await network.advance_to(window.round_one_opens)
     await network.look_after_all()
     pages = []
     for devices in ((), (1,), (2, 3)):
-        for device in [TestDevice(network, task, number) for number in devices]:
+        for device in [TestDevice(network, window, number) for number in devices]:
             await device.open_sessions()
             assert all(isinstance(answer, Receipt) for answer in await device.send(device.first(0)))
         process.show(network.core(0).context)
         pages.append({**parts(looker.look()), "alerts": ""})
 
     assert pages[0] == pages[1] == pages[2]
-    assert "collecting" in pages[0]["tasks"]
+    assert "collecting" in pages[0]["windows"]
     await network.stop_all()
 
 
-async def test_a_task_says_why_it_waits_and_until_when(looker: Looker, process: Process, network: Network) -> None:
-    task = await network.ask()
+async def test_a_window_says_why_it_waits_and_until_when(looker: Looker, process: Process, network: Network) -> None:
+    window = await network.ask()
     process.pages = None
 
-    [stored] = looker.look().tasks
+    [stored] = looker.look().windows
 
-    assert (stored.until, stored.line.name) == (task.round_one_opens, task.name)
+    assert (stored.until, stored.line.name) == (window.round_one_opens, window.name)
     assert stored.wait.startswith("opens ")
     wait = {"for": "peer", "text": "waits for beta since 40 s (unreachable)", "until": 1_800_000_900.0}
-    row = {"task": str(task.task_id), "name": task.name, "state": "agreeing", "wait": wait}
-    process.say("", tasks={"tasks": [row], "quarantined": {"ef" * 32: "frames: <cut>"}})
+    row = {"window": str(window.window_id), "name": window.name, "state": "agreeing", "wait": wait}
+    process.say("", windows={"windows": [row], "quarantined": {"ef" * 32: "frames: <cut>"}})
     seen = looker.look()
-    assert [(one.wait, one.until) for one in seen.tasks] == [(wait["text"], wait["until"])]
-    text = parts(seen)["tasks"]
+    assert [(one.wait, one.until) for one in seen.windows] == [(wait["text"], wait["until"])]
+    text = parts(seen)["windows"]
     assert "waits for beta since 40 s (unreachable)" in text
     assert "in quarantine: frames: &lt;cut&gt;" in text
     await network.stop_all()
@@ -134,12 +134,12 @@ async def test_a_console_changes_no_byte_of_a_store_and_survives_its_loss(
     database.close()
     before = file.read_bytes()
 
-    assert len(looker.look().tasks) == 1
+    assert len(looker.look().windows) == 1
     assert file.read_bytes() == before
     file.rename(file.with_name("away"))
     assert "does not exist" in parts(looker.look())["state"]
     file.with_name("away").rename(file)
-    assert len(looker.look().tasks) == 1
+    assert len(looker.look().windows) == 1
 
 
 def test_a_store_that_cannot_be_read_is_one_line(configured: AggregatorConfig, process: Process) -> None:
@@ -176,34 +176,34 @@ def test_a_store_in_postgresql_is_read_in_a_transaction_that_may_not_write(
     looker.check()
 
     seen = looker.look()
-    assert (seen.trouble, list(seen.tasks)) == ("", [])
+    assert (seen.trouble, list(seen.windows)) == ("", [])
     assert "search_path" not in body(seen)
     with pytest.raises(StoreError, match="read-only transaction"), reading(place) as database:
         database.execute("DELETE FROM ledger")
 
 
-async def test_series_and_ledger_are_shown(looker: Looker, process: Process, network: Network) -> None:
-    series = await network.stand()
+async def test_question_and_ledger_are_shown(looker: Looker, process: Process, network: Network) -> None:
+    question = await network.stand()
     process.pages = None
 
     found = parts(looker.look())
 
-    assert series.name in found["series"]
-    assert "0 of 5" in found["series"]
+    assert question.name in found["question"]
+    assert "0 of 5" in found["question"]
     assert "may lose epsilon" in found["ledger"]
-    assert f'<th scope="row">{series.signal.casefold()}</th>' in found["ledger"]
+    assert f'<th scope="row">{question.signal.casefold()}</th>' in found["ledger"]
     assert "Share of the budget" in found["ledger"]
     await network.stop_all()
 
 
-async def test_a_task_takes_its_share_of_its_signals_budget_while_it_is_open_and_after(
+async def test_a_window_takes_its_share_of_its_signals_budget_while_it_is_open_and_after(
     looker: Looker, process: Process, network: Network, configured: AggregatorConfig
 ) -> None:
-    task = await network.ask()
+    window = await network.ask()
     process.pages = None
-    [series] = network.core(0).context.series.values()
-    charge = series_charge(series.asked)
-    [(signal, spent)] = spent_from(task.round_one_opens, [charge], Limits()).items()
+    [question] = network.core(0).context.questions.values()
+    charge = question_charge(question.asked)
+    [(signal, spent)] = spent_from(window.round_one_opens, [charge], Limits()).items()
 
     seen = looker.look()
 

@@ -61,7 +61,7 @@ def test_a_real_aggregator_is_seen_as_it_runs_and_as_it_ends(
         expect(page.locator("#state")).to_contain_text("not ready: peers", timeout=wait_ms)
         expect(page.locator("[data-part=alerts]")).to_contain_text("alpha does not reach beta", timeout=wait_ms)
         expect(page.get_by_role("row", name="device_ca")).to_contain_text("days")
-        expect(page.locator("[data-part=tasks]")).to_have_text("No tasks.")
+        expect(page.locator("[data-part=windows]")).to_have_text("No windows.")
         live.children[0].terminate()
         live.children[0].ended()
         expect(page.locator("#state")).to_contain_text("does not answer", timeout=wait_ms)
@@ -81,7 +81,7 @@ def test_it_fits_a_narrow_screen_and_needs_no_mouse(visiting: Callable[..., Visi
     for _ in range(8):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.dataset.part"))
-    assert reached == ["alerts", "tasks", "checks", "peers", "certificates", "refused", "series", "ledger"]
+    assert reached == ["alerts", "windows", "checks", "peers", "certificates", "refused", "question", "ledger"]
     assert page.locator("th:not([scope])").count() == 0
     assert page.locator("table").count() == page.locator("caption").count() > 2
     assert page.locator("[data-part] b").count() == 0

@@ -1,17 +1,17 @@
-"""A published site with a series on a map and a release of categories, made once."""
+"""A published site with a question on a map and a release of categories, made once."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fleetcount.__main__ import run_command
-from fleetcount_protocol.task.domain import Categories, Frame
-from fleetcount_protocol.task.task import Mode
+from fleetcount_protocol.window.domain import Categories, Frame
+from fleetcount_protocol.window.window import Mode
 
-from tests.support.protocol_samples import one_round_task
+from tests.support.protocol_samples import one_round_window
 from tests.support.published import GEOMETRIC, trusted_toml, write_town
-from tests.support.released import write_release, write_series
-from tests.support.series_samples import one_round_series
+from tests.support.question_samples import one_round_question
+from tests.support.released import write_question, write_release
 
 COLUMNS, ROWS = 12, 8
 RELEASED = (0, 1, 2, 3, 5, 6)
@@ -22,15 +22,17 @@ BOLOGNA = Frame(epsg=32632, offset_x="-683195.58", offset_y="-4928877.56")
 
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with a series of maps, a series of categories and one release."""
+    """Return a directory with a question of maps, a question of categories and one release."""
     folder = tmp_path_factory.mktemp("kept") / "all"
     folder.mkdir()
     write_town(folder / "map", COLUMNS, ROWS, RELEASED)
     write_town(folder / "bologna", 8, 7, (0, 1), BOLOGNA)
-    colours = one_round_series(Mode.DIRECT, domain=Categories(names=("red", "<b>green</b>", "blue")), release=GEOMETRIC)
-    write_series(folder / "colours", colours, (0, 1, 2), lambda index: np.array([40, 500 + index, 0]))
-    task = one_round_task(Mode.DIRECT, release=GEOMETRIC)
-    write_release(folder / "speed.json", task, np.array([77]))
+    colours = one_round_question(
+        Mode.DIRECT, domain=Categories(names=("red", "<b>green</b>", "blue")), release=GEOMETRIC
+    )
+    write_question(folder / "colours", colours, (0, 1, 2), lambda index: np.array([40, 500 + index, 0]))
+    window = one_round_window(Mode.DIRECT, release=GEOMETRIC)
+    write_release(folder / "speed.json", window, np.array([77]))
     return folder
 
 

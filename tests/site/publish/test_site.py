@@ -157,7 +157,7 @@ def test_a_release_page_is_made_from_the_signed_bytes(browser: Browser, site: Pa
     visit.close()
 
 
-@pytest.mark.parametrize("name", ["series", "release"])
+@pytest.mark.parametrize("name", ["question", "release"])
 def test_a_damaged_record_or_number_is_not_believed(browser: Browser, site: Path, tmp_path: Path, name: str) -> None:
     copy = tmp_path / "site"
     shutil.copytree(site, copy)
@@ -166,7 +166,7 @@ def test_a_damaged_record_or_number_is_not_believed(browser: Browser, site: Path
     at = text.index('["') + 400
     place.write_text(text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :])
 
-    visit = Visit(browser, (copy / f"map/{'index' if name == 'series' else name}.html").as_uri())
+    visit = Visit(browser, (copy / f"map/{'index' if name == 'question' else name}.html").as_uri())
     visit.page.wait_for_selector("#verdict.bad")
 
     said = visit.page.inner_text("#verdict")
@@ -220,15 +220,15 @@ def test_a_line_that_is_not_the_signed_one_is_called_so(browser: Browser, site: 
     visit.close()
 
 
-def test_a_long_series_in_many_scripts_shows_the_same(
+def test_a_long_question_in_many_scripts_shows_the_same(
     browser: Browser, site: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fleetcount_site.publish.entry.CHUNK_NUMBERS", 50)
     assert run_command(["publish", str(kept / "map"), "--output", str(tmp_path / "site")]) == 0
-    parts = [len(list((tmp_path / "site/series/data").glob(f"{name}-*.js"))) for name in ("numbers", "line")]
+    parts = [len(list((tmp_path / "site/question/data").glob(f"{name}-*.js"))) for name in ("numbers", "line")]
 
     shown = []
-    for page_path in (site / "map/index.html", tmp_path / "site/series/index.html"):
+    for page_path in (site / "map/index.html", tmp_path / "site/question/index.html"):
         visit = opened(browser, page_path)
         page = quiet(visit)
         page.focus("#slider")
@@ -268,15 +268,15 @@ def test_a_served_site_is_the_same(browser: Browser, address: str) -> None:
 
 
 def test_a_grid_with_a_frame_lies_on_earth_with_its_streets(browser: Browser, site: Path) -> None:
-    text = (site / "bologna/data/series.js").read_text()
-    series = json.loads(text.removeprefix('fleetcount.give("series", ').removesuffix(");\n"))
+    text = (site / "bologna/data/question.js").read_text()
+    question = json.loads(text.removeprefix('fleetcount.give("question", ').removesuffix(");\n"))
     visit = opened(browser, site / "bologna/index.html")
 
-    assert series["degrees"] is True
-    assert len(series["streets"]) == 267
-    for east, north in [*(line[0] for line in series["streets"]), *(ring[:2] for ring in series["rings"])]:
+    assert question["degrees"] is True
+    assert len(question["streets"]) == 267
+    for east, north in [*(line[0] for line in question["streets"]), *(ring[:2] for ring in question["rings"])]:
         assert 11.2 < east < 11.5
         assert 44.4 < north < 44.6
     assert "EPL-2.0" in quiet(visit).inner_text("#map")
-    assert "streets" not in (site / "map/data/series.js").read_text().partition('"streets":[]')[0]
+    assert "streets" not in (site / "map/data/question.js").read_text().partition('"streets":[]')[0]
     visit.close()

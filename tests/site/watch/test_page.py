@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fleetcount_protocol.release import ReleaseRecord, sign_record
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from fleetcount_site.watch.showing import Shown, showing
 from playwright.sync_api import Browser, Page
 
@@ -53,9 +53,9 @@ def rows(page: Page) -> list[list[str]]:
     return found
 
 
-def test_the_map_is_there_before_anything_has_run(visit: Callable[..., Visit], shown: Shown, task: Task) -> None:
+def test_the_map_is_there_before_anything_has_run(visit: Callable[..., Visit], shown: Shown, window: Window) -> None:
     page = visit().page
-    shown.teller.asked(question(task))
+    shown.teller.asked(question(window))
 
     wait(page, "document.querySelector('#map canvas') && fleetcount.watched.question")
 
@@ -66,10 +66,10 @@ def test_the_map_is_there_before_anything_has_run(visit: Callable[..., Visit], s
 
 
 def test_a_run_is_shown_as_it_goes_and_a_reload_catches_up(
-    visit: Callable[..., Visit], shown: Shown, task: Task
+    visit: Callable[..., Visit], shown: Shown, window: Window
 ) -> None:
     page = visit().page
-    run(shown, task)
+    run(shown, window)
 
     for _ in range(2):
         wait(page, "fleetcount.watched.receipts && fleetcount.watched.expectation")
@@ -84,9 +84,9 @@ def test_a_run_is_shown_as_it_goes_and_a_reload_catches_up(
 
 
 def test_shares_are_others_at_every_load_and_the_answer_stays(
-    visit: Callable[..., Visit], shown: Shown, task: Task
+    visit: Callable[..., Visit], shown: Shown, window: Window
 ) -> None:
-    run(shown, task)
+    run(shown, window)
     page = visit().page
     seen = []
     for _ in range(3):
@@ -103,10 +103,10 @@ def test_shares_are_others_at_every_load_and_the_answer_stays(
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), pytest.param(400, "dark", marks=pytest.mark.nightly)])
 def test_the_release_is_shown_with_its_signatures_checked_here(
-    visit: Callable[..., Visit], shown: Shown, task: Task, released: Released, width: int, scheme: str
+    visit: Callable[..., Visit], shown: Shown, window: Window, released: Released, width: int, scheme: str
 ) -> None:
     page = visit(width=width, scheme=scheme).page
-    run(shown, task)
+    run(shown, window)
     shown.teller.released(*released)
     wait(page, "fleetcount.watched.release")
 
@@ -122,9 +122,9 @@ def test_the_release_is_shown_with_its_signatures_checked_here(
 
 
 def test_everything_is_reached_by_keyboard(
-    visit: Callable[..., Visit], shown: Shown, task: Task, released: Released
+    visit: Callable[..., Visit], shown: Shown, window: Window, released: Released
 ) -> None:
-    run(shown, task)
+    run(shown, window)
     shown.teller.released(*released)
     page = visit().page
     wait(page, "fleetcount.watched.release")
@@ -154,8 +154,8 @@ def lonely(made: Released) -> Released:
     return record, (first,)
 
 
-def of_another_task(made: Released) -> Released:
-    record = replace(made[0], task=replace(made[0].task, name="another question"))
+def of_another_window(made: Released) -> Released:
+    record = replace(made[0], window=replace(made[0].window, name="another question"))
     return record, tuple(sign_record(record, signing_key(place)) for place in range(2))
 
 
@@ -165,13 +165,17 @@ def of_another_task(made: Released) -> Released:
         flipped,
         pytest.param(swapped, marks=pytest.mark.nightly),
         pytest.param(lonely, marks=pytest.mark.nightly),
-        of_another_task,
+        of_another_window,
     ],
 )
 def test_a_record_that_does_not_verify_shows_no_number(
-    visit: Callable[..., Visit], shown: Shown, task: Task, released: Released, change: Callable[[Released], Released]
+    visit: Callable[..., Visit],
+    shown: Shown,
+    window: Window,
+    released: Released,
+    change: Callable[[Released], Released],
 ) -> None:
-    run(shown, task)
+    run(shown, window)
     shown.teller.released(*change(released))
     page = visit().page
 
@@ -182,10 +186,10 @@ def test_a_record_that_does_not_verify_shows_no_number(
     assert rows(page)[0][1] == "2"
 
 
-def test_the_end_is_told_before_the_server_goes(browser: Browser, task: Task) -> None:
+def test_the_end_is_told_before_the_server_goes(browser: Browser, window: Window) -> None:
     with showing() as shown:
         visit = Visit(browser, shown.address)
-        run(shown, task)
+        run(shown, window)
         wait(visit.page, "fleetcount.watched.receipts")
         shown.teller.now("closed", "The demo was ended with Ctrl-C.")
 

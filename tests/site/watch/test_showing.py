@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from fleetcount_site.watch.showing import Shown, showing
 
 from tests.site.watch.conftest import run
@@ -24,11 +24,11 @@ def ask(shown: Shown, path: str, host: str | None = None) -> tuple[int, bytes]:
     return answer.status, body
 
 
-def test_nothing_is_split_before_a_task_is_signed_and_nobody_else_is_answered(shown: Shown, task: Task) -> None:
+def test_nothing_is_split_before_a_window_is_signed_and_nobody_else_is_answered(shown: Shown, window: Window) -> None:
     status, body = ask(shown, "/report.json")
-    assert (status, json.loads(body)) == (404, {"error": "the task is not signed yet"})
+    assert (status, json.loads(body)) == (404, {"error": "the window is not signed yet"})
 
-    run(shown, task)
+    run(shown, window)
 
     assert ask(shown, "/report.json")[0] == 200
     for path in ("/", "/events", "/report.json"):

@@ -11,9 +11,9 @@ from fleetcount_protocol.errors import UsageError
 
 __all__ = [
     "AGGREGATOR_FAILPOINTS",
-    "AGGREGATOR_SERIES_FAILPOINTS",
+    "AGGREGATOR_QUESTION_FAILPOINTS",
     "DEVICE_FAILPOINTS",
-    "SERIES_FAILPOINTS",
+    "QUESTION_FAILPOINTS",
     "Failpoints",
     "failpoints_from_environment",
     "reach",
@@ -48,15 +48,15 @@ AGGREGATOR_FAILPOINTS: Final = (
     "release.after_draw",
     "release.after_draw_store",
 )
-"""Every name of an aggregator, in the order a task passes them (docs/operating.md, "Fail points")."""
-AGGREGATOR_SERIES_FAILPOINTS: Final = (
-    "series.after_install_store",
-    "series.before_window_store",
-    "series.after_window_store",
-    "series.after_order_store",
-    "series.after_hand_over",
+"""Every name of an aggregator, in the order a window passes them (docs/operating.md, "Fail points")."""
+AGGREGATOR_QUESTION_FAILPOINTS: Final = (
+    "question.after_install_store",
+    "question.before_window_store",
+    "question.after_window_store",
+    "question.after_order_store",
+    "question.after_hand_over",
 )
-"""Those of an aggregator that only a series passes."""
+"""Those of an aggregator that only a question passes."""
 DEVICE_FAILPOINTS: Final = (
     "before_charge",
     "after_charge",
@@ -67,8 +67,8 @@ DEVICE_FAILPOINTS: Final = (
     "after_round_two_receipts",
 )
 """Every name of a device, in the order an answer passes them."""
-SERIES_FAILPOINTS: Final = ("before_reserve", "after_reserve", "before_free", "after_free")
-"""Every name of a device around joining and leaving a series."""
+QUESTION_FAILPOINTS: Final = ("before_reserve", "after_reserve", "before_free", "after_free")
+"""Every name of a device around joining and leaving a question."""
 _KILLED: Final = 137
 
 
@@ -79,7 +79,7 @@ class Failpoints:
         self,
         armed: str = "",
         action: Callable[[str], None] = lambda _: None,
-        known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *AGGREGATOR_SERIES_FAILPOINTS),
+        known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *AGGREGATOR_QUESTION_FAILPOINTS),
     ) -> None:
         if armed and armed not in known:
             raise UsageError(f"fail point {armed!r} is not one of: {', '.join(known)}")
@@ -95,7 +95,7 @@ class Failpoints:
 
 
 def failpoints_from_environment(
-    environment: Mapping[str, str], known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *AGGREGATOR_SERIES_FAILPOINTS)
+    environment: Mapping[str, str], known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *AGGREGATOR_QUESTION_FAILPOINTS)
 ) -> Failpoints:
     """Return the fail points FLEETCOUNT_FAILPOINT arms, or none unless FLEETCOUNT_TESTING is "1".
 
@@ -113,7 +113,7 @@ def reach(name: str) -> None:
     Raises:
         UsageError: the name a test asked for is not one of a device's fail points.
     """
-    failpoints_from_environment(os.environ, DEVICE_FAILPOINTS + SERIES_FAILPOINTS).hit(name)
+    failpoints_from_environment(os.environ, DEVICE_FAILPOINTS + QUESTION_FAILPOINTS).hit(name)
 
 
 def _die(_: str) -> None:

@@ -6,9 +6,9 @@ It must not decide what a trusted aggregator may do.
 from collections.abc import Iterable
 from pathlib import Path
 
-from fleetcount_protocol.errors import DecodeError, SignatureError, TaskError
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.succession import (
+from fleetcount_protocol.errors import DecodeError, QuestionError, SignatureError
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.succession import (
     MAX_SUCCESSION_FILE_BYTES,
     SignedSuccession,
     decode_signed_succession,
@@ -46,6 +46,6 @@ def succeeded(trusted: TrustedAggregator, files: Iterable[Path]) -> TrustedAggre
         signed = read_succession(path)
         try:
             trusted = with_successions(trusted, [signed])
-        except (TaskError, SignatureError) as error:
+        except (QuestionError, SignatureError) as error:
             raise ConfigError(f"{path} is not trusted: {error}") from error
     return trusted

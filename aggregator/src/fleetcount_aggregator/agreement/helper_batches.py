@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId
+from fleetcount_protocol.ids import AggregatorId, ReportId, WindowId
 from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, FinishBatch
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from fleetcount_aggregator.agreement.rules import (
 from fleetcount_aggregator.agreement.verification import Verification, kept_seeds, matching, seal_kept
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds
@@ -43,29 +43,29 @@ __all__ = ["HelperBatches"]
 
 _FREE: Final = -1
 _MOST_AT_ONCE: Final = 64
-"""Batches verified or finished at once, over all tasks: each peer has its share, and comes again beyond it."""
+"""Batches verified or finished at once, over all windows: each peer has its share, and comes again beyond it."""
 
 
 class HelperBatches:
-    """The batches of tasks that others lead."""
+    """The batches of windows that others lead."""
 
     def __init__(self, context: Context, verification: Verification) -> None:
         self._context = context
         self._verification = verification
-        self._owners: dict[TaskId, NDArray[np.int64]] = {}
+        self._owners: dict[WindowId, NDArray[np.int64]] = {}
         self._taking: Counter[AggregatorId] = Counter()
 
-    async def propose(self, task: InstalledTask, proposal: BatchProposal) -> BatchReply:
+    async def propose(self, window: InstalledWindow, proposal: BatchProposal) -> BatchReply:
         """Answer a proposal; intake must be closed. What holds no report of ours is answered, and leaves no trace.
 
         Raises:
-            PeerRefusalError: CONFLICT, another proposal has this number or a report is in another batch; or the task
+            PeerRefusalError: CONFLICT, another proposal has this number or a report is in another batch; or the window
                 is not agreeing.
         """
-        if await self._is_nothing(task, Step.PROPOSE, proposal.batch, proposal.report_ids):
+        if await self._is_nothing(window, Step.PROPOSE, proposal.batch, proposal.report_ids):
             missing = bytes([RejectReason.MISSING_AT_PEER.value]) * (len(proposal.report_ids) // ReportId.SIZE)
             return BatchReply(
-                task_id=task.task_id,
+                window_id=window.window_id,
                 batch=proposal.batch,
                 report_ids=proposal.report_ids,
                 reasons=missing,
@@ -73,79 +73,79 @@ class HelperBatches:
             )
         stored = await once(
             self._context,
-            task.task_id,
+            window.window_id,
             Step.PROPOSE,
             proposal_digest(proposal),
-            lambda: self._propose(task, proposal),
+            lambda: self._propose(window, proposal),
             batch=proposal.batch,
-            within=self._admission(task, proposed=proposal.batch),
+            within=self._admission(window, proposed=proposal.batch),
         )
         self._context.failpoints.hit("helper.after_propose_store")
-        return reply_from_bytes(task.task_id, proposal.batch, stored)
+        return reply_from_bytes(window.window_id, proposal.batch, stored)
 
-    async def _is_nothing(self, task: InstalledTask, step: Step, batch: int, report_ids: bytes) -> bool:
-        """Return whether a batch that was not stored names no complete report of ours, while the task is agreeing.
+    async def _is_nothing(self, window: InstalledWindow, step: Step, batch: int, report_ids: bytes) -> bool:
+        """Return whether a batch that was not stored names no complete report of ours, while the window is agreeing.
 
-        A row and a step are for a batch with a report of its own: so they are no more than the task's reports, however
-        many batches a leader makes up.
+        A row and a step are for a batch with a report of its own: so they are no more than the window's reports,
+        however many batches a leader makes up.
         """
-        if self._context.states[task.task_id] is not State.AGREEING:
+        if self._context.states[window.window_id] is not State.AGREEING:
             return False
-        if await taken(self._context, task.task_id, step, batch) is not None:
+        if await taken(self._context, window.window_id, step, batch) is not None:
             return False
-        if await self._context.store.batch(task.task_id, batch) is not None:
+        if await self._context.store.batch(window.window_id, batch) is not None:
             return False
-        reports = await self._context.store.complete_reports(task.task_id)
+        reports = await self._context.store.complete_reports(window.window_id)
         return bool((reports.ids.find(report_ids) < 0).all())
 
     @contextmanager
-    def _admission(self, task: InstalledTask, proposed: int = _FREE) -> Generator[None, None, None]:
+    def _admission(self, window: InstalledWindow, proposed: int = _FREE) -> Generator[None, None, None]:
         """Hold one of the leader's places while a step is taken; free the reports of a proposal that was not stored.
 
         Raises:
             PeerRefusalError: BUSY, the leader's share of places is taken.
         """
-        leader = task.leader_id
+        leader = window.leader_id
         if self._taking[leader] >= max(1, _MOST_AT_ONCE // max(1, len(self._context.peers))):
             raise PeerRefusalError(PeerProblem.BUSY)
         self._taking[leader] += 1
         try:
             yield
         except BaseException:
-            owners = self._owners.get(task.task_id, np.empty(0, dtype=np.int64))
+            owners = self._owners.get(window.window_id, np.empty(0, dtype=np.int64))
             owners[owners == proposed] = _FREE
             raise
         finally:
             self._taking[leader] -= 1
 
-    async def _propose(self, task: InstalledTask, proposal: BatchProposal) -> Entry:
+    async def _propose(self, window: InstalledWindow, proposal: BatchProposal) -> Entry:
         """Verify what is proposed and held here; return the batch and the reply about it."""
-        reports = await self._context.store.complete_reports(task.task_id)
+        reports = await self._context.store.complete_reports(window.window_id)
         found = reports.ids.find(proposal.report_ids)
         present = found >= 0
         positions = found[present]
-        await self._claim(task.task_id, len(reports.ids), positions, proposal.batch)
-        verified = await self._verification.verify(task, reports, positions)
-        denied = await of_denied(self._context, task.task_id, ReportIds(reports.ids.at(positions)))
-        entry = self._proposed(task, proposal, present, positions, verified, denied)
+        await self._claim(window.window_id, len(reports.ids), positions, proposal.batch)
+        verified = await self._verification.verify(window, reports, positions)
+        denied = await of_denied(self._context, window.window_id, ReportIds(reports.ids.at(positions)))
+        entry = self._proposed(window, proposal, present, positions, verified, denied)
         self._context.failpoints.hit("helper.before_propose_store")
         return entry
 
-    async def _claim(self, task_id: TaskId, count: int, positions: NDArray[np.int64], number: int) -> None:
+    async def _claim(self, window_id: WindowId, count: int, positions: NDArray[np.int64], number: int) -> None:
         """Give the reports to a batch; refuse those of another one."""
-        owners = self._owners.get(task_id)
+        owners = self._owners.get(window_id)
         if owners is None:
             owners = np.full(count, _FREE, dtype=np.int64)
-            async for row in every_batch(self._context.store, task_id):
+            async for row in every_batch(self._context.store, window_id):
                 owners[row.positions] = row.number
-            owners = self._owners.setdefault(task_id, owners)
+            owners = self._owners.setdefault(window_id, owners)
         if not np.isin(owners[positions], (_FREE, number)).all():
             raise PeerRefusalError(PeerProblem.CONFLICT)
         owners[positions] = number
 
     def _proposed(
         self,
-        task: InstalledTask,
+        window: InstalledWindow,
         proposal: BatchProposal,
         present: NDArray[np.bool_],
         positions: NDArray[np.int64],
@@ -155,7 +155,7 @@ class HelperBatches:
         """Return the batch, the reply about it, and the counts of what is out here."""
         said, verdicts = answers(present, verified.reasons, verified.share_digests, proposal.share_digests, denied)
         reply = BatchReply(
-            task_id=task.task_id,
+            window_id=window.window_id,
             batch=proposal.batch,
             report_ids=proposal.report_ids,
             reasons=said,
@@ -166,11 +166,11 @@ class HelperBatches:
             positions=positions,
             verdicts=verdicts,
             share_digests=verified.share_digests,
-            kept=seal_kept(self._context, task, proposal.batch, verified.output_sum, verified.seeds),
+            kept=seal_kept(self._context, window, proposal.batch, verified.output_sum, verified.seeds),
         )
         return Entry(answer=reply_bytes(reply), batch=row, rejections=count_reasons(picked(said, present)))
 
-    async def finish(self, task: InstalledTask, request: FinishBatch) -> BatchDecision:
+    async def finish(self, window: InstalledWindow, request: FinishBatch) -> BatchDecision:
         """Check the leader's messages against our own seeds; every report of the batch it leaves out is out here.
 
         What was proposed without a report of ours is finished without one, and leaves no trace.
@@ -179,42 +179,42 @@ class HelperBatches:
             PeerRefusalError: CONFLICT, other messages were finished under this number; NOT_YET, nothing was proposed
                 under it; MALFORMED, messages for reports that are not in it.
         """
-        if not request.report_ids and await self._is_nothing(task, Step.FINISH, request.batch, b""):
-            return BatchDecision(task_id=task.task_id, batch=request.batch, accepted=b"")
+        if not request.report_ids and await self._is_nothing(window, Step.FINISH, request.batch, b""):
+            return BatchDecision(window_id=window.window_id, batch=request.batch, accepted=b"")
         accepted = await once(
             self._context,
-            task.task_id,
+            window.window_id,
             Step.FINISH,
             finish_digest(request),
-            lambda: self._finish(task, request),
+            lambda: self._finish(window, request),
             batch=request.batch,
-            within=self._admission(task),
+            within=self._admission(window),
         )
         self._context.failpoints.hit("helper.after_finish_store")
-        return BatchDecision(task_id=task.task_id, batch=request.batch, accepted=accepted)
+        return BatchDecision(window_id=window.window_id, batch=request.batch, accepted=accepted)
 
-    async def _finish(self, task: InstalledTask, request: FinishBatch) -> Entry:
+    async def _finish(self, window: InstalledWindow, request: FinishBatch) -> Entry:
         """Decide about a batch; return it with the reports accepted here."""
-        reports = await self._context.store.complete_reports(task.task_id)
-        row = await self._context.store.batch(task.task_id, request.batch)
+        reports = await self._context.store.complete_reports(window.window_id)
+        row = await self._context.store.batch(window.window_id, request.batch)
         if row is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
-        denied = await of_denied(self._context, task.task_id, ReportIds(reports.ids.at(row.positions)))
-        verdicts = self._judge(task, reports, row, request, denied)
+        denied = await of_denied(self._context, window.window_id, ReportIds(reports.ids.at(row.positions)))
+        verdicts = self._judge(window, reports, row, request, denied)
         accepted = _with(verdicts, ReportVerdict.ACCEPTED)
         pending = _with(row.verdicts, ReportVerdict.VERIFIED)
         named = ReportIds(request.report_ids).find(reports.ids.at(row.positions)) >= 0
         failed = pending & named & ~accepted
         rejections = Counter({RejectReason.INVALID_PROOF: int((failed & ~denied).sum())})
         rejections[RejectReason.BAD_CERTIFICATE] = int((failed & denied).sum())
-        rejections[dropped_reason(len(task.asked.aggregators))] += int((pending & ~named).sum())
+        rejections[dropped_reason(len(window.asked.aggregators))] += int((pending & ~named).sum())
         self._context.failpoints.hit("helper.before_finish_store")
         finished = replace(row, verdicts=verdicts)
         return Entry(answer=reports.ids.at(row.positions[accepted]), batch=finished, rejections=+rejections)
 
     def _judge(
         self,
-        task: InstalledTask,
+        window: InstalledWindow,
         reports: CompleteReports,
         row: BatchRow,
         request: FinishBatch,
@@ -227,16 +227,16 @@ class HelperBatches:
         verdicts = np.frombuffer(row.verdicts, dtype=np.uint8).copy()
         if (places < 0).any() or (verdicts[places] != ReportVerdict.VERIFIED).any():
             raise PeerRefusalError(PeerProblem.MALFORMED)
-        seeds = np.frombuffer(kept_seeds(self._context, task, row), dtype=np.uint8).reshape(-1, SEED_SIZE)
+        seeds = np.frombuffer(kept_seeds(self._context, window, row), dtype=np.uint8).reshape(-1, SEED_SIZE)
         holds = holding(matching(seeds[places].tobytes(), request.messages))
         verdicts[verdicts == ReportVerdict.VERIFIED] = ReportVerdict.DROPPED
         verdicts[places[holds]] = ReportVerdict.ACCEPTED
         verdicts[(verdicts == ReportVerdict.ACCEPTED) & denied] = ReportVerdict.DROPPED
         return verdicts.tobytes()
 
-    def forget(self, task_id: TaskId) -> None:
-        """Free what is kept in memory for a task whose set is sealed."""
-        self._owners.pop(task_id, None)
+    def forget(self, window_id: WindowId) -> None:
+        """Free what is kept in memory for a window whose set is sealed."""
+        self._owners.pop(window_id, None)
 
 
 def _with(verdicts: bytes, verdict: ReportVerdict) -> NDArray[np.bool_]:

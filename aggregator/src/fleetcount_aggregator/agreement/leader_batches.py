@@ -1,7 +1,7 @@
-"""How the leader takes a task's closed reports through verification: batch by batch, several at once.
+"""How the leader takes a window's closed reports through verification: batch by batch, several at once.
 
 Batches follow from the closed log alone, and a batch is stored once it is decided, so that a crash at any point goes on
-with the same ones. Memory does not grow with the task. It must not decide about the set (`report_set`).
+with the same ones. Memory does not grow with the window. It must not decide about the set (`report_set`).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from fleetcount_aggregator.agreement.rules import (
 )
 from fleetcount_aggregator.agreement.verification import Verification, matching, proof_setting, seal_kept
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds
@@ -38,32 +38,32 @@ _IN_FLIGHT: Final = 8
 
 
 class AskEveryone(Protocol):
-    """Asks every helper of a task until all have answered; answers in the task's order."""
+    """Asks every helper of a window until all have answered; answers in the window's order."""
 
-    def __call__(self, task: InstalledTask, ask: Callable[[Peer], Awaitable[Result]], /) -> Awaitable[list[Result]]:
+    def __call__(self, window: InstalledWindow, ask: Callable[[Peer], Awaitable[Result]], /) -> Awaitable[list[Result]]:
         """Return the answers."""
         ...
 
 
 class BatchRounds:
-    """Runs the batches of tasks this aggregator leads."""
+    """Runs the batches of windows this aggregator leads."""
 
     def __init__(self, context: Context, verification: Verification, everyone: AskEveryone) -> None:
         self._context = context
         self._verification = verification
         self._everyone = everyone
 
-    async def run(self, task: InstalledTask) -> None:
-        """Decide every batch of a task whose intake is closed.
+    async def run(self, window: InstalledWindow) -> None:
+        """Decide every batch of a window whose intake is closed.
 
         Raises:
             PeerRefusalError: MALFORMED, a helper's reply does not answer its proposal.
         """
-        reports = await self._context.store.complete_reports(task.task_id)
-        size = await self._size(task)
-        decided = {row.number async for row in every_batch(self._context.store, task.task_id)}
+        reports = await self._context.store.complete_reports(window.window_id)
+        size = await self._size(window)
+        decided = {row.number async for row in every_batch(self._context.store, window.window_id)}
         open_numbers = iter([one for one in range(-(-len(reports.ids) // size)) if one not in decided])
-        lanes = [asyncio.ensure_future(self._lane(task, reports, size, open_numbers)) for _ in range(_IN_FLIGHT)]
+        lanes = [asyncio.ensure_future(self._lane(window, reports, size, open_numbers)) for _ in range(_IN_FLIGHT)]
         try:
             await asyncio.gather(*lanes)
         finally:
@@ -71,55 +71,55 @@ class BatchRounds:
                 lane.cancel()
             await asyncio.gather(*lanes, return_exceptions=True)
 
-    async def _size(self, task: InstalledTask) -> int:
-        """Return the size of this task's batches, fixed with the first one."""
-        size = batch_size(task.prio3.verifier_share_size)
-        return int(await once(self._context, task.task_id, Step.BATCHES, b"", Entry(answer=str(size).encode())))
+    async def _size(self, window: InstalledWindow) -> int:
+        """Return the size of this window's batches, fixed with the first one."""
+        size = batch_size(window.prio3.verifier_share_size)
+        return int(await once(self._context, window.window_id, Step.BATCHES, b"", Entry(answer=str(size).encode())))
 
-    async def _lane(self, task: InstalledTask, reports: CompleteReports, size: int, numbers: Iterator[int]) -> None:
+    async def _lane(self, window: InstalledWindow, reports: CompleteReports, size: int, numbers: Iterator[int]) -> None:
         """Run one batch after the other; the lanes share the numbers."""
         for number in numbers:
-            await self._run_batch(task, reports, number, positions_of_batch(reports.ids, number, size))
+            await self._run_batch(window, reports, number, positions_of_batch(reports.ids, number, size))
             self._context.failpoints.hit("leader.after_batch")
 
     async def _run_batch(
-        self, task: InstalledTask, reports: CompleteReports, number: int, positions: NDArray[np.int64]
+        self, window: InstalledWindow, reports: CompleteReports, number: int, positions: NDArray[np.int64]
     ) -> None:
         """Take one batch through verification, proposal, combination, finish and the final decision."""
-        verified = await self._verification.verify(task, reports, positions)
+        verified = await self._verification.verify(window, reports, positions)
         reasons = np.frombuffer(verified.reasons, dtype=np.uint8).copy()
         proposed = reasons == 0
         if proposed.any():
             ids = reports.ids.at(positions[proposed])
-            reasons[proposed] = await self._agree(task, reports, number, ids, _only(verified, proposed))
-        await self._decide(task, number, positions, verified, reasons.tobytes())
+            reasons[proposed] = await self._agree(window, reports, number, ids, _only(verified, proposed))
+        await self._decide(window, number, positions, verified, reasons.tobytes())
 
     async def _agree(
-        self, task: InstalledTask, reports: CompleteReports, number: int, ids: bytes, own: VerifiedReports
+        self, window: InstalledWindow, reports: CompleteReports, number: int, ids: bytes, own: VerifiedReports
     ) -> NDArray[np.uint8]:
         """Return why each proposed report is out, 0 for one that every aggregator accepts, which is final."""
         proposal = BatchProposal(
-            task_id=task.task_id,
+            window_id=window.window_id,
             batch=number,
             report_ids=ids,
             share_digests=own.share_digests,
             verifier_shares=own.verifier_shares,
         )
-        replies = await self._everyone(task, lambda peer: peer.propose_batch(proposal))
+        replies = await self._everyone(window, lambda peer: peer.propose_batch(proposal))
         self._context.failpoints.hit("leader.after_proposals")
-        found = survivors(proposal, replies, task.prio3.verifier_share_size)
+        found = survivors(proposal, replies, window.prio3.verifier_share_size)
         if found is None:
             raise PeerRefusalError(PeerProblem.MALFORMED)
         reasons = np.frombuffer(found.reasons, dtype=np.uint8).copy()
         remaining = found.remaining
         shares = (picked(own.verifier_shares, remaining), *found.shares)
-        messages, holds = await self._context.workers.run(combine_shares, proof_setting(task, reports), shares)
+        messages, holds = await self._context.workers.run(combine_shares, proof_setting(window, reports), shares)
         self._context.failpoints.hit("leader.after_combine")
         held = holding(holds)
         accepted = await self._finish(
-            task,
+            window,
             FinishBatch(
-                task_id=task.task_id,
+                window_id=window.window_id,
                 batch=number,
                 report_ids=picked(picked(ids, remaining), held),
                 messages=picked(messages, held),
@@ -131,9 +131,9 @@ class BatchRounds:
         reasons[remaining] = np.where(fits, 0, RejectReason.INVALID_PROOF.value)
         return reasons
 
-    async def _finish(self, task: InstalledTask, request: FinishBatch, seeds: bytes) -> NDArray[np.bool_]:
+    async def _finish(self, window: InstalledWindow, request: FinishBatch, seeds: bytes) -> NDArray[np.bool_]:
         """Return which finished reports everyone accepts."""
-        decisions = await self._everyone(task, lambda peer: peer.finish_batch(request))
+        decisions = await self._everyone(window, lambda peer: peer.finish_batch(request))
         accepted = holding(matching(seeds, request.messages))
         for decision in decisions:
             accepted = accepted & (ReportIds(decision.accepted).find(request.report_ids) >= 0)
@@ -141,7 +141,12 @@ class BatchRounds:
         return accepted
 
     async def _decide(
-        self, task: InstalledTask, number: int, positions: NDArray[np.int64], verified: VerifiedReports, reasons: bytes
+        self,
+        window: InstalledWindow,
+        number: int,
+        positions: NDArray[np.int64],
+        verified: VerifiedReports,
+        reasons: bytes,
     ) -> None:
         """Store what became of a batch, with the sum of what was verified in it."""
         out = holding(reasons)
@@ -154,10 +159,10 @@ class BatchRounds:
             positions=positions,
             verdicts=verdicts.astype(np.uint8).tobytes(),
             share_digests=verified.share_digests,
-            kept=seal_kept(self._context, task, number, verified.output_sum),
+            kept=seal_kept(self._context, window, number, verified.output_sum),
         )
         entry = Entry(batch=row, rejections=count_reasons(reasons))
-        await once(self._context, task.task_id, Step.BATCH, b"", entry, batch=number)
+        await once(self._context, window.window_id, Step.BATCH, b"", entry, batch=number)
 
 
 def _only(verified: VerifiedReports, mask: NDArray[np.bool_]) -> VerifiedReports:

@@ -1,4 +1,5 @@
-"""Sealing the set: each aggregator for itself checks the one set of a task, stores its digest, and refuses every other.
+"""Sealing the set: each aggregator for itself checks the one set of a window, stores its digest, and refuses every
+other.
 
 Shared by leader and helper; works on columns of all reports, so that a million take no loop. It must not add up
 reports (`release`).
@@ -11,14 +12,14 @@ from typing import Final, Self
 
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import SealSet
 from fleetcount_protocol.release.set_digest import leaf_digests, set_root
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason, State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, move, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, leaves_of, sorted_leaf_digests
@@ -49,21 +50,21 @@ class _NamesMissing(Exception):  # noqa: N818 - an event inside this module, not
 class OwnSet:
     """A set of reports as this aggregator holds them: positions and ids (n x 16 bytes), ascending, and leaf digests."""
 
-    task_id: TaskId
+    window_id: WindowId
     positions: NDArray[np.int64]
     ids: bytes = field(repr=False)
     leaves: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, task_id: TaskId, standing: Standing, wanted: NDArray[np.bool_]) -> Self:
+    def of(cls, window_id: WindowId, standing: Standing, wanted: NDArray[np.bool_]) -> Self:
         """Return the set of the wanted reports, by position."""
         order = standing.ids.order
         positions = order[wanted[order]]
         ids = standing.ids.at(positions)
-        return cls(task_id, positions, ids, sorted_leaf_digests(task_id, ids, standing.share_digests, positions))
+        return cls(window_id, positions, ids, sorted_leaf_digests(window_id, ids, standing.share_digests, positions))
 
     @classmethod
-    def agreed(cls, task_id: TaskId, standing: Standing, request: SealSet) -> Self:
+    def agreed(cls, window_id: WindowId, standing: Standing, request: SealSet) -> Self:
         """Return the leader's set if it is one of reports accepted here; never a report more than that.
 
         What both have in common takes no names: a leaf with the leader's digest is taken as it is here, and one that is
@@ -74,8 +75,8 @@ class OwnSet:
             PeerRefusalError: DISAGREES, a name that is not accepted here or not asked for, or other digests.
         """
         accepted = standing.verdicts == ReportVerdict.ACCEPTED
-        own = cls.of(task_id, standing, accepted)
-        theirs, empty = map(_by_leaf, (request.leaf_digests, leaf_digests(task_id, ())))
+        own = cls.of(window_id, standing, accepted)
+        theirs, empty = map(_by_leaf, (request.leaf_digests, leaf_digests(window_id, ())))
         unequal: NDArray[np.bool_] = (_by_leaf(own.leaves) != theirs).any(axis=1)
         asked = unequal & (theirs != empty).any(axis=1)
         if not unequal.any() and not request.accepted:
@@ -89,7 +90,7 @@ class OwnSet:
         wanted = np.zeros(len(accepted), dtype=np.bool_)
         wanted[own.positions[~unequal[leaves_of(own.ids)]]] = True
         wanted[named] = True
-        narrowed = cls.of(task_id, standing, wanted)
+        narrowed = cls.of(window_id, standing, wanted)
         if narrowed.leaves != request.leaf_digests:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         return narrowed
@@ -97,7 +98,7 @@ class OwnSet:
     @property
     def digest(self) -> Digest:
         """The digest of the set."""
-        return set_root(self.task_id, self.leaves)
+        return set_root(self.window_id, self.leaves)
 
     def named(self, leaves: bytes) -> bytes:
         """Return the ids in some leaves (a bit each), joined and ascending."""
@@ -111,46 +112,46 @@ def _by_leaf(digests: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
 
 
-async def _standing(context: Context, task_id: TaskId) -> Standing:
-    ids = (await context.store.complete_reports(task_id)).ids
+async def _standing(context: Context, window_id: WindowId) -> Standing:
+    ids = (await context.store.complete_reports(window_id)).ids
     verdicts = np.full(len(ids), _NONE, dtype=np.uint8)
     digests = np.zeros((len(ids), Digest.SIZE), dtype=np.uint8)
-    async for row in every_batch(context.store, task_id):
+    async for row in every_batch(context.store, window_id):
         verdicts[row.positions] = np.frombuffer(row.verdicts, dtype=np.uint8)
         digests[row.positions] = np.frombuffer(row.share_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
     return Standing(ids, verdicts, digests)
 
 
-async def of_denied(context: Context, task_id: TaskId, ids: ReportIds) -> NDArray[np.bool_]:
+async def of_denied(context: Context, window_id: WindowId, ids: ReportIds) -> NDArray[np.bool_]:
     """Return, by position, which reports are of devices that the deny list names now."""
     denied = np.zeros(len(ids), dtype=np.bool_)
     if keys := context.denials.keys:
-        found = ids.find(await context.store.reports_of(task_id, b"".join(keys)))
+        found = ids.find(await context.store.reports_of(window_id, b"".join(keys)))
         denied[found[found >= 0]] = True
     return denied
 
 
-async def close_intake(context: Context, task_id: TaskId) -> None:
+async def close_intake(context: Context, window_id: WindowId) -> None:
     """Close intake, which cannot open again; incomplete reports count as half pairs. Does nothing if it is closed."""
-    await move(context, task_id, State.AGREEING)
+    await move(context, window_id, State.AGREEING)
 
 
-async def abort_here(context: Context, task_id: TaskId, reason: AbortReason | str) -> State:
-    """Abort a task at this aggregator, publicly, unless it has ended; return the state it is in after that."""
+async def abort_here(context: Context, window_id: WindowId, reason: AbortReason | str) -> State:
+    """Abort a window at this aggregator, publicly, unless it has ended; return the state it is in after that."""
     text = reason.value if isinstance(reason, AbortReason) else reason
-    state = await move(context, task_id, State.ABORTED, reason=text)
+    state = await move(context, window_id, State.ABORTED, reason=text)
     if state is State.ABORTED:
-        await context.purge(task_id)
+        await context.purge(window_id)
     return state
 
 
-async def sealed_digest(context: Context, task_id: TaskId) -> Digest | None:
-    """Return the digest of the task's one set, or None before it is sealed."""
-    step = await taken(context, task_id, Step.SET)
+async def sealed_digest(context: Context, window_id: WindowId) -> Digest | None:
+    """Return the digest of the window's one set, or None before it is sealed."""
+    step = await taken(context, window_id, Step.SET)
     return Digest(step.answer) if step else None
 
 
-async def seal_own(context: Context, task: InstalledTask) -> OwnSet:
+async def seal_own(context: Context, window: InstalledWindow) -> OwnSet:
     """Seal the reports accepted here, and return the set they make; run by the leader, which names it to the helpers.
 
     Reports of devices that are denied by now are left out; once the set is sealed it stays what it is.
@@ -158,18 +159,20 @@ async def seal_own(context: Context, task: InstalledTask) -> OwnSet:
     Raises:
         PeerRefusalError, StateConflictError: as `seal_named`.
     """
-    standing = await _standing(context, task.task_id)
-    sealed = await context.store.chosen(task.task_id)
+    standing = await _standing(context, window.window_id)
+    sealed = await context.store.chosen(window.window_id)
     if sealed is None:
-        wanted = (standing.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(context, task.task_id, standing.ids)
+        wanted = (standing.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(
+            context, window.window_id, standing.ids
+        )
     else:
         wanted = np.frombuffer(sealed, dtype=np.uint8) != 0
-    own = await asyncio.to_thread(OwnSet.of, task.task_id, standing, wanted)
-    await once(context, task.task_id, Step.SET, own.digest, lambda: _chosen(context, task, standing, own))
+    own = await asyncio.to_thread(OwnSet.of, window.window_id, standing, wanted)
+    await once(context, window.window_id, Step.SET, own.digest, lambda: _chosen(context, window, standing, own))
     return own
 
 
-async def seal_named(context: Context, task: InstalledTask, request: SealSet) -> bytes:
+async def seal_named(context: Context, window: InstalledWindow, request: SealSet) -> bytes:
     """Store the set that the leader names and move on to releasing; repeating it with the same set changes nothing.
 
     Every report must be accepted here, the digests of the leaves must follow from this aggregator's own public shares,
@@ -177,31 +180,31 @@ async def seal_named(context: Context, task: InstalledTask, request: SealSet) ->
     set is sealed; else the leaves (a bit each) whose ids the leader has to name, since fewer may be in them than here.
 
     Raises:
-        PeerRefusalError: CONFLICT for a second set, DISAGREES for one that differs from ours, TOO_FEW (then the task is
-            aborted here).
-        StateConflictError: no set is sealed and the task is not agreeing.
+        PeerRefusalError: CONFLICT for a second set, DISAGREES for one that differs from ours, TOO_FEW (then the window
+            is aborted here).
+        StateConflictError: no set is sealed and the window is not agreeing.
     """
 
     async def work() -> Entry:
-        standing = await _standing(context, task.task_id)
-        agreed = await asyncio.to_thread(OwnSet.agreed, task.task_id, standing, request)
-        return await _chosen(context, task, standing, agreed)
+        standing = await _standing(context, window.window_id)
+        agreed = await asyncio.to_thread(OwnSet.agreed, window.window_id, standing, request)
+        return await _chosen(context, window, standing, agreed)
 
     try:
-        await once(context, task.task_id, Step.SET, set_root(task.task_id, request.leaf_digests), work)
+        await once(context, window.window_id, Step.SET, set_root(window.window_id, request.leaf_digests), work)
     except _NamesMissing as missing:
         return missing.leaves
     return b""
 
 
-async def _chosen(context: Context, task: InstalledTask, standing: Standing, own: OwnSet) -> Entry:
-    if len(own.positions) < task.asked.min_batch_size:
-        await abort_here(context, task.task_id, AbortReason.TOO_FEW_REPORTS)
+async def _chosen(context: Context, window: InstalledWindow, standing: Standing, own: OwnSet) -> Entry:
+    if len(own.positions) < window.asked.min_batch_size:
+        await abort_here(context, window.window_id, AbortReason.TOO_FEW_REPORTS)
         raise PeerRefusalError(PeerProblem.TOO_FEW)
     chosen = np.zeros(len(standing.ids), dtype=np.uint8)
     chosen[own.positions] = 1
     left_out = (chosen == 0) & ~np.isin(standing.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
-    denied = await of_denied(context, task.task_id, standing.ids)
+    denied = await of_denied(context, window.window_id, standing.ids)
     rejections = Counter({RejectReason.BAD_CERTIFICATE: int((left_out & denied).sum())})
     rejections[RejectReason.MISSING_AT_PEER] = int((left_out & ~denied).sum())
     return Entry(answer=own.digest, chosen=chosen.tobytes(), rejections=+rejections)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.layout import Reader, sized
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES, MAX_REPORTS_PER_PEER_BATCH
 from fleetcount_protocol.messages import BatchProposal, BatchReply, Commitment, FinishBatch
@@ -185,9 +185,9 @@ def reply_bytes(reply: BatchReply) -> bytes:
     return sized(reply.report_ids, 4) + sized(reply.reasons, 4) + sized(reply.verifier_shares, 4)
 
 
-def reply_from_bytes(task_id: TaskId, batch: int, stored: bytes) -> BatchReply:
+def reply_from_bytes(window_id: WindowId, batch: int, stored: bytes) -> BatchReply:
     """Return the reply `reply_bytes` gave; raises DecodeError for damaged bytes."""
     reader = Reader(stored, "stored batch reply", MAX_PEER_MESSAGE_BYTES)
     ids, reasons, shares = (reader.sized(4, 0, MAX_PEER_MESSAGE_BYTES) for _ in range(3))
     reader.finish()
-    return BatchReply(task_id=task_id, batch=batch, report_ids=ids, reasons=reasons, verifier_shares=shares)
+    return BatchReply(window_id=window_id, batch=batch, report_ids=ids, reasons=reasons, verifier_shares=shares)

@@ -1,4 +1,4 @@
-"""Verifies batches of complete reports in the workers, and seals what is kept of a batch until the task has ended.
+"""Verifies batches of complete reports in the workers, and seals what is kept of a batch until the window has ended.
 
 A report enters a sum only if it passed here and its whole proof held (agreement). Verification has no coins: done again
 after a crash it gives the same bytes. It must not combine shares or decide about a report alone.
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from fleetcount_transport.admission.turns import FairQueue
@@ -17,7 +17,7 @@ from fleetcount_transport.logs import log
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.storage.store import BatchRow, CompleteReports
 from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, verify_reports
 
@@ -29,9 +29,9 @@ _WORTH_COMPILING: Final = 1_000_000
 
 
 class Verification:
-    """Runs the first step of verification over reports of a closed task.
+    """Runs the first step of verification over reports of a closed window.
 
-    Each worker has one batch under way and one waiting; further ones are taken from each task's leader in turn.
+    Each worker has one batch under way and one waiting; further ones are taken from each window's leader in turn.
     """
 
     def __init__(self, context: Context) -> None:
@@ -39,23 +39,23 @@ class Verification:
         self._queue = FairQueue(2 * context.workers.count)
 
     async def verify(
-        self, task: InstalledTask, reports: CompleteReports, positions: NDArray[np.int64]
+        self, window: InstalledWindow, reports: CompleteReports, positions: NDArray[np.int64]
     ) -> VerifiedReports:
         """Return what the reports at these positions give, in their order."""
-        async with self._queue.of(task.leader_id):
+        async with self._queue.of(window.leader_id):
             verified = await self._context.workers.run(
-                verify_reports, proof_setting(task, reports), reports.source(positions)
+                verify_reports, proof_setting(window, reports), reports.source(positions)
             )
         if verified.damaged:
-            log.error("reports_damaged", task=str(task.task_id), count=len(verified.damaged))
+            log.error("reports_damaged", window=str(window.window_id), count=len(verified.damaged))
         self._context.failpoints.hit("verification.before_store")
         return verified
 
 
-def proof_setting(task: InstalledTask, reports: CompleteReports) -> ProofSetting:
-    """Return the task's setting: a few reports are not worth loading, let alone compiling, the batch verifier."""
-    work = len(reports.ids) * task.prio3.circuit.measurement_length
-    return replace(task.setting, prefer="scalar" if work < _WORTH_COMPILING else "auto")
+def proof_setting(window: InstalledWindow, reports: CompleteReports) -> ProofSetting:
+    """Return the window's setting: a few reports are not worth loading, let alone compiling, the batch verifier."""
+    work = len(reports.ids) * window.prio3.circuit.measurement_length
+    return replace(window.setting, prefer="scalar" if work < _WORTH_COMPILING else "auto")
 
 
 def matching(seeds: bytes, messages: bytes) -> bytes:
@@ -70,24 +70,28 @@ def matching(seeds: bytes, messages: bytes) -> bytes:
 # What is kept of a batch: the sum of the verified output shares and, at a helper, the seeds.
 
 
-def _sum_bytes(task: InstalledTask) -> int:
-    return FIELD64.encoded_size * task.asked.design.summed_count
+def _sum_bytes(window: InstalledWindow) -> int:
+    return FIELD64.encoded_size * window.asked.design.summed_count
 
 
-def _place(task_id: TaskId, number: int) -> tuple[bytes, ...]:
-    return (b"batch", task_id, number.to_bytes(_NUMBER_BYTES))
+def _place(window_id: WindowId, number: int) -> tuple[bytes, ...]:
+    return (b"batch", window_id, number.to_bytes(_NUMBER_BYTES))
 
 
-def seal_kept(context: Context, task: InstalledTask, number: int, output_sum: bytes, seeds: bytes = b"") -> bytes:
+def seal_kept(context: Context, window: InstalledWindow, number: int, output_sum: bytes, seeds: bytes = b"") -> bytes:
     """Return `BatchRow.kept`."""
-    return context.data_key(task.task_id).seal(output_sum + seeds, *_place(task.task_id, number))
+    return context.data_key(window.window_id).seal(output_sum + seeds, *_place(window.window_id, number))
 
 
-def kept_sum(context: Context, task: InstalledTask, row: BatchRow) -> bytes:
+def kept_sum(context: Context, window: InstalledWindow, row: BatchRow) -> bytes:
     """Return the sum of a batch's verified output shares; raises StoreError if it is damaged."""
-    return context.data_key(task.task_id).open(row.kept, *_place(task.task_id, row.number))[: _sum_bytes(task)]
+    return context.data_key(window.window_id).open(row.kept, *_place(window.window_id, row.number))[
+        : _sum_bytes(window)
+    ]
 
 
-def kept_seeds(context: Context, task: InstalledTask, row: BatchRow) -> bytes:
+def kept_seeds(context: Context, window: InstalledWindow, row: BatchRow) -> bytes:
     """Return the seeds of a helper's batch, n x 32; raises StoreError if they are damaged."""
-    return context.data_key(task.task_id).open(row.kept, *_place(task.task_id, row.number))[_sum_bytes(task) :]
+    return context.data_key(window.window_id).open(row.kept, *_place(window.window_id, row.number))[
+        _sum_bytes(window) :
+    ]

@@ -1,7 +1,7 @@
 """When sealing keys follow each other, and their files: made, listed and erased in their directory.
 
 Each has a life: announced (listed, not valid yet), active, retired (not valid any more), deleted. Which one may be
-deleted is not decided here (`tasks.sealing_keys`).
+deleted is not decided here (`windows.sealing_keys`).
 """
 
 import base64

@@ -1,6 +1,6 @@
 """This aggregator's private keys, read from files only their owner may read: the signing key and the sealing keys.
 
-Never shows a private key; the task says which key is used.
+Never shows a private key; the window says which key is used.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """What an operator may count: states, refusals, peer calls. Names `fleetcount_*`.
 
-Holds no label of a device or report, and no number of reports of a task: the exact number of participants is secret.
+Holds no label of a device or report, and no number of reports of a window: the exact number of participants is secret.
 """
 
 from fleetcount_protocol.errors import RejectReason
@@ -27,7 +27,7 @@ class Metrics:
             registry=self.registry,
         )
         self._moves = Counter(
-            "fleetcount_task_moves", "Moves of tasks into a state.", ["state"], registry=self.registry
+            "fleetcount_window_moves", "Moves of windows into a state.", ["state"], registry=self.registry
         )
         self._peer_calls = Counter(
             "fleetcount_peer_calls",
@@ -70,8 +70,8 @@ class Metrics:
         """Count one connection, call or message that was not taken."""
         self._shed.labels(reason.value).inc()
 
-    def task_moved(self, state: State) -> None:
-        """Count a task's move into a state."""
+    def window_moved(self, state: State) -> None:
+        """Count a window's move into a state."""
         self._moves.labels(state.value).inc()
 
     def peer_called(self, peer: str, result: str) -> None:

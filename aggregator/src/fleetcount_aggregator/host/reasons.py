@@ -1,4 +1,4 @@
-"""Why a task waits, for whom, since when and until when: one place for the command, health, metrics and logs.
+"""Why a window waits, for whom, since when and until when: one place for the command, health, metrics and logs.
 
 Says nothing of how many reports there are, not even whether there are enough: who watches when a bound is passed knows
 the exact number at that moment.
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.logs import log
 from fleetcount_transport.watching import duration
 
@@ -25,7 +25,7 @@ _HALF_A_DAY_S: Final = 43_200
 
 
 class WaitFor(enum.Enum):
-    """What a task waits for: the closed list."""
+    """What a window waits for: the closed list."""
 
     OPENING = "opening"
     CLOSING = "closing"
@@ -49,7 +49,7 @@ _TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """One reason why a task does not go on. `since` and `until` are Unix seconds, None if not known."""
+    """One reason why a window does not go on. `since` and `until` are Unix seconds, None if not known."""
 
     kind: WaitFor
     whom: str = ""
@@ -82,66 +82,68 @@ def clock_time(moment: float, now: float) -> str:
     return f"{datetime.fromtimestamp(moment, UTC):{'%H:%M:%S' if near else '%Y-%m-%d %H:%M'}} UTC"
 
 
-def expected_wait(task: Task, state: TaskState, *, leads: bool | None, give_up_s: float | None) -> Wait | None:
-    """Return what a task in a state waits for if nothing is wrong, None for one that has ended.
+def expected_wait(window: Window, state: WindowState, *, leads: bool | None, give_up_s: float | None) -> Wait | None:
+    """Return what a window in a state waits for if nothing is wrong, None for one that has ended.
 
-    `leads`: whether the aggregator in question drives the task, None if it is not known which one is asked about;
+    `leads`: whether the aggregator in question drives the window, None if it is not known which one is asked about;
     `give_up_s` is its `[limits] give_up_s`, None if it is not known.
     """
-    closes = task.round_two_closes if task.two_instalments else task.round_one_closes
-    if state is TaskState.ANNOUNCED:
-        return Wait(kind=WaitFor.OPENING, until=task.round_one_opens)
-    if state is TaskState.COLLECTING:
+    closes = window.round_two_closes if window.two_instalments else window.round_one_closes
+    if state is WindowState.ANNOUNCED:
+        return Wait(kind=WaitFor.OPENING, until=window.round_one_opens)
+    if state is WindowState.COLLECTING:
         return Wait(kind=WaitFor.CLOSING, until=closes)
-    if state not in (TaskState.AGREEING, TaskState.RELEASING):
+    if state not in (WindowState.AGREEING, WindowState.RELEASING):
         return None
     if leads is False:
-        # Until when follows from the leader's last sign of life, not from the task.
-        return Wait(kind=WaitFor.LEADER, whom=task.leader.aggregator_id, since=closes)
+        # Until when follows from the leader's last sign of life, not from the window.
+        return Wait(kind=WaitFor.LEADER, whom=window.leader.aggregator_id, since=closes)
     return Wait(kind=WaitFor.WORK, since=closes, until=None if give_up_s is None else closes + give_up_s)
 
 
 class Waits:
-    """What tasks of this process wait for against expectation, by task; the log says it once it lasts, and its end."""
+    """What windows of this process wait for against expectation, by window; the log says it once it lasts, and its
+    end.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._waits: dict[TaskId, dict[tuple[WaitFor, str], Wait]] = {}
-        self._told: set[tuple[TaskId, WaitFor, str]] = set()
+        self._waits: dict[WindowId, dict[tuple[WaitFor, str], Wait]] = {}
+        self._told: set[tuple[WindowId, WaitFor, str]] = set()
 
     def note(
-        self, task_id: TaskId, kind: WaitFor, problem: str = "", *, whom: str = "", until: float | None = None
+        self, window_id: WindowId, kind: WaitFor, problem: str = "", *, whom: str = "", until: float | None = None
     ) -> None:
-        """Note that a task waits, still or from now on."""
-        now, here = self._now(), self._waits.setdefault(task_id, {})
+        """Note that a window waits, still or from now on."""
+        now, here = self._now(), self._waits.setdefault(window_id, {})
         before = here.get((kind, whom))
         since = now if before is None else before.since
         here[kind, whom] = wait = Wait(kind=kind, whom=whom, since=since, until=until, problem=problem)
-        if since is not None and now - since >= _TOLD_AFTER_S and (task_id, kind, whom) not in self._told:
-            self._told.add((task_id, kind, whom))
-            log.warning("task_waits", task=str(task_id), reason=wait.text(now))
+        if since is not None and now - since >= _TOLD_AFTER_S and (window_id, kind, whom) not in self._told:
+            self._told.add((window_id, kind, whom))
+            log.warning("window_waits", window=str(window_id), reason=wait.text(now))
 
-    def over(self, task_id: TaskId, kind: WaitFor, *, whom: str = "") -> None:
-        """Note that a task does not wait for this any more."""
-        here = self._waits.get(task_id, {})
+    def over(self, window_id: WindowId, kind: WaitFor, *, whom: str = "") -> None:
+        """Note that a window does not wait for this any more."""
+        here = self._waits.get(window_id, {})
         wait = here.pop((kind, whom), None)
         if not here:
-            self._waits.pop(task_id, None)
-        if (task_id, kind, whom) in self._told:
-            self._told.discard((task_id, kind, whom))
+            self._waits.pop(window_id, None)
+        if (window_id, kind, whom) in self._told:
+            self._told.discard((window_id, kind, whom))
             if wait is not None:
-                log.info("task_waited", task=str(task_id), after=replace(wait, until=None).text(self._now()))
+                log.info("window_waited", window=str(window_id), after=replace(wait, until=None).text(self._now()))
 
-    def forget(self, task_id: TaskId) -> None:
-        """Forget a task that has ended."""
-        for kind, whom in list(self._waits.get(task_id, ())):
-            self.over(task_id, kind, whom=whom)
+    def forget(self, window_id: WindowId) -> None:
+        """Forget a window that has ended."""
+        for kind, whom in list(self._waits.get(window_id, ())):
+            self.over(window_id, kind, whom=whom)
 
-    def of(self, task_id: TaskId) -> Wait | None:
-        """Return what a task has waited for longest, None if nothing is wrong."""
-        return min(self._waits.get(task_id, {}).values(), key=lambda wait: wait.since or 0, default=None)
+    def of(self, window_id: WindowId) -> Wait | None:
+        """Return what a window has waited for longest, None if nothing is wrong."""
+        return min(self._waits.get(window_id, {}).values(), key=lambda wait: wait.since or 0, default=None)
 
     def counts(self) -> Mapping[str, int]:
-        """Return how many tasks wait, by the value of what for."""
+        """Return how many windows wait, by the value of what for."""
         kinds = Counter(kind for here in self._waits.values() for kind in {kind for kind, _ in here})
         return {kind.value: kinds[kind] for kind in (WaitFor.PEER, WaitFor.EARLIER_WINDOW, WaitFor.STORE)}

@@ -19,5 +19,5 @@ class Share:
 
     @property
     def announces(self) -> bool:
-        """Whether it keeps tasks, outcomes and offers at the broker: one of them does."""
+        """Whether it keeps windows, outcomes and offers at the broker: one of them does."""
         return self.slot == 0

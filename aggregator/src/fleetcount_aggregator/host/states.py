@@ -1,4 +1,4 @@
-"""The states of a task at one aggregator and the one table of allowed moves.
+"""The states of a window at one aggregator and the one table of allowed moves.
 
 Decides what may follow what; never when it happens (leader, helper) nor how it is stored (store).
 """
@@ -9,14 +9,14 @@ from types import MappingProxyType
 from typing import Final
 
 from fleetcount_protocol.errors import FleetcountError
-from fleetcount_protocol.messages import TaskState as State
+from fleetcount_protocol.messages import WindowState as State
 from fleetcount_protocol.release.walk import WalkEnd
 
 __all__ = ["FINAL_STATES", "TRANSITIONS", "AbortReason", "MissingReason", "State", "StateConflictError", "check_move"]
 
 
 class AbortReason(enum.Enum):
-    """Why a task ended without a release: the closed, public list."""
+    """Why a window ended without a release: the closed, public list."""
 
     TOO_FEW_REPORTS = "too_few_reports"
     PEER_UNREACHABLE = "peer_unreachable"
@@ -36,7 +36,7 @@ class AbortReason(enum.Enum):
 
 
 class MissingReason(enum.Enum):
-    """Why a window of a series has no task at an aggregator: the closed, public list."""
+    """Why a window of a question has no window at an aggregator: the closed, public list."""
 
     MISSED = "missed"
     """The aggregator was down until after round one."""
@@ -58,7 +58,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
         State.ABORTED: frozenset({State.RELEASED}),
     }
 )
-"""Every move a task can make.
+"""Every move a window can make.
 
 Announced: installed, no report taken yet. Collecting: the windows are open. Agreeing: intake is closed for ever and the
 aggregators find out which reports all of them hold and accept. Releasing: the one set is sealed; noised shares are
@@ -68,14 +68,14 @@ agreeing at once. A record that all have signed proves itself: who sees one move
 after an abort (`release.steps`); nothing else leads there."""
 
 FINAL_STATES: Final = frozenset({State.RELEASED, State.ABORTED})
-"""Where nothing is left to do for a task and its secrets are deleted."""
+"""Where nothing is left to do for a window and its secrets are deleted."""
 
 
 class StateConflictError(FleetcountError):
-    """A move the table does not allow from the state the task is really in; `state` says which that is."""
+    """A move the table does not allow from the state the window is really in; `state` says which that is."""
 
     def __init__(self, state: State, wanted: str) -> None:
-        super().__init__(f"the task is {state.value}: {wanted} is not possible")
+        super().__init__(f"the window is {state.value}: {wanted} is not possible")
         self.state = state
 
 

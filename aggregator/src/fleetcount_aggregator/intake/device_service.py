@@ -1,4 +1,4 @@
-"""What devices and analysts may ask, the same over every transport: tasks, sessions, uploads, releases.
+"""What devices and analysts may ask, the same over every transport: windows, sessions, uploads, releases.
 
 Answers from the aggregator's own state; decides nothing itself.
 """
@@ -6,19 +6,19 @@ Answers from the aggregator's own state; decides nothing itself.
 from collections.abc import Sequence
 
 from fleetcount_protocol.errors import PeerError, PeerProblem
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.limits import (
     MAX_ORDER_BYTES,
-    MAX_SERIES_LIST_BYTES,
-    MAX_SERIES_PER_LIST,
+    MAX_QUESTION_LIST_BYTES,
+    MAX_QUESTIONS_PER_LIST,
 )
 from fleetcount_protocol.messages import (
     Instalment,
     InstalmentReply,
+    QuestionList,
+    QuestionOffer,
+    QuestionQuery,
     ReleaseAnswer,
-    SeriesList,
-    SeriesOffer,
-    SeriesQuery,
     SessionReply,
     SessionRequest,
 )
@@ -27,23 +27,23 @@ from fleetcount_transport.admission.identity import Identity
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_series import InstalledSeries
+from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.tasks.key_lists import key_lists_of
-from fleetcount_aggregator.tasks.series_notes import is_spread
+from fleetcount_aggregator.windows.key_lists import key_lists_of
+from fleetcount_aggregator.windows.question_notes import is_spread
 
-__all__ = ["DeviceService", "UnknownTaskError"]
+__all__ = ["DeviceService", "UnknownWindowError"]
 
 _LISTED = frozenset({State.ANNOUNCED, State.COLLECTING})
-_TASK_OVERHEAD_BYTES = 1024
+_WINDOW_OVERHEAD_BYTES = 1024
 _SIGNED_OVERHEAD_BYTES = 128
 """A signature and the lengths around it."""
 
 
-class UnknownTaskError(PeerError):
-    """The asker names a task this aggregator does not have."""
+class UnknownWindowError(PeerError):
+    """The asker names a window this aggregator does not have."""
 
 
 class DeviceService:
@@ -54,44 +54,44 @@ class DeviceService:
         self._intake = intake
         self._steps = steps
 
-    def series(self, query: SeriesQuery) -> SeriesList:
-        """Return the series that are not over, above the one asked for, as many as one list holds: always one.
+    def questions(self, query: QuestionQuery) -> QuestionList:
+        """Return the question that are not over, above the one asked for, as many as one list holds: always one.
 
         Raises:
             PeerRefusalError: the query is for another aggregator.
         """
         self.check_own(query.aggregator_id)
         if query.deployment != self._context.identity.deployment:
-            return SeriesList(offers=())
-        offers: list[SeriesOffer] = []
-        room = MAX_SERIES_LIST_BYTES
-        above = [one for one in self.offered(over=query.over) if query.after is None or one.series_id > query.after]
-        for series in sorted(above, key=lambda one: one.series_id):
-            offer = self.offer(series)
+            return QuestionList(offers=())
+        offers: list[QuestionOffer] = []
+        room = MAX_QUESTION_LIST_BYTES
+        above = [one for one in self.offered(over=query.over) if query.after is None or one.question_id > query.after]
+        for question in sorted(above, key=lambda one: one.question_id):
+            offer = self.offer(question)
             room -= _offer_bytes(offer)
-            if room < 0 or len(offers) == MAX_SERIES_PER_LIST:
-                return SeriesList(offers=tuple(offers), more=True)
+            if room < 0 or len(offers) == MAX_QUESTIONS_PER_LIST:
+                return QuestionList(offers=tuple(offers), more=True)
             offers.append(offer)
-        return SeriesList(offers=tuple(offers))
+        return QuestionList(offers=tuple(offers))
 
-    def offered(self, *, over: bool = False) -> list[InstalledSeries]:
-        """Return the series that devices may join: with windows to come, and known to every aggregator if it leads.
+    def offered(self, *, over: bool = False) -> list[InstalledQuestion]:
+        """Return the question that devices may join: with windows to come, and known to every aggregator if it leads.
 
         With `over` also those whose last window has closed, for readers.
         """
         now = self._context.now()
         return [
             one
-            for one in self._context.series.values()
+            for one in self._context.questions.values()
             if (over or now < one.asked.schedule.end) and not one.refused_by and (not one.is_leader or is_spread(one))
         ]
 
-    def offer(self, series: InstalledSeries) -> SeriesOffer:
-        """Return what devices are told of a series: all that was signed, and the key lists and orders known here."""
-        return SeriesOffer(
-            signed=series.signed,
-            key_lists=key_lists_of(self._context, series.asked),
-            orders=series.orders,
+    def offer(self, question: InstalledQuestion) -> QuestionOffer:
+        """Return what devices are told of a question: all that was signed, and the key lists and orders known here."""
+        return QuestionOffer(
+            signed=question.signed,
+            key_lists=key_lists_of(self._context, question.asked),
+            orders=question.orders,
         )
 
     async def open_sessions(
@@ -131,20 +131,20 @@ class DeviceService:
         if aggregator_id != self._context.aggregator_id:
             raise PeerRefusalError(PeerProblem.UNKNOWN_AGGREGATOR)
 
-    async def release(self, task_id: TaskId) -> ReleaseAnswer:
-        """Return a task's state, and its signed record once it is released.
+    async def release(self, window_id: WindowId) -> ReleaseAnswer:
+        """Return a window's state, and its signed record once it is released.
 
         Raises:
-            UnknownTaskError: no such task here.
+            UnknownWindowError: no such window here.
         """
-        answer = await self._steps.outcome(task_id)
+        answer = await self._steps.outcome(window_id)
         if answer is None:
-            raise UnknownTaskError("unknown task")
+            raise UnknownWindowError("unknown window")
         return answer
 
 
-def _offer_bytes(offer: SeriesOffer) -> int:
+def _offer_bytes(offer: QuestionOffer) -> int:
     """Return no less than an offer takes in a list."""
     lists = sum(len(one.key_list.canonical) + _SIGNED_OVERHEAD_BYTES for one in offer.key_lists)
     orders = len(offer.orders) * (MAX_ORDER_BYTES + _SIGNED_OVERHEAD_BYTES)
-    return len(offer.signed.series.canonical) + _TASK_OVERHEAD_BYTES + lists + orders
+    return len(offer.signed.question.canonical) + _WINDOW_OVERHEAD_BYTES + lists + orders

@@ -12,7 +12,7 @@ from typing import Final
 
 from fleetcount_protocol.channel.report_ids import owns
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, InstalmentReplyColumns
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColumns, digest_columns, receipt_columns
@@ -20,7 +20,7 @@ from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, RECEIPTED, check_shape
 from fleetcount_aggregator.intake.routing import OwnReports, Reports
 from fleetcount_aggregator.intake.sessions import Sessions
@@ -29,8 +29,8 @@ from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.row_seal import DamagedError
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreBusyError, StoreError, StoreOutcome
-from fleetcount_aggregator.tasks.loading import task_here
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
+from fleetcount_aggregator.windows.loading import window_here
 
 __all__ = ["Intake"]
 
@@ -136,22 +136,22 @@ class Intake:
         """Decide about instalments of one shape up to the store's own constraints."""
         arrivals = _Arrivals.of(columns)
         try:
-            task = await task_here(self._context, columns.task_id)
+            window = await window_here(self._context, columns.window_id)
         except DamagedError:
-            arrivals.refuse(RejectReason.BUSY)  # Its device keeps the report; the task may be repaired.
+            arrivals.refuse(RejectReason.BUSY)  # Its device keeps the report; the window may be repaired.
             return arrivals
-        if task is None:
-            arrivals.refuse(RejectReason.UNKNOWN_TASK)
+        if window is None:
+            arrivals.refuse(RejectReason.UNKNOWN_WINDOW)
             return arrivals
-        state = self._context.states[columns.task_id]
-        reason = check_shape(task, state, columns, self._context.clock.now(), self._context.leeway_s(task))
+        state = self._context.states[columns.window_id]
+        reason = check_shape(window, state, columns, self._context.clock.now(), self._context.leeway_s(window))
         if self._context.denials.is_stale(self._context.now()):
             reason = RejectReason.BUSY  # Nobody is served until there is a list again.
         if reason in LATE:
             arrivals.reasons = await self._unless_stored(columns, reason)
         elif reason is not None:
             arrivals.refuse(reason)
-        await self._unseal(task, arrivals, stored=reason in LATE)
+        await self._unseal(window, arrivals, stored=reason in LATE)
         return arrivals
 
     async def _unless_stored(self, columns: InstalmentColumns, reason: RejectReason) -> list[RejectReason | None]:
@@ -161,7 +161,7 @@ class Intake:
             StoreAwayError: nothing can be looked up at all.
         """
         try:
-            stored = await self._reports.stored(columns.task_id, columns.round, columns.report_ids)
+            stored = await self._reports.stored(columns.window_id, columns.round, columns.report_ids)
         except StoreAwayError:
             raise
         except StoreError as error:
@@ -178,7 +178,7 @@ class Intake:
             self._context.metrics.store_failed()
             log.error("store_failed", reason=str(error))
 
-    async def _unseal(self, task: InstalledTask, arrivals: _Arrivals, *, stored: bool) -> None:
+    async def _unseal(self, window: InstalledWindow, arrivals: _Arrivals, *, stored: bool) -> None:
         """Open the devices' seals, so that a bad one is refused at once; what is `stored` gets its receipt unopened."""
         places = arrivals.open_places
         columns = arrivals.columns.only(places)
@@ -191,14 +191,14 @@ class Intake:
             found = [session for session, key in zip(found, keys, strict=True) if key is not None]
             columns = arrivals.columns.only(places)
         sessions = [session for session in found if session is not None]
-        task_keys = [key for key in keys if key is not None]
+        window_keys = [key for key in keys if key is not None]
         devices = (session.certificate_bytes for session in sessions)
-        own = list(map(owns, repeat(columns.task_id), devices, columns.report_ids))
+        own = list(map(owns, repeat(columns.window_id), devices, columns.report_ids))
         if not all(own):
             for place, is_own in zip(places, own, strict=True):
                 arrivals.reasons[place] = None if is_own else RejectReason.MALFORMED
             places = arrivals.open_places
-            sessions, task_keys = list(compress(sessions, own)), list(compress(task_keys, own))
+            sessions, window_keys = list(compress(sessions, own)), list(compress(window_keys, own))
             columns = arrivals.columns.only(places)
         if not sessions:
             return
@@ -207,10 +207,10 @@ class Intake:
             arrivals.take(places, receipt_columns(receipt_keys, columns))
             return
         opened = await unseal_somewhere(
-            self._workers, SessionKeys(task_keys=task_keys, receipt_keys=receipt_keys), task.position, columns
+            self._workers, SessionKeys(window_keys=window_keys, receipt_keys=receipt_keys), window.position, columns
         )
         arrivals.take(places, opened)
-        arrivals.run = _run_of(columns, sessions, opened, len(task.rounds))
+        arrivals.run = _run_of(columns, sessions, opened, len(window.rounds))
 
     async def _store(self, arrivals: Sequence[_Arrivals]) -> None:
         waiting = [(one, one.run) for one in arrivals if one.run is not None]
@@ -223,7 +223,7 @@ class Intake:
                 one.refuse(RejectReason.BUSY)
             return
         except DamagedError as error:
-            found = [one for one, run in waiting if run.task_id == error.damage.task_id]
+            found = [one for one, run in waiting if run.window_id == error.damage.window_id]
             if not found:
                 raise
             self._note(error)
@@ -236,28 +236,30 @@ class Intake:
             one.take_outcomes(run_outcomes)
 
     async def _count(self, arrivals: Sequence[_Arrivals]) -> None:
-        """Count refusals by task and reason; those of unknown tasks and "busy" ones in the metrics only.
+        """Count refusals by window and reason; those of unknown windows and "busy" ones in the metrics only.
 
-        Otherwise anybody could fill the disk with unknown tasks; after "busy" the same bytes come again.
+        Otherwise anybody could fill the disk with unknown windows; after "busy" the same bytes come again.
         """
-        counts: dict[TaskId, Counter[RejectReason]] = {}
+        counts: dict[WindowId, Counter[RejectReason]] = {}
         for one in arrivals:
             refused = Counter(reason for reason in one.reasons if reason is not None)
             for reason, count in refused.items():
                 self._context.metrics.refused(reason, count)
             del refused[RejectReason.BUSY]
-            if refused and one.columns.task_id in self._context.states:
-                counts.setdefault(one.columns.task_id, Counter()).update(refused)
-        for task_id, reasons in counts.items():
-            await self._context.store.count_rejections(task_id, reasons)
+            if refused and one.columns.window_id in self._context.states:
+                counts.setdefault(one.columns.window_id, Counter()).update(refused)
+        for window_id, reasons in counts.items():
+            await self._context.store.count_rejections(window_id, reasons)
 
 
 def _keys_of(sessions: Sequence[PackedSession | None], numbers: Sequence[bytes], *, stored: bool) -> list[bytes | None]:
-    """Return the task key of every instalment, None where its session or number has none; nothing of what is stored."""
+    """Return the window key of every instalment, None where its session or number has none; nothing of what is
+    stored.
+    """
     if stored:
         return [None if session is None else b"" for session in sessions]
     rows = zip(sessions, numbers, strict=True)
-    return [None if session is None else session.task_key(number) for session, number in rows]
+    return [None if session is None else session.window_key(number) for session, number in rows]
 
 
 def _run_of(
@@ -273,7 +275,7 @@ def _run_of(
         certificates = [certificates[place] for place in places]
         digests, parts = [digests[place] for place in places], [parts[place] for place in places]
     return InstalmentRun(
-        task_id=columns.task_id,
+        window_id=columns.window_id,
         round=columns.round,
         expected=expected,
         report_ids=b"".join(columns.report_ids),

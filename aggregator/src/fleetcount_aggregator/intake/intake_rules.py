@@ -8,21 +8,21 @@ from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.storage.store import StoreOutcome
 
 __all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "RECEIPTED", "check_shape"]
 
 OPEN_STATES = frozenset({State.ANNOUNCED, State.COLLECTING})
 
-LATE = frozenset({RejectReason.TOO_LATE, RejectReason.TASK_CLOSED})
+LATE = frozenset({RejectReason.TOO_LATE, RejectReason.WINDOW_CLOSED})
 """Refusals that do not hold for bytes that are stored already: their receipt is given again at any time."""
 
 OUTCOME_REASONS = {
     StoreOutcome.OTHER_BYTES: RejectReason.DUPLICATE_OTHER_BYTES,
     StoreOutcome.SECOND_REPORT: RejectReason.OVER_QUOTA,
-    StoreOutcome.CLOSED: RejectReason.TASK_CLOSED,
-    StoreOutcome.FULL: RejectReason.TASK_CLOSED,
+    StoreOutcome.CLOSED: RejectReason.WINDOW_CLOSED,
+    StoreOutcome.FULL: RejectReason.WINDOW_CLOSED,
     StoreOutcome.BUSY: RejectReason.BUSY,
 }
 
@@ -31,22 +31,22 @@ RECEIPTED = bytes((StoreOutcome.STORED, StoreOutcome.SAME))
 
 
 def check_shape(
-    task: InstalledTask, state: State, columns: InstalmentColumns, now: float, leeway_s: float = 0.0
+    window: InstalledWindow, state: State, columns: InstalmentColumns, now: float, leeway_s: float = 0.0
 ) -> RejectReason | None:
     """Return why instalments of one shape are refused before a seal is opened, or None (docs/wire.md, "Refusals").
 
     `now` is this aggregator's clock: rounds are decided here. A round is over `leeway_s` after it closes, for devices
     whose clock is late and for what was under way; none opens early, since what is too early may come again.
     """
-    taken = task.rounds.get(columns.round)
+    taken = window.rounds.get(columns.round)
     if taken is None:
         return RejectReason.WRONG_ROUND
-    if columns.public_share_size != task.public_share_size(columns.round):
+    if columns.public_share_size != window.public_share_size(columns.round):
         return RejectReason.MALFORMED
-    if columns.ciphertext_size != task.part_sizes[columns.round] + AES_GCM_TAG_BYTES:
+    if columns.ciphertext_size != window.part_sizes[columns.round] + AES_GCM_TAG_BYTES:
         return RejectReason.MALFORMED
     if now < taken.opens:
         return RejectReason.TOO_EARLY
     if now >= taken.closes + leeway_s:
         return RejectReason.TOO_LATE
-    return None if state in OPEN_STATES else RejectReason.TASK_CLOSED
+    return None if state in OPEN_STATES else RejectReason.WINDOW_CLOSED

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import numpy as np
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.intake.shard_keeper import ShardKeeper, ShardLogs
@@ -30,7 +30,7 @@ class Reports(Protocol):
         """See `Store.add_instalments`; BUSY is what nobody decides about at present."""
         ...
 
-    async def stored(self, task_id: TaskId, round_number: int, report_ids: Sequence[bytes]) -> list[Digest | None]:
+    async def stored(self, window_id: WindowId, round_number: int, report_ids: Sequence[bytes]) -> list[Digest | None]:
         """Return the digests of stored instalments, in order, None for each that is not stored."""
         ...
 
@@ -45,10 +45,11 @@ class OwnReports:
         """See `Reports.add_instalments`."""
         return await self._store.add_instalments(runs)
 
-    async def stored(self, task_id: TaskId, round_number: int, report_ids: Sequence[bytes]) -> list[Digest | None]:
+    async def stored(self, window_id: WindowId, round_number: int, report_ids: Sequence[bytes]) -> list[Digest | None]:
         """See `Reports.stored`."""
         return [
-            await self._store.instalment_digest(task_id, ReportId(report_id), round_number) for report_id in report_ids
+            await self._store.instalment_digest(window_id, ReportId(report_id), round_number)
+            for report_id in report_ids
         ]
 
 
@@ -76,7 +77,7 @@ class _Piece:
 
 
 class RoutedReports:
-    """Implements `Reports` over many owners. `is_open` says which tasks take instalments, as far as is known here."""
+    """Implements `Reports` over many owners. `is_open` says which windows take instalments, as far as is known here."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class RoutedReports:
         keeper: ShardKeeper,
         leases: ShardLeases,
         forward: Forward,
-        is_open: Callable[[TaskId], bool],
+        is_open: Callable[[WindowId], bool],
     ) -> None:
         self._store = store
         self._logs = logs
@@ -99,7 +100,7 @@ class RoutedReports:
         places: dict[str | None, list[_Piece]] = {}
         for number, run in enumerate(runs):
             for piece_places, shard in await self._cut(run):
-                address = await self._address(run.task_id, shard)
+                address = await self._address(run.window_id, shard)
                 places.setdefault(address, []).append(_Piece(number, piece_places, run.only(piece_places)))
         outcomes = [np.full(len(run), StoreOutcome.BUSY, dtype=np.uint8) for run in runs]
         answers = await asyncio.gather(*(self._send(address, pieces) for address, pieces in places.items()))
@@ -108,39 +109,39 @@ class RoutedReports:
                 outcomes[piece.number][piece.places] = np.frombuffer(outcome, dtype=np.uint8)
         return [one.tobytes() for one in outcomes]
 
-    async def stored(self, task_id: TaskId, round_number: int, report_ids: Sequence[bytes]) -> list[Digest | None]:
+    async def stored(self, window_id: WindowId, round_number: int, report_ids: Sequence[bytes]) -> list[Digest | None]:
         """See `Reports.stored`: asked of each shard's owner, or read here where none is left."""
-        count, found = await self._shard_count(task_id), dict[bytes, Digest | None]()
+        count, found = await self._shard_count(window_id), dict[bytes, Digest | None]()
         by_address: dict[str, list[bytes]] = {}
         for report_id in report_ids:
-            address = await self._address(task_id, report_id[0] // (_VALUES // count))
-            if address is None and self._is_open(task_id):
+            address = await self._address(window_id, report_id[0] // (_VALUES // count))
+            if address is None and self._is_open(window_id):
                 raise StoreBusyError("the shard of a report has no owner at present")
             by_address.setdefault(address or "", []).append(report_id)
         for address, asked in by_address.items():
-            query = DigestQuery(task_id=task_id, round=round_number, report_ids=b"".join(asked))
+            query = DigestQuery(window_id=window_id, round=round_number, report_ids=b"".join(asked))
             own = OwnReports(self._store)
             digests = await (
-                self._forward.find(address, query) if address else own.stored(task_id, round_number, asked)
+                self._forward.find(address, query) if address else own.stored(window_id, round_number, asked)
             )
             found.update(zip(asked, digests, strict=True))
         return [found[report_id] for report_id in report_ids]
 
-    async def _shard_count(self, task_id: TaskId) -> int:
-        return await asyncio.to_thread(self._logs.shard_count, task_id)
+    async def _shard_count(self, window_id: WindowId) -> int:
+        return await asyncio.to_thread(self._logs.shard_count, window_id)
 
     async def _cut(self, run: InstalmentRun) -> list[tuple[NDArray[np.int64], int]]:
-        count = await self._shard_count(run.task_id)
+        count = await self._shard_count(run.window_id)
         if count == 1:
             return [(np.arange(len(run)), 0)]
         shards = np.frombuffer(run.report_ids, dtype=np.uint8)[:: ReportId.SIZE] // (_VALUES // count)
         return [(np.flatnonzero(shards == shard), int(shard)) for shard in np.unique(shards).tolist()]
 
-    async def _address(self, task_id: TaskId, shard: int) -> str | None:
+    async def _address(self, window_id: WindowId, shard: int) -> str | None:
         """Return where a shard is written: "" here, None nowhere at present."""
-        if self._keeper.owns(task_id, shard):
+        if self._keeper.owns(window_id, shard):
             return ""
-        address = await self._leases.address(task_id, shard)
+        address = await self._leases.address(window_id, shard)
         if address is None:
             self._keeper.look()
         return address

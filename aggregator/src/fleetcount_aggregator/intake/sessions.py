@@ -100,7 +100,7 @@ class Sessions:
         return first, behind
 
     async def find(self, session_ids: Sequence[bytes]) -> list[PackedSession | None]:
-        """Return sessions that may be used, or None: the device opens another one for its next task."""
+        """Return sessions that may be used, or None: the device opens another one for its next window."""
         missing: Sequence[bytes] = [one for one in dict.fromkeys(session_ids) if one not in self._live]
         while missing:
             missing = await self._read(missing)

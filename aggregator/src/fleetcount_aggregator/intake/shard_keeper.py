@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.storage.leases import Member
@@ -27,47 +27,47 @@ _LONGEST_PAUSE_S: Final = 60.0
 class ShardLogs(Protocol):
     """The report logs of the store."""
 
-    def take(self, task_id: TaskId, shard: int = 0, epoch: int = 0) -> None:
+    def take(self, window_id: WindowId, shard: int = 0, epoch: int = 0) -> None:
         """Read a shard back and write it from now on, under an epoch."""
         ...
 
-    def give_up(self, task_id: TaskId, shard: int) -> None:
+    def give_up(self, window_id: WindowId, shard: int) -> None:
         """Write a shard no more, and forget what is held of it."""
         ...
 
-    def writes(self, task_id: TaskId, shard: int) -> bool:
+    def writes(self, window_id: WindowId, shard: int) -> bool:
         """Whether a shard is written here, as far as this process knows."""
         ...
 
-    def shard_count(self, task_id: TaskId) -> int:
-        """Return into how many shards a task is cut."""
+    def shard_count(self, window_id: WindowId) -> int:
+        """Return into how many shards a window is cut."""
         ...
 
 
 class ShardKeeper:
-    """The shards of this process. `has_ended` says which tasks have ended; `role` is who takes shards."""
+    """The shards of this process. `has_ended` says which windows have ended; `role` is who takes shards."""
 
     def __init__(
-        self, member: Member, leases: ShardLeases, logs: ShardLogs, has_ended: Callable[[TaskId], bool], role: str
+        self, member: Member, leases: ShardLeases, logs: ShardLogs, has_ended: Callable[[WindowId], bool], role: str
     ) -> None:
         self._member = member
         self._leases = leases
         self._logs = logs
         self._has_ended = has_ended
         self._role = role
-        self._owned: set[tuple[TaskId, int]] = set()
-        self._stale: set[tuple[TaskId, int]] = set()
+        self._owned: set[tuple[WindowId, int]] = set()
+        self._stale: set[tuple[WindowId, int]] = set()
         """What is held of shards that may be another's by now."""
-        self._failed: dict[tuple[TaskId, int], tuple[float, float]] = {}
+        self._failed: dict[tuple[WindowId, int], tuple[float, float]] = {}
         """When to try again to read a shard back, by the loop's clock, and after which pause that is."""
         self._is_sure = True
         """Whether the database calls this process the owner of no other shards than `_owned`."""
         self._looking = asyncio.Event()
         self._taking = asyncio.Lock()
 
-    def owns(self, task_id: TaskId, shard: int) -> bool:
+    def owns(self, window_id: WindowId, shard: int) -> bool:
         """Whether a shard is written here, as far as this process may know."""
-        return (task_id, shard) in self._owned and self._member.holds
+        return (window_id, shard) in self._owned and self._member.holds
 
     @property
     def count(self) -> int:
@@ -90,7 +90,7 @@ class ShardKeeper:
             await self._forget()
 
     async def run(self) -> None:
-        """Take shards until cancelled, and let go of those of tasks that have ended."""
+        """Take shards until cancelled, and let go of those of windows that have ended."""
         while True:
             try:
                 await self.take()
@@ -122,13 +122,13 @@ class ShardKeeper:
 
     async def _share(self, members: int) -> None:
         """Let members that came later have their part of what this one writes; their devices hear "busy" meanwhile."""
-        of_task: dict[TaskId, list[int]] = {}
-        for task_id, shard in sorted(self._owned):
-            of_task.setdefault(task_id, []).append(shard)
+        of_window: dict[WindowId, list[int]] = {}
+        for window_id, shard in sorted(self._owned):
+            of_window.setdefault(window_id, []).append(shard)
         beyond = {
-            (task_id, shard)
-            for task_id, shards in of_task.items()
-            for shard in shards[-(-self._logs.shard_count(task_id) // members) :]
+            (window_id, shard)
+            for window_id, shards in of_window.items()
+            for shard in shards[-(-self._logs.shard_count(window_id) // members) :]
         }
         if beyond:
             self._owned -= beyond
@@ -137,7 +137,7 @@ class ShardKeeper:
             await self._forget()
             log.info("shards_shared", shards=len(beyond), members=members)
 
-    def _passed(self) -> list[tuple[TaskId, int]]:
+    def _passed(self) -> list[tuple[WindowId, int]]:
         """Return the shards that could not be read back a short while ago."""
         now = asyncio.get_running_loop().time()
         return [one for one, (due, _) in self._failed.items() if now < due]
@@ -158,19 +158,19 @@ class ShardKeeper:
         try:
             await asyncio.to_thread(self._logs.take, *taken)
         except MachineError as error:
-            shard = taken.task_id, taken.shard
+            shard = taken.window_id, taken.shard
             pause_s = min(2 * self._failed.get(shard, (0.0, _LOOK_S))[1], _LONGEST_PAUSE_S)
             self._failed[shard] = asyncio.get_running_loop().time() + pause_s, pause_s
             log.error(
-                "shard_not_taken", task=str(taken.task_id), shard=taken.shard, reason=str(error), again_in_s=pause_s
+                "shard_not_taken", window=str(taken.window_id), shard=taken.shard, reason=str(error), again_in_s=pause_s
             )
             await self._leases.free(taken)
             return
-        self._failed.pop((taken.task_id, taken.shard), None)
+        self._failed.pop((taken.window_id, taken.shard), None)
         held = self._member.name == name and self._member.holds
-        (self._owned if held else self._stale).add((taken.task_id, taken.shard))
+        (self._owned if held else self._stale).add((taken.window_id, taken.shard))
         if held:
-            log.info("shard_taken", task=str(taken.task_id), shard=taken.shard, epoch=taken.epoch)
+            log.info("shard_taken", window=str(taken.window_id), shard=taken.shard, epoch=taken.epoch)
 
     async def _let_go(self) -> None:
         async with self._taking:
@@ -182,5 +182,5 @@ class ShardKeeper:
 
     async def _forget(self) -> None:
         while self._stale:
-            task_id, shard = self._stale.pop()
-            await asyncio.to_thread(self._logs.give_up, task_id, shard)
+            window_id, shard = self._stale.pop()
+            await asyncio.to_thread(self._logs.give_up, window_id, shard)

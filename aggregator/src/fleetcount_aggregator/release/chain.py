@@ -1,4 +1,4 @@
-"""The chain of a series' records: each names the digest of the one before it and every window missing between.
+"""The chain of a question's records: each names the digest of the one before it and every window missing between.
 
 The leader proposes the link from its own store; a helper signs only what its own store does not contradict. It must not
 build or sign records (`release.steps`).
@@ -7,28 +7,28 @@ build or sign records (`release.steps`).
 import hashlib
 from contextlib import aclosing
 
-from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.release import ChainLink, MissingWindow
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.store import DecidedWindow
-from fleetcount_aggregator.tasks.decided import decided_before
-from fleetcount_aggregator.tasks.finished import record_here
+from fleetcount_aggregator.windows.decided import decided_before
+from fleetcount_aggregator.windows.finished import record_here
 
 __all__ = ["chain_link", "check_link"]
 
 
-async def chain_link(context: Context, task: InstalledTask) -> ChainLink:
+async def chain_link(context: Context, window: InstalledWindow) -> ChainLink:
     """Return the link of a window's record; run by the leader.
 
     Every earlier window has ended here, so the link is the same whenever it is made again.
     """
-    place = task.asked.series
+    place = window.asked.question
     missing: list[MissingWindow] = []
-    async with aclosing(decided_before(context, place.series_id, place.index)) as before:
+    async with aclosing(decided_before(context, place.question_id, place.index)) as before:
         async for decided in before:
             if (released := await _released(context, decided)) is not None:
                 previous = await _record_digest(context, released)
@@ -40,23 +40,23 @@ async def chain_link(context: Context, task: InstalledTask) -> ChainLink:
 async def _reason(context: Context, decided: DecidedWindow) -> str:
     if decided.missing:
         return decided.missing
-    row = None if decided.task_id is None else await context.store.task(decided.task_id)
+    row = None if decided.window_id is None else await context.store.window(decided.window_id)
     return State.ABORTED.value if row is None or not row.abort_reason else row.abort_reason
 
 
-async def _released(context: Context, decided: DecidedWindow) -> TaskId | None:
-    """Return the task of a window if it is released here."""
-    task_id = None if decided.missing else decided.task_id
-    return task_id if task_id is not None and await context.state_of(task_id) is State.RELEASED else None
+async def _released(context: Context, decided: DecidedWindow) -> WindowId | None:
+    """Return a window if it is released here."""
+    window_id = None if decided.missing else decided.window_id
+    return window_id if window_id is not None and await context.state_of(window_id) is State.RELEASED else None
 
 
-async def _record_digest(context: Context, task_id: TaskId) -> Digest | None:
+async def _record_digest(context: Context, window_id: WindowId) -> Digest | None:
     """Return the digest of the record of a window that is released or signed here, None if there is none."""
-    record = await record_here(context, task_id)
+    record = await record_here(context, window_id)
     return None if record is None else Digest(hashlib.sha256(record).digest())
 
 
-async def check_link(context: Context, task: InstalledTask, link: ChainLink) -> None:
+async def check_link(context: Context, window: InstalledWindow, link: ChainLink) -> None:
     """Refuse a link that this aggregator's own store contradicts.
 
     The record before must be the one released here, or signed here and not delivered yet; those said to be missing
@@ -65,11 +65,11 @@ async def check_link(context: Context, task: InstalledTask, link: ChainLink) -> 
     Raises:
         PeerRefusalError: DISAGREES.
     """
-    place = task.asked.series
-    async with aclosing(decided_before(context, place.series_id, place.index)) as before:
+    place = window.asked.question
+    async with aclosing(decided_before(context, place.question_id, place.index)) as before:
         async for decided in before:
             if decided.index == link.previous_index:
-                own = None if decided.task_id is None else await _record_digest(context, decided.task_id)
+                own = None if decided.window_id is None else await _record_digest(context, decided.window_id)
                 if own is None or own != link.previous:
                     raise PeerRefusalError(PeerProblem.DISAGREES)
                 return

@@ -1,6 +1,6 @@
 """The noise an aggregator adds to its share before anyone sees it: full strength, exact, from the system's randomness.
 
-It draws and adds; `release.steps` decides when, and sees to it that a task's noise is drawn once.
+It draws and adds; `release.steps` decides when, and sees to it that a window's noise is drawn once.
 """
 
 from collections.abc import Sequence

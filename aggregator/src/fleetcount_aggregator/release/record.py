@@ -1,4 +1,4 @@
-"""From the opened numbers of a task to its release record: estimates, intervals, statement.
+"""From the opened numbers of a window to its release record: estimates, intervals, statement.
 
 Pure, and the same at every aggregator. It must not see a number without noise or decide about sets and shares.
 """
@@ -9,11 +9,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.release import Cell, ChainLink, NoisedParticipants, ReleaseRecord, encode_record
-from fleetcount_protocol.task.task import Task, decode_task
+from fleetcount_protocol.window.window import Window, decode_window
 
 if TYPE_CHECKING:
     from fleetcount_mechanisms.statement import AdversaryView
@@ -24,33 +24,33 @@ _ENDPOINT_SLACK: Final = 1
 """Interval ends come from floating point, which may differ by a last digit between machines."""
 
 
-def release_time(task: Task, now: int) -> int:
-    """Return the time in a record: the next point of the task's time grid, which tells nothing about this machine."""
-    step = task.time_precision_s
-    return -(-max(now, task.round_two_closes, task.round_one_closes) // step) * step
+def release_time(window: Window, now: int) -> int:
+    """Return the time in a record: the next point of the window's time grid, which tells nothing about this machine."""
+    step = window.time_precision_s
+    return -(-max(now, window.round_two_closes, window.round_one_closes) // step) * step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowTerms:
-    """What the record of a window says beyond its task: its place in the chain, and what the whole series may lose.
+    """What the record of a window says beyond its window: its place in the chain, and what the whole question may lose.
 
-    The statement is about the series as it was signed, at its `delta`: `shape` has its windows, units and days.
+    The statement is about the question as it was signed, at its `delta`: `shape` has its windows, units and days.
     """
 
     chain: ChainLink
-    shape: SeriesShape
+    shape: ScheduleShape
     delta: Fraction
 
 
-def record_bytes(task: bytes, outputs: Sequence[int], released_at: int, terms: WindowTerms) -> bytes:
-    """Return the canonical record of a task (canonical bytes in, canonical bytes out): what the workers run."""
-    return encode_record(build_record(decode_task(task), outputs, released_at, terms))
+def record_bytes(window: bytes, outputs: Sequence[int], released_at: int, terms: WindowTerms) -> bytes:
+    """Return the canonical record of a window (canonical bytes in, canonical bytes out): what the workers run."""
+    return encode_record(build_record(decode_window(window), outputs, released_at, terms))
 
 
-def build_record(task: Task, outputs: Sequence[int], released_at: int, terms: WindowTerms) -> ReleaseRecord:
-    """Return the record of a task from its opened outputs (docs/wire.md, "Release record").
+def build_record(window: Window, outputs: Sequence[int], released_at: int, terms: WindowTerms) -> ReleaseRecord:
+    """Return the record of a window from its opened outputs (docs/wire.md, "Release record").
 
-    `outputs` are those that the task's design opens, and behind them the number of participants where the task says
+    `outputs` are those that the window's design opens, and behind them the number of participants where the window says
     so.
 
     Raises:
@@ -59,32 +59,32 @@ def build_record(task: Task, outputs: Sequence[int], released_at: int, terms: Wi
     # Loaded only here: SciPy takes a second, and only who makes a record needs it. The workers load it at their start.
     from fleetcount_analysis.reading import exact_estimates, read
 
-    design, numbers = task.design, [int(output) for output in outputs]
-    opened = numbers.pop() if task.series.noised_participants else None
-    reading, estimates = read(design, numbers, task.release.level), exact_estimates(design, numbers)
+    design, numbers = window.design, [int(output) for output in outputs]
+    opened = numbers.pop() if window.question.noised_participants else None
+    reading, estimates = read(design, numbers, window.release.level), exact_estimates(design, numbers)
     baseline = numbers.pop(0) if design.baseline_opened else None
     columns = zip(numbers, estimates, reading.low.tolist(), reading.high.tolist(), strict=True)
     cells = tuple(
-        Cell(value=value, label=task.label(value), raw=raw, estimate=estimate, low=low, high=high)
+        Cell(value=value, label=window.label(value), raw=raw, estimate=estimate, low=low, high=high)
         for value, (raw, estimate, low, high) in enumerate(columns, start=1)
     )
     return ReleaseRecord(
-        task=task,
+        window=window,
         cells=cells,
         statement=_views(design, terms.shape, terms.delta),
         released_at=released_at,
         baseline_raw=baseline,
         chain=terms.chain,
-        participants=None if opened is None else _participants(design, opened, task.release.level),
+        participants=None if opened is None else _participants(design, opened, window.release.level),
     )
 
 
 @lru_cache(maxsize=16)
-def _views(design: Design, shape: SeriesShape, delta: Fraction) -> "tuple[AdversaryView, ...]":
-    """Return the statement of a series, which takes a second, once a series and process."""
-    from fleetcount_mechanisms.accounting.series_statement import series_views  # As above.
+def _views(design: Design, shape: ScheduleShape, delta: Fraction) -> "tuple[AdversaryView, ...]":
+    """Return the statement of a question, which takes a second, once a question and process."""
+    from fleetcount_mechanisms.accounting.question_statement import question_views  # As above.
 
-    return series_views(design, shape, delta)
+    return question_views(design, shape, delta)
 
 
 def _participants(design: Design, opened: int, level: Fraction) -> NoisedParticipants:
@@ -105,7 +105,7 @@ def same_record(own: ReleaseRecord, other: ReleaseRecord) -> bool:
 
 def _exact(record: ReleaseRecord) -> tuple[object, ...]:
     """Return what two records have in common to the last bit."""
-    return record.task.canonical, record.statement, record.baseline_raw, record.released_at, record.chain
+    return record.window.canonical, record.statement, record.baseline_raw, record.released_at, record.chain
 
 
 def _read(record: ReleaseRecord) -> list[Cell | NoisedParticipants]:

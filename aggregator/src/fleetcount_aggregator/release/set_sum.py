@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fleetcount_aggregator.agreement.verification import kept_sum, proof_setting
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.storage.store import ReportVerdict, StoreError, every_batch
 from fleetcount_aggregator.verification.workers import sum_reports
 
@@ -22,7 +22,7 @@ _BLOCK: Final = 4096
 """Reports taken out of a sum at once."""
 
 
-async def set_sum(context: Context, task: InstalledTask) -> list[int]:
+async def set_sum(context: Context, window: InstalledWindow) -> list[int]:
     """Return the sums to noise and open over the sealed set, without noise: `output_count` field elements.
 
     A share of a larger square is the sum of the shares of the squares inside it: linear, so nobody else is asked.
@@ -30,32 +30,32 @@ async def set_sum(context: Context, task: InstalledTask) -> list[int]:
     Raises:
         StoreError: no set is sealed, what was kept is damaged, or a report of the set is not in exactly one sum.
     """
-    chosen = await context.store.chosen(task.task_id)
+    chosen = await context.store.chosen(window.window_id)
     if chosen is None:
-        raise StoreError("the set of the task is not stored")
+        raise StoreError("the set of the window is not stored")
     wanted = np.frombuffer(chosen, dtype=np.uint8) != 0
     summed = np.zeros(len(wanted), dtype=np.int32)
-    design = task.asked.design
+    design = window.asked.design
     total = bytes(FIELD64.encoded_size * design.summed_count)
-    async for row in every_batch(context.store, task.task_id):
+    async for row in every_batch(context.store, window.window_id):
         verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != ReportVerdict.REFUSED]
         summed[verified] += 1
         # The kept sum holds every report verified in the batch; those that the set leaves out are taken off again.
-        total = add_vectors(total, kept_sum(context, task, row))
-        total = subtract_vectors(total, await _sum_of(context, task, verified[~wanted[verified]]))
+        total = add_vectors(total, kept_sum(context, window, row))
+        total = subtract_vectors(total, await _sum_of(context, window, verified[~wanted[verified]]))
     # In two batches a report would count twice, in none not at all: each must be in exactly one.
     if (summed[wanted] != 1).any():
         raise StoreError("a report of the set is not in exactly one batch")
     return [one % FIELD64.modulus for one in design.opened_sums(FIELD64.decode_vector(total, design.summed_count))]
 
 
-async def _sum_of(context: Context, task: InstalledTask, positions: NDArray[np.int64]) -> bytes:
+async def _sum_of(context: Context, window: InstalledWindow, positions: NDArray[np.int64]) -> bytes:
     """Return the sum of single reports, which fell out after they were verified."""
-    total = bytes(FIELD64.encoded_size * task.asked.design.summed_count)
+    total = bytes(FIELD64.encoded_size * window.asked.design.summed_count)
     if not len(positions):
         return total
-    reports = await context.store.complete_reports(task.task_id)
+    reports = await context.store.complete_reports(window.window_id)
     for start in range(0, len(positions), _BLOCK):
         source = reports.source(positions[start : start + _BLOCK])
-        total = add_vectors(total, await context.workers.run(sum_reports, proof_setting(task, reports), source))
+        total = add_vectors(total, await context.workers.run(sum_reports, proof_setting(window, reports), source))
     return total

@@ -1,4 +1,5 @@
-"""The release of a task at one aggregator: noise drawn once, commit before open, a signature only after recomputation.
+"""The release of a window at one aggregator: noise drawn once, commit before open, a signature only after
+recomputation.
 
 Noise, noised share and ledger debit are one transaction; every later request gets the stored bytes. The sum without
 noise exists only inside `_draw`.
@@ -9,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError, VerificationFailed
-from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES
 from fleetcount_protocol.messages import (
     Commitment,
@@ -31,14 +32,14 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.task.circuit import opened_count
+from fleetcount_protocol.window.circuit import opened_count
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
@@ -46,8 +47,8 @@ from fleetcount_aggregator.release.noise import noised_share
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes, release_time, same_record
 from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.release.telling import check_telling
-from fleetcount_aggregator.tasks.budget import debit_row
-from fleetcount_aggregator.tasks.finished import finished_bytes, released_here
+from fleetcount_aggregator.windows.budget import debit_row
+from fleetcount_aggregator.windows.finished import finished_bytes, released_here
 
 __all__ = ["ReleaseSteps"]
 
@@ -63,201 +64,203 @@ class ReleaseSteps:
 
     # Commit.
 
-    async def commit(self, task: InstalledTask, digest: Digest) -> Commitment:
+    async def commit(self, window: InstalledWindow, digest: Digest) -> Commitment:
         """Return the commitment to this aggregator's noised share of the sealed set, drawing it if it is not drawn yet.
 
         Raises:
             PeerRefusalError: CONFLICT, the set is not the one sealed here; NOT_YET, none is.
-            StateConflictError: the task is not releasing.
+            StateConflictError: the window is not releasing.
         """
-        await self._check_digest(task.task_id, digest)
-        share = await self._noised_share(task, digest)
+        await self._check_digest(window.window_id, digest)
+        share = await self._noised_share(window, digest)
         self._context.failpoints.hit("release.after_draw_store")
         return commit_to(share)
 
-    async def _check_digest(self, task_id: TaskId, digest: Digest) -> None:
-        sealed = await sealed_digest(self._context, task_id)
+    async def _check_digest(self, window_id: WindowId, digest: Digest) -> None:
+        sealed = await sealed_digest(self._context, window_id)
         if sealed is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
         if sealed != digest:
             raise PeerRefusalError(PeerProblem.CONFLICT)
 
-    async def _noised_share(self, task: InstalledTask, digest: Digest) -> NoisedShare:
+    async def _noised_share(self, window: InstalledWindow, digest: Digest) -> NoisedShare:
         # Taking many reports out of the sum again may last longer than a call, which is then repeated.
-        sealed = await once(self._context, task.task_id, Step.COMMIT, digest, lambda: self._draw(task))
-        opened = self._context.data_key(task.task_id).open(sealed, b"noised share", task.task_id)
+        sealed = await once(self._context, window.window_id, Step.COMMIT, digest, lambda: self._draw(window))
+        opened = self._context.data_key(window.window_id).open(sealed, b"noised share", window.window_id)
         return NoisedShare(
-            task_id=task.task_id,
+            window_id=window.window_id,
             aggregator_id=self._context.aggregator_id,
             set_digest=digest,
             vector=opened[COMMITMENT_BLIND_BYTES:],
             blind=opened[:COMMITMENT_BLIND_BYTES],
         )
 
-    async def _draw(self, task: InstalledTask) -> Entry:
+    async def _draw(self, window: InstalledWindow) -> Entry:
         """Add up this aggregator's output shares and its noise. Nothing is shown before it is stored."""
-        total = await set_sum(self._context, task)
-        if opened_count(task.asked) > len(total):
+        total = await set_sum(self._context, window)
+        if opened_count(window.asked) > len(total):
             # The number of participants is one more sum: the leader's share of it is all, the others' is nothing.
-            total.append(await self._count(task) if task.is_leader else 0)
-        noise = self._context.noise.draw(task.asked.design.noise, len(total))
+            total.append(await self._count(window) if window.is_leader else 0)
+        noise = self._context.noise.draw(window.asked.design.noise, len(total))
         # Without the random blind, a commitment could be opened by trying the likely sums.
         blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
-        data_key = self._context.data_key(task.task_id)
-        sealed = data_key.seal(blind + noised_share(total, noise), b"noised share", task.task_id)
+        data_key = self._context.data_key(window.window_id)
+        sealed = data_key.seal(blind + noised_share(total, noise), b"noised share", window.window_id)
         self._context.failpoints.hit("release.after_draw")
-        return Entry(answer=sealed, debit=debit_row(task.asked, self._context.now()))
+        return Entry(answer=sealed, debit=debit_row(window.asked, self._context.now()))
 
     # Open.
 
-    async def open(self, task: InstalledTask, query: OpenQuery) -> NoisedShare:
+    async def open(self, window: InstalledWindow, query: OpenQuery) -> NoisedShare:
         """Return the noised share against the commitments of all; only one list of commitments is ever accepted.
 
         Raises:
             PeerRefusalError: CONFLICT, another set or another list; DISAGREES, not one commitment an aggregator or not
                 this aggregator's own; NOT_YET, nothing is committed to yet.
         """
-        await self._check_digest(task.task_id, query.set_digest)
-        if await taken(self._context, task.task_id, Step.COMMIT) is None:
+        await self._check_digest(window.window_id, query.set_digest)
+        if await taken(self._context, window.window_id, Step.COMMIT) is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
-        share = await self._noised_share(task, query.set_digest)
-        ids = [one.aggregator_id for one in task.asked.aggregators]
+        share = await self._noised_share(window, query.set_digest)
+        ids = [one.aggregator_id for one in window.asked.aggregators]
         if [one.aggregator_id for one in query.commitments] != ids:
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        if any((one.task_id, one.set_digest) != (task.task_id, query.set_digest) for one in query.commitments):
+        if any((one.window_id, one.set_digest) != (window.window_id, query.set_digest) for one in query.commitments):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        if query.commitments[task.position] != commit_to(share):
+        if query.commitments[window.position] != commit_to(share):
             raise PeerRefusalError(PeerProblem.DISAGREES)
         # The list is durable before the share is shown, so that no crash lets it be opened against another list.
         listed = Entry(answer=b"".join(one.commitment for one in query.commitments))
-        await once(self._context, task.task_id, Step.OPEN, commitments_digest(query.commitments), listed)
+        await once(self._context, window.window_id, Step.OPEN, commitments_digest(query.commitments), listed)
         return share
 
     # The record.
 
-    async def build(self, task: InstalledTask, shares: tuple[NoisedShare, ...]) -> bytes:
+    async def build(self, window: InstalledWindow, shares: tuple[NoisedShare, ...]) -> bytes:
         """Return the record that follows from the opened shares; run by the leader.
 
         Raises:
             PeerRefusalError: DISAGREES, a share is not what was committed to, or a number is out of range.
         """
-        signed = await taken(self._context, task.task_id, Step.SIGN)
+        signed = await taken(self._context, window.window_id, Step.SIGN)
         if signed is not None:
             return signed.request
-        outputs = await self._outputs(task, shares)
-        released_at = release_time(task.asked, self._context.now())
-        terms = self._terms(task, await chain_link(self._context, task))
-        return await self._context.workers.run(record_bytes, task.asked.canonical, outputs, released_at, terms)
+        outputs = await self._outputs(window, shares)
+        released_at = release_time(window.asked, self._context.now())
+        terms = self._terms(window, await chain_link(self._context, window))
+        return await self._context.workers.run(record_bytes, window.asked.canonical, outputs, released_at, terms)
 
-    async def sign(self, task: InstalledTask, proposal: RecordProposal) -> RecordSignature:
-        """Recompute the record from the opened shares and sign it if it says the same, only one record a task.
+    async def sign(self, window: InstalledWindow, proposal: RecordProposal) -> RecordSignature:
+        """Recompute the record from the opened shares and sign it if it says the same, only one record a window.
 
         Raises:
             PeerRefusalError: DISAGREES, it says something else; CONFLICT, another record was signed; NOT_YET, nothing
                 was opened; TOO_TELLING, as `check_telling`.
         """
-        work = partial(self._sign, task, proposal)
-        signature = await once(self._context, task.task_id, Step.SIGN, proposal.record, work)
-        return RecordSignature(task_id=task.task_id, aggregator_id=self._context.aggregator_id, signature=signature)
+        work = partial(self._sign, window, proposal)
+        signature = await once(self._context, window.window_id, Step.SIGN, proposal.record, work)
+        return RecordSignature(
+            window_id=window.window_id, aggregator_id=self._context.aggregator_id, signature=signature
+        )
 
-    async def _sign(self, task: InstalledTask, proposal: RecordProposal) -> Entry:
-        outputs = await self._outputs(task, proposal.shares)
+    async def _sign(self, window: InstalledWindow, proposal: RecordProposal) -> Entry:
+        outputs = await self._outputs(window, proposal.shares)
         try:
             record = decode_record(proposal.record)
         except DecodeError:
             raise PeerRefusalError(PeerProblem.MALFORMED) from None
-        latest = release_time(task.asked, self._context.now() + _CLOCK_LEEWAY_S)
-        if record.task.canonical != task.asked.canonical or record.released_at > latest:
+        latest = release_time(window.asked, self._context.now() + _CLOCK_LEEWAY_S)
+        if record.window.canonical != window.asked.canonical or record.released_at > latest:
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        await check_link(self._context, task, record.chain)
-        terms = self._terms(task, record.chain)
-        own = await self._context.workers.run(record_bytes, task.asked.canonical, outputs, record.released_at, terms)
+        await check_link(self._context, window, record.chain)
+        terms = self._terms(window, record.chain)
+        own = await self._context.workers.run(record_bytes, window.asked.canonical, outputs, record.released_at, terms)
         if not same_record(decode_record(own), record):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        await check_telling(self._context, task, record)
+        await check_telling(self._context, window, record)
         return Entry(answer=sign_record(record, self._context.identity.signing_key))
 
-    def _terms(self, task: InstalledTask, chain: ChainLink) -> WindowTerms:
-        """Return what the record of a window says beyond its task."""
-        series = self._context.series[task.asked.series.series_id].asked
-        return WindowTerms(chain=chain, shape=series.shape, delta=series.delta)
+    def _terms(self, window: InstalledWindow, chain: ChainLink) -> WindowTerms:
+        """Return what the record of a window says beyond its window."""
+        question = self._context.questions[window.asked.question.question_id].asked
+        return WindowTerms(chain=chain, shape=question.shape, delta=question.delta)
 
-    async def _outputs(self, task: InstalledTask, shares: tuple[NoisedShare, ...]) -> tuple[int, ...]:
+    async def _outputs(self, window: InstalledWindow, shares: tuple[NoisedShare, ...]) -> tuple[int, ...]:
         """Return the opened numbers, after checking every share against its commitment and every number's range."""
-        commitments = await self._commitments(task)
+        commitments = await self._commitments(window)
         if [share.aggregator_id for share in shares] != [one.aggregator_id for one in commitments]:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         try:
             for made, share in zip(commitments, shares, strict=True):
                 check_commitment(made, share)
-            outputs = open_noised_shares(shares, opened_count(task.asked))
-            bound = noise_bound(task.asked.design.noise, len(shares))
-            check_range(outputs, bound=bound, reports=await self._count(task))
+            outputs = open_noised_shares(shares, opened_count(window.asked))
+            bound = noise_bound(window.asked.design.noise, len(shares))
+            check_range(outputs, bound=bound, reports=await self._count(window))
         except (DecodeError, VerificationFailed, UsageError) as error:
             # Other errors may name a number; these say which of the checks failed.
             why = str(error) if isinstance(error, VerificationFailed) else type(error).__name__
-            log.error("shares_not_opened", task=str(task.task_id), reason=why)
+            log.error("shares_not_opened", window=str(window.window_id), reason=why)
             raise PeerRefusalError(PeerProblem.DISAGREES) from None
         return outputs
 
-    async def _commitments(self, task: InstalledTask) -> list[Commitment]:
-        opened = await taken(self._context, task.task_id, Step.OPEN)
-        digest = await sealed_digest(self._context, task.task_id)
+    async def _commitments(self, window: InstalledWindow) -> list[Commitment]:
+        opened = await taken(self._context, window.window_id, Step.OPEN)
+        digest = await sealed_digest(self._context, window.window_id)
         if opened is None or digest is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
         return [
             Commitment(
-                task_id=task.task_id,
+                window_id=window.window_id,
                 aggregator_id=one.aggregator_id,
                 set_digest=digest,
                 commitment=Digest(opened.answer[32 * index : 32 * index + 32]),
             )
-            for index, one in enumerate(task.asked.aggregators)
+            for index, one in enumerate(window.asked.aggregators)
         ]
 
-    async def _count(self, task: InstalledTask) -> int:
-        return (await self._context.store.chosen(task.task_id) or b"").count(1)
+    async def _count(self, window: InstalledWindow) -> int:
+        return (await self._context.store.chosen(window.window_id) or b"").count(1)
 
     # The end.
 
-    async def finish(self, task: InstalledTask, finished: FinishedRecord) -> None:
-        """Store the record with all signatures: the task is released here. The same record again changes nothing.
+    async def finish(self, window: InstalledWindow, finished: FinishedRecord) -> None:
+        """Store the record with all signatures: the window is released here. The same record again changes nothing.
 
         A record that all have signed proves itself, whoever shows it. It is adopted also where this store knows nothing
-        of its making, an older copy, or has given the task up; then the budget is debited now.
+        of its making, an older copy, or has given the window up; then the budget is debited now.
 
         Raises:
-            PeerRefusalError: DISAGREES, another task's record, or a signature that is missing or does not verify;
+            PeerRefusalError: DISAGREES, another window's record, or a signature that is missing or does not verify;
                 CONFLICT, another record is stored.
         """
-        if not self.proves(task, finished.record, finished.signatures):
+        if not self.proves(window, finished.record, finished.signatures):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        await close_intake(self._context, task.task_id)
-        drawn = await taken(self._context, task.task_id, Step.COMMIT) is not None
-        debit = None if drawn else debit_row(task.asked, self._context.now())
+        await close_intake(self._context, window.window_id)
+        drawn = await taken(self._context, window.window_id, Step.COMMIT) is not None
+        debit = None if drawn else debit_row(window.asked, self._context.now())
         entry = Entry(answer=finished_bytes(finished), debit=debit)
-        await once(self._context, task.task_id, Step.RELEASE, hashlib.sha256(finished.record).digest(), entry)
+        await once(self._context, window.window_id, Step.RELEASE, hashlib.sha256(finished.record).digest(), entry)
 
-    def proves(self, task: InstalledTask, record: bytes, signatures: tuple[bytes, ...]) -> bool:
-        """Whether bytes are a record of this task that every aggregator of it has signed."""
+    def proves(self, window: InstalledWindow, record: bytes, signatures: tuple[bytes, ...]) -> bool:
+        """Whether bytes are a record of this window that every aggregator of it has signed."""
         try:
             read = decode_record(record)
             verify_record_signatures(read, signatures, self._context.identity.trusted)
         except (DecodeError, SignatureError):
             return False
-        return read.task.canonical == task.asked.canonical
+        return read.window.canonical == window.asked.canonical
 
-    async def outcome(self, task_id: TaskId) -> ReleaseAnswer | None:
-        """Return a task's state, with its signed record once it is released; None for a task that is not here.
+    async def outcome(self, window_id: WindowId) -> ReleaseAnswer | None:
+        """Return a window's state, with its signed record once it is released; None for a window that is not here.
 
-        A window that has no task, since it is missing, is said to be aborted for the reason that it is missing for.
+        A window that has no window, since it is missing, is said to be aborted for the reason that it is missing for.
         """
-        row = await self._context.store.task(task_id)
+        row = await self._context.store.window(window_id)
         if row is None:
-            window = await self._context.store.decided_of(task_id)
+            window = await self._context.store.decided_of(window_id)
             missing = "" if window is None else window.missing
             return ReleaseAnswer(state=State.ABORTED, abort_reason=missing) if missing else None
-        finished = await released_here(self._context, task_id) if row.state is State.RELEASED else None
+        finished = await released_here(self._context, window_id) if row.state is State.RELEASED else None
         if finished is None:
             return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)
         return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)

@@ -1,1 +1,1 @@
-"""What an aggregator does for a task: lead it, help with it, and act on it in time."""
+"""What an aggregator does for a window: lead it, help with it, and act on it in time."""

@@ -1,34 +1,34 @@
-"""What a store that was put back from a backup lacks: series, orders and windows that came after it.
+"""What a store that was put back from a backup lacks: question, orders and windows that came after it.
 
 Every other aggregator shows what both take part in. What this aggregator's operator has signed is taken up again, and
-ends: the record that all have signed is adopted, or the task is aborted, and each is charged. Nothing of it goes on,
-so nothing can be drawn a second time. It must not decide how a task ends (`repair`).
+ends: the record that all have signed is adopted, or the window is aborted, and each is charged. Nothing of it goes on,
+so nothing can be drawn a second time. It must not decide how a window ends (`repair`).
 """
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from fleetcount_protocol.errors import PeerError, TaskError
-from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
-from fleetcount_protocol.series.derive import check_verify_seed
+from fleetcount_protocol.errors import PeerError, QuestionError
+from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
+from fleetcount_protocol.question.derive import check_verify_seed
 from fleetcount_protocol.shared import SharedIds
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context, Quarantined
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_series import InstalledSeries
+from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.storage.mending import take_up_ended
 from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import TaskRow
-from fleetcount_aggregator.tasks.decided import decided_window
-from fleetcount_aggregator.tasks.series_install import adopt_series
-from fleetcount_aggregator.tasks.series_orders import take_delivered_order
-from fleetcount_aggregator.tasks.windows import opening_lead_s, past_window
+from fleetcount_aggregator.storage.store import WindowRow
+from fleetcount_aggregator.windows.decided import decided_window
+from fleetcount_aggregator.windows.question_install import adopt_question
+from fleetcount_aggregator.windows.question_orders import take_delivered_order
+from fleetcount_aggregator.windows.windows import opening_lead_s, past_window
 
 __all__ = ["Adoption"]
 
@@ -43,10 +43,10 @@ class Adoption:
         self._store = store
         self._asked: set[AggregatorId] = set()
 
-    async def look(self, settle: Callable[[TaskId], Awaitable[bool]]) -> bool:
+    async def look(self, settle: Callable[[WindowId], Awaitable[bool]]) -> bool:
         """Ask who has not shown everything yet; return whether nothing is lacking any more.
 
-        `settle` ends a task, or says that it has to wait.
+        `settle` ends a window, or says that it has to wait.
 
         Raises:
             StoreError: this machine failed; look again.
@@ -61,72 +61,72 @@ class Adoption:
                     self._asked.add(peer)
         if len(self._asked) < len(self._context.peers):
             return False  # An order that is not known yet may skip a window.
-        series = list(self._context.series.values())
-        return all([await self._windows(one, settle) for one in series])
+        questions = list(self._context.questions.values())
+        return all([await self._windows(one, settle) for one in questions])
 
     async def _take_from(self, peer: AggregatorId) -> None:
-        after: SeriesId | None = None
+        after: QuestionId | None = None
         while True:
             shared = await self._shared(peer, after)
-            for series_id in shared.series_ids:
-                await self._take_series(peer, series_id)
+            for question_id in shared.question_ids:
+                await self._take_question(peer, question_id)
             if not shared.more:
                 return
-            if after is not None and shared.series_ids[-1] <= after:
+            if after is not None and shared.question_ids[-1] <= after:
                 raise PeerRefusalError(PeerProblem.MALFORMED)
-            after = shared.series_ids[-1]
+            after = shared.question_ids[-1]
 
-    async def _shared(self, peer: AggregatorId, after: SeriesId | None) -> SharedIds:
+    async def _shared(self, peer: AggregatorId, after: QuestionId | None) -> SharedIds:
         return await call_peer(self._context, peer, lambda one: one.shared(after))
 
-    def _row(self, task: Task) -> TaskRow:
-        """Return a task as it is taken up: without a verify key, so that it can go on nowhere."""
-        return TaskRow(
-            task_id=task.task_id,
-            canonical=task.canonical,
+    def _row(self, window: Window) -> WindowRow:
+        """Return a window as it is taken up: without a verify key, so that it can go on nowhere."""
+        return WindowRow(
+            window_id=window.window_id,
+            canonical=window.canonical,
             verify_key=b"",
             state=State.ANNOUNCED,
             abort_reason="",
             installed_at=self._context.now(),
         )
 
-    def _set_aside(self, task: Task) -> None:
-        task_id = task.task_id
-        lacked = Damage(table="tasks", what=f"task {task_id.hex()} {_LACKED}", task_id=task_id)
-        self._context.quarantined[task_id] = Quarantined(lacked, task)
-        log.info("task_taken_up_again", task=str(task_id), name=task.name)
+    def _set_aside(self, window: Window) -> None:
+        window_id = window.window_id
+        lacked = Damage(table="windows", what=f"window {window_id.hex()} {_LACKED}", window_id=window_id)
+        self._context.quarantined[window_id] = Quarantined(lacked, window)
+        log.info("window_taken_up_again", window=str(window_id), name=window.name)
 
-    async def _take_series(self, peer: AggregatorId, series_id: SeriesId) -> None:
-        """Take up a series that is not known here, and the orders about it that are not."""
+    async def _take_question(self, peer: AggregatorId, question_id: QuestionId) -> None:
+        """Take up a question that is not known here, and the orders about it that are not."""
         context = self._context
-        shown = await call_peer(context, peer, lambda one: one.shared_series(series_id))
+        shown = await call_peer(context, peer, lambda one: one.shared_question(question_id))
         try:
-            if shown.signed.series.series_id != series_id:
-                raise TaskError("it is another series")
-            check_verify_seed(shown.signed.series, shown.seed)
-            await adopt_series(context, shown.signed, shown.seed, shown.orders)
+            if shown.signed.question.question_id != question_id:
+                raise QuestionError("it is another question")
+            check_verify_seed(shown.signed.question, shown.seed)
+            await adopt_question(context, shown.signed, shown.seed, shown.orders)
             for order in shown.orders:
                 await take_delivered_order(context, peer, order)
         except PeerError as error:
-            log.warning("shared_series_refused", series=str(series_id), peer=peer, reason=str(error))
+            log.warning("shared_question_refused", question=str(question_id), peer=peer, reason=str(error))
 
-    async def _windows(self, series: InstalledSeries, settle: Callable[[TaskId], Awaitable[bool]]) -> bool:
+    async def _windows(self, question: InstalledQuestion, settle: Callable[[WindowId], Awaitable[bool]]) -> bool:
         """Take up the windows that opened since the backup, each after the one before it has ended."""
-        context, schedule = self._context, series.asked.schedule
+        context, schedule = self._context, question.asked.schedule
         lead = opening_lead_s(schedule)
-        while series.following < schedule.windows and schedule.opens(series.following) - lead <= context.now():
-            if series.following > 0:
-                before = (await decided_window(context, series.series_id, series.following - 1)).task_id
+        while question.following < schedule.windows and schedule.opens(question.following) - lead <= context.now():
+            if question.following > 0:
+                before = (await decided_window(context, question.question_id, question.following - 1)).window_id
                 if before is not None and before in context.quarantined and not await settle(before):
                     return False
-            async with series.lock:
-                decided = await past_window(context, series, series.following)
+            async with question.lock:
+                decided = await past_window(context, question, question.following)
                 if decided is None:
                     return False
-                row, task = decided
-                installed = None if task is None else self._row(task.asked)
-                await self._store.mend(partial(take_up_ended, task=installed, windows=[row]))
-                if task is not None:
-                    self._set_aside(task.asked)
-                series.following = row.index + 1
+                row, window = decided
+                installed = None if window is None else self._row(window.asked)
+                await self._store.mend(partial(take_up_ended, window=installed, windows=[row]))
+                if window is not None:
+                    self._set_aside(window.asked)
+                question.following = row.index + 1
         return True

@@ -42,7 +42,8 @@ async def call_peer(
     except PeerRefusalError as refusal:
         _note(context, name, refusal.problem.value if counted else "")  # Who refuses is there.
         if refusal.problem is PeerProblem.STALE_EPOCH:
-            # Nothing follows for a task: who can show the newer start ends this process, and who cannot did not answer.
+            # Nothing follows for a window: who can show the newer start ends this process, and who cannot did not
+            # answer.
             raise PeerUnreachableError(f"{name} knows a newer start of this aggregator") from refusal
         raise
     _note(context, name, "ok" if counted else "")

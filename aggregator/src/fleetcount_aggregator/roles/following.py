@@ -1,4 +1,5 @@
-"""Keeps the tasks, series and sessions in this process's memory in step with the database while another coordinates.
+"""Keeps the windows, question and sessions in this process's memory in step with the database while another
+coordinates.
 
 It reads what changed and writes nothing. Run by every process of an aggregator over PostgreSQL; the coordinator itself
 keeps its memory in step with what it writes.
@@ -9,13 +10,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from fleetcount_protocol.errors import DecodeError, FleetcountError
-from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.storage.row_seal import DamagedError
-from fleetcount_aggregator.tasks.loading import follow_task
-from fleetcount_aggregator.tasks.series_install import follow_series
+from fleetcount_aggregator.windows.loading import follow_window
+from fleetcount_aggregator.windows.question_install import follow_question
 
 __all__ = ["Following"]
 
@@ -26,7 +27,7 @@ _REST_S: Final = 0.5
 class Following:
     """Follows what notices name; `missed` has it look at everything.
 
-    `forget_destroyed`, run in a thread, has the store hold nothing of tasks whose key was destroyed elsewhere.
+    `forget_destroyed`, run in a thread, has the store hold nothing of windows whose key was destroyed elsewhere.
     """
 
     def __init__(self, context: Context, *, leads: Callable[[], bool], forget_destroyed: Callable[[], None]) -> None:
@@ -34,20 +35,20 @@ class Following:
         self._leads = leads
         self._forget_destroyed = forget_destroyed
         self._keys_destroyed = False
-        self._tasks: set[TaskId] = set()
-        self._series: set[SeriesId] = set()
+        self._windows: set[WindowId] = set()
+        self._questions: set[QuestionId] = set()
         self._everything = True
         self._heard = asyncio.Event()
         self._following = asyncio.Lock()
 
-    def task_changed(self, named: str) -> None:
-        """Take the notice of a task's row."""
-        self._tasks.add(TaskId(bytes.fromhex(named)))
+    def window_changed(self, named: str) -> None:
+        """Take the notice of a window's row."""
+        self._windows.add(WindowId(bytes.fromhex(named)))
         self._heard.set()
 
-    def series_changed(self, named: str) -> None:
-        """Take the notice of a series' rows."""
-        self._series.add(SeriesId(bytes.fromhex(named)))
+    def question_changed(self, named: str) -> None:
+        """Take the notice of a question's rows."""
+        self._questions.add(QuestionId(bytes.fromhex(named)))
         self._heard.set()
 
     def chain_changed(self, named: str) -> None:
@@ -95,18 +96,18 @@ class Following:
         async with self._following:
             context = self._context
             everything, self._everything = self._everything, False
-            series, self._series = self._series, set()
-            tasks, self._tasks = self._tasks, set()
+            questions, self._questions = self._questions, set()
+            windows, self._windows = self._windows, set()
             destroyed, self._keys_destroyed = self._keys_destroyed, False
             if everything or destroyed:
                 await asyncio.to_thread(self._forget_destroyed)
             if everything:
-                series |= {row.series_id for row in await context.store.series()}
-                tasks |= {*context.live, *await context.store.tasks_in_work()}
-            for series_id in series:
-                await self._unless_damaged(follow_series(context, series_id))
-            for task_id in tasks:
-                await self._unless_damaged(follow_task(context, task_id))
+                questions |= {row.question_id for row in await context.store.questions()}
+                windows |= {*context.live, *await context.store.windows_in_work()}
+            for question_id in questions:
+                await self._unless_damaged(follow_question(context, question_id))
+            for window_id in windows:
+                await self._unless_damaged(follow_window(context, window_id))
 
     async def _unless_damaged(self, following: Coroutine[Any, Any, None]) -> None:
         """Follow one of them; what is damaged is left out here, and quarantined by the coordinator."""

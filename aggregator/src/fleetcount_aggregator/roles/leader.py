@@ -1,4 +1,4 @@
-"""How the leader of a task drives it from the end of intake to a release or a public abort.
+"""How the leader of a window drives it from the end of intake to a release or a public abort.
 
 Every step is stored before the next one and safe to repeat, so that a crash at any point resumes to the same set.
 It must not hold a rule of the agreement (`agreement`) or of the release (`release`).
@@ -32,15 +32,15 @@ from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.context import UNFINISHED, Context
 from fleetcount_aggregator.host.reasons import WaitFor
 from fleetcount_aggregator.host.states import AbortReason, State, StateConflictError
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.roles.settling import Settling
-from fleetcount_aggregator.tasks.finished import released_here
-from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows, shown_ledger
-from fleetcount_aggregator.tasks.series_notes import forget_given
+from fleetcount_aggregator.windows.finished import released_here
+from fleetcount_aggregator.windows.question_notes import forget_given
+from fleetcount_aggregator.windows.rollback_guard import note_ledger_rows, shown_ledger
 
 __all__ = ["Leader"]
 
@@ -54,17 +54,17 @@ _FATAL: Final = {
     PeerProblem.BEHIND: AbortReason.RESTORED_BACKUP,
     PeerProblem.RELEASED: AbortReason.RESTORED_BACKUP,
 }
-"""What a peer's final refusal means for the task; every other one is "peer_refused"."""
+"""What a peer's final refusal means for the window; every other one is "peer_refused"."""
 
 
-class _Ending(Exception):  # noqa: N818 - an event inside this module, not a fault: the task ends without a release.
+class _Ending(Exception):  # noqa: N818 - an event inside this module, not a fault: the window ends without a release.
     def __init__(self, reason: AbortReason) -> None:
         super().__init__(reason.value)
         self.reason = reason
 
 
 class Leader:
-    """Drives the tasks this aggregator leads."""
+    """Drives the windows this aggregator leads."""
 
     def __init__(self, context: Context, verification: Verification, steps: ReleaseSteps, settling: Settling) -> None:
         self._context = context
@@ -72,147 +72,151 @@ class Leader:
         self._steps = steps
         self._settling = settling
 
-    async def drive(self, task: InstalledTask) -> State:
-        """Bring a task whose windows have closed to its end; return released or aborted.
+    async def drive(self, window: InstalledWindow) -> State:
+        """Bring a window whose rounds have closed to its end; return released or aborted.
 
         Raises:
             StoreError, MachineError: this machine failed; call again, nothing is lost.
         """
         try:
-            if self._context.states[task.task_id] is not State.RELEASED:
-                await self._release(task, await self._agree(task))
+            if self._context.states[window.window_id] is not State.RELEASED:
+                await self._release(window, await self._agree(window))
         except _Ending as ending:
-            await self._end(task, ending.reason)
+            await self._end(window, ending.reason)
         except PeerRefusalError as refusal:
             # A step here contradicts the stored one, so a repeat cannot help: a helper's store has another history.
-            await self._end(task, _FATAL.get(refusal.problem, AbortReason.PEER_REFUSED))
+            await self._end(window, _FATAL.get(refusal.problem, AbortReason.PEER_REFUSED))
         except StateConflictError:
             pass  # It has ended meanwhile.
-        if self._context.states[task.task_id] is State.RELEASED:
-            await self._deliver(task)
-        return self._context.states[task.task_id]
+        if self._context.states[window.window_id] is State.RELEASED:
+            await self._deliver(window)
+        return self._context.states[window.window_id]
 
-    async def _end(self, task: InstalledTask, reason: AbortReason) -> None:
+    async def _end(self, window: InstalledWindow, reason: AbortReason) -> None:
         """Abort, unless a helper has a record that all have signed: then this store is an older copy, and adopts it."""
-        if not await self._settling.adopt_elsewhere(task):
-            log.warning("task_aborted", task=str(task.task_id), reason=reason.value)
-            await self._abort_everywhere(task, reason)
+        if not await self._settling.adopt_elsewhere(window):
+            log.warning("window_aborted", window=str(window.window_id), reason=reason.value)
+            await self._abort_everywhere(window, reason)
 
     # Agreement.
 
-    async def _agree(self, task: InstalledTask) -> Digest:
+    async def _agree(self, window: InstalledWindow) -> Digest:
         """Find the one set and seal it everywhere; return its digest."""
-        await close_intake(self._context, task.task_id)
+        await close_intake(self._context, window.window_id)
         self._context.failpoints.hit("leader.after_close")
-        if await sealed_digest(self._context, task.task_id) is None:
-            await self._batches.run(task)
-        return await self._seal(task)
+        if await sealed_digest(self._context, window.window_id) is None:
+            await self._batches.run(window)
+        return await self._seal(window)
 
-    async def _seal(self, task: InstalledTask) -> Digest:
+    async def _seal(self, window: InstalledWindow) -> Digest:
         """Seal the set here, then at every helper."""
         try:
-            own = await seal_own(self._context, task)
+            own = await seal_own(self._context, window)
         except PeerRefusalError as refusal:
             raise _Ending(_FATAL.get(refusal.problem, AbortReason.SET_DISAGREEMENT)) from refusal
         self._context.failpoints.hit("leader.after_seal")
-        await self._everyone(task, lambda peer: _seal_at(peer, own))
+        await self._everyone(window, lambda peer: _seal_at(peer, own))
         self._context.failpoints.hit("leader.after_helpers_sealed")
         return own.digest
 
     # Release.
 
-    async def _release(self, task: InstalledTask, digest: Digest) -> None:
+    async def _release(self, window: InstalledWindow, digest: Digest) -> None:
         """Commit, open, build the record, collect every signature, store the release."""
-        await self._check_rollback(task)
-        own = await self._steps.commit(task, digest)
+        await self._check_rollback(window)
+        own = await self._steps.commit(window, digest)
         commitments: list[Commitment] = [
             own,
-            *await self._everyone(task, lambda peer: peer.commit(CommitQuery(task_id=task.task_id, set_digest=digest))),
+            *await self._everyone(
+                window, lambda peer: peer.commit(CommitQuery(window_id=window.window_id, set_digest=digest))
+            ),
         ]
         self._context.failpoints.hit("leader.after_commitments")
         # With this release's debit: a helper that comes back from an older copy would draw its noise again.
-        await self._check_rollback(task)
-        query = OpenQuery(task_id=task.task_id, set_digest=digest, commitments=tuple(commitments))
+        await self._check_rollback(window)
+        query = OpenQuery(window_id=window.window_id, set_digest=digest, commitments=tuple(commitments))
         shares: list[NoisedShare] = [
-            await self._steps.open(task, query),
-            *await self._everyone(task, lambda peer: peer.open_share(query)),
+            await self._steps.open(window, query),
+            *await self._everyone(window, lambda peer: peer.open_share(query)),
         ]
         self._context.failpoints.hit("leader.after_open")
-        record = await self._record(task, shares)
-        proposal = RecordProposal(task_id=task.task_id, shares=tuple(shares), record=record)
+        record = await self._record(window, shares)
+        proposal = RecordProposal(window_id=window.window_id, shares=tuple(shares), record=record)
         # Signed here first: after a crash this very record is proposed again, not one that bears a later time.
-        own_signature = await self._steps.sign(task, proposal)
-        signed = await self._everyone(task, lambda peer: peer.sign_record(proposal))
+        own_signature = await self._steps.sign(window, proposal)
+        signed = await self._everyone(window, lambda peer: peer.sign_record(proposal))
         signatures = (own_signature.signature, *(one.signature for one in signed))
         self._context.failpoints.hit("leader.before_release")
-        await self._steps.finish(task, FinishedRecord(task_id=task.task_id, record=record, signatures=signatures))
+        await self._steps.finish(
+            window, FinishedRecord(window_id=window.window_id, record=record, signatures=signatures)
+        )
         self._context.failpoints.hit("leader.after_release")
-        log.info("task_released", task=str(task.task_id), name=task.asked.name)
+        log.info("window_released", window=str(window.window_id), name=window.asked.name)
 
-    async def _record(self, task: InstalledTask, shares: Sequence[NoisedShare]) -> bytes:
+    async def _record(self, window: InstalledWindow, shares: Sequence[NoisedShare]) -> bytes:
         try:
-            return await self._steps.build(task, tuple(shares))
+            return await self._steps.build(window, tuple(shares))
         except (PeerRefusalError, UsageError, ValueError, ArithmeticError) as error:
             # The opened numbers will not change, so what cannot be computed now cannot be computed later.
             why = error.problem.value if isinstance(error, PeerRefusalError) else type(error).__name__
-            log.error("record_not_built", task=str(task.task_id), reason=why)
+            log.error("record_not_built", window=str(window.window_id), reason=why)
             raise _Ending(AbortReason.OUT_OF_RANGE) from error
 
-    async def _check_rollback(self, task: InstalledTask) -> None:
+    async def _check_rollback(self, window: InstalledWindow) -> None:
         """Refuse to release with a helper whose ledger is shorter than it was."""
-        for helper in task.asked.aggregators[1:]:
-            ask = partial(shown_ledger, self._context, helper.aggregator_id, task.task_id)
-            shown = await self._persist(task, helper.aggregator_id, ask)
+        for helper in window.asked.aggregators[1:]:
+            ask = partial(shown_ledger, self._context, helper.aggregator_id, window.window_id)
+            shown = await self._persist(window, helper.aggregator_id, ask)
             try:
                 await note_ledger_rows(self._context, helper.aggregator_id, shown)
             except PeerRefusalError as refusal:
                 raise _Ending(AbortReason.RESTORED_BACKUP) from refusal
 
-    async def _deliver(self, task: InstalledTask) -> None:
-        """Forget the shares; hand the record to every helper, until the task expires and once more at each start."""
-        await self._context.purge(task.task_id)
-        stored = await released_here(self._context, task.task_id)
-        if stored is None or await taken(self._context, task.task_id, Step.DELIVERED) is not None:
+    async def _deliver(self, window: InstalledWindow) -> None:
+        """Forget the shares; hand the record to every helper, until the window expires and once more at each start."""
+        await self._context.purge(window.window_id)
+        stored = await released_here(self._context, window.window_id)
+        if stored is None or await taken(self._context, window.window_id, Step.DELIVERED) is not None:
             return
-        deadline = max(task.asked.expiry, self._context.clock.now() + self._context.limits.give_up_s)
+        deadline = max(window.asked.expiry, self._context.clock.now() + self._context.limits.give_up_s)
         try:
-            await self._everyone(task, lambda peer: peer.deliver_record(stored), deadline=deadline)
+            await self._everyone(window, lambda peer: peer.deliver_record(stored), deadline=deadline)
             # Only after every helper has it: a crash before this line delivers again, which changes nothing there.
-            await once(self._context, task.task_id, Step.DELIVERED, b"", Entry())
-            await self._note_ledgers(task)
+            await once(self._context, window.window_id, Step.DELIVERED, b"", Entry())
+            await self._note_ledgers(window)
         except _Ending as ending:
-            log.warning("record_not_delivered", task=str(task.task_id), reason=ending.reason.value)
+            log.warning("record_not_delivered", window=str(window.window_id), reason=ending.reason.value)
 
-    async def _note_ledgers(self, task: InstalledTask) -> None:
-        for helper in task.asked.aggregators[1:]:
-            ask = partial(shown_ledger, self._context, helper.aggregator_id, task.task_id)
-            shown = await self._persist(task, helper.aggregator_id, ask, deadline=task.asked.expiry)
+    async def _note_ledgers(self, window: InstalledWindow) -> None:
+        for helper in window.asked.aggregators[1:]:
+            ask = partial(shown_ledger, self._context, helper.aggregator_id, window.window_id)
+            shown = await self._persist(window, helper.aggregator_id, ask, deadline=window.asked.expiry)
             await note_ledger_rows(self._context, helper.aggregator_id, shown)
 
     # Abort.
 
-    async def _abort_everywhere(self, task: InstalledTask, reason: AbortReason) -> None:
+    async def _abort_everywhere(self, window: InstalledWindow, reason: AbortReason) -> None:
         """Abort here and tell every helper; those that cannot be reached now are told later (`settling`)."""
-        if await abort_here(self._context, task.task_id, reason) is State.ABORTED:
-            await self._settling.settle(task)
+        if await abort_here(self._context, window.window_id, reason) is State.ABORTED:
+            await self._settling.settle(window)
 
     # Asking helpers.
 
     async def _everyone(
         self,
-        task: InstalledTask,
+        window: InstalledWindow,
         ask: Callable[[Peer], Awaitable[Result]],
         deadline: float | None = None,
         *,
         counted: bool = True,
     ) -> list[Result]:
-        """Ask every helper at once, again and again, until all have answered; answers in the task's order.
+        """Ask every helper at once, again and again, until all have answered; answers in the window's order.
 
         Batches are not `counted`: 512 reports are one, and how many take part is secret.
         """
-        helpers = [one.aggregator_id for one in task.asked.aggregators[1:]]
+        helpers = [one.aggregator_id for one in window.asked.aggregators[1:]]
         asked = [
-            asyncio.ensure_future(self._persist(task, helper, ask, deadline, counted=counted)) for helper in helpers
+            asyncio.ensure_future(self._persist(window, helper, ask, deadline, counted=counted)) for helper in helpers
         ]
         try:
             return list(await asyncio.gather(*asked))
@@ -223,7 +227,7 @@ class Leader:
 
     async def _persist(
         self,
-        task: InstalledTask,
+        window: InstalledWindow,
         helper: AggregatorId,
         ask: Callable[[Peer], Awaitable[Result]],
         deadline: float | None = None,
@@ -232,7 +236,7 @@ class Leader:
     ) -> Result:
         """Ask one helper until it answers or the time is over; the pause doubles up to a cap, with jitter."""
         limits = self._context.limits
-        end = task.closes + limits.give_up_s if deadline is None else deadline
+        end = window.closes + limits.give_up_s if deadline is None else deadline
         wait = limits.first_retry_s
         try:
             while True:
@@ -243,32 +247,32 @@ class Leader:
                 except PeerRefusalError as refusal:
                     problem = refusal.problem
                 why = "unreachable" if problem is None else problem.value
-                self._context.waits.note(task.task_id, WaitFor.PEER, why, whom=helper, until=end)
+                self._context.waits.note(window.window_id, WaitFor.PEER, why, whom=helper, until=end)
                 if problem is not None and not problem.passing:
                     raise _Ending(_FATAL.get(problem, AbortReason.PEER_REFUSED))
-                if problem is PeerProblem.UNKNOWN_TASK:
-                    self._hand_over(task, helper)
+                if problem is PeerProblem.UNKNOWN_WINDOW:
+                    self._hand_over(window, helper)
                 if self._context.clock.now() >= end:
                     raise _Ending(AbortReason.PEER_UNREACHABLE)
                 await self._context.pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
                 wait = min(2 * wait, limits.longest_retry_s)
         finally:
-            self._context.waits.over(task.task_id, WaitFor.PEER, whom=helper)
+            self._context.waits.over(window.window_id, WaitFor.PEER, whom=helper)
 
-    def _hand_over(self, task: InstalledTask, helper: AggregatorId) -> None:
-        """Give the series again to a helper that came back empty; whether it takes it shows later.
+    def _hand_over(self, window: InstalledWindow, helper: AggregatorId) -> None:
+        """Give the question again to a helper that came back empty; whether it takes it shows later.
 
-        A helper derives its windows by itself. A task that has ended is not handed over.
+        A helper derives its windows by itself. A window that has ended is not handed over.
         """
-        if self._context.states[task.task_id] in UNFINISHED:
-            series_id = task.asked.series.series_id
-            forget_given(self._context.series[series_id], helper)
-            self._context.handovers.put(0, series_id)
+        if self._context.states[window.window_id] in UNFINISHED:
+            question_id = window.asked.question.question_id
+            forget_given(self._context.questions[question_id], helper)
+            self._context.handovers.put(0, question_id)
 
 
 async def _seal_at(peer: Peer, own: OwnSet) -> SetAgreed:
     """Seal a set at one helper; where its leaves differ from these, name the reports that are in them here."""
-    request = SealSet(task_id=own.task_id, leaf_digests=own.leaves)
+    request = SealSet(window_id=own.window_id, leaf_digests=own.leaves)
     answer = await peer.seal_set(request)
     if isinstance(answer, SetDiffers):
         answer = await peer.seal_set(replace(request, accepted=own.named(answer.leaves)))

@@ -1,4 +1,4 @@
-"""How a task has ended at the other aggregators: asks them, and adopts a record that proves itself.
+"""How a window has ended at the other aggregators: asks them, and adopts a record that proves itself.
 
 It must not take anybody's word for a release, nor decide when to ask (`settling`, `leader`).
 """
@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from fleetcount_protocol.ids import AggregatorId, SeriesId
+from fleetcount_protocol.ids import AggregatorId, QuestionId
 from fleetcount_protocol.messages import FinishedRecord, ReleaseAnswer
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason, State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.calling import call_peer
@@ -25,21 +25,21 @@ _OPEN: Final = (State.ANNOUNCED, State.COLLECTING)
 
 
 async def abort_windows(
-    context: Context, series_id: SeriesId, reason: AbortReason, ends: Callable[[int], object] = lambda _: True
+    context: Context, question_id: QuestionId, reason: AbortReason, ends: Callable[[int], object] = lambda _: True
 ) -> None:
-    """Abort here the windows of a series that still take reports and of which `ends` says so."""
-    for task in list(context.live.values()):
-        place = task.asked.series
-        if place.series_id != series_id or context.states[task.task_id] not in _OPEN:
+    """Abort here the windows of a question that still take reports and of which `ends` says so."""
+    for window in list(context.live.values()):
+        place = window.asked.question
+        if place.question_id != question_id or context.states[window.window_id] not in _OPEN:
             continue
         if ends(place.index):
-            await abort_here(context, task.task_id, reason)
+            await abort_here(context, window.window_id, reason)
 
 
-async def ask_outcomes(context: Context, task: InstalledTask) -> Mapping[AggregatorId, ReleaseAnswer]:
-    """Return what the others of a task say of its end; run by any of its aggregators. Who is silent is left out."""
-    others = [one.aggregator_id for one in task.asked.aggregators if one.aggregator_id != context.aggregator_id]
-    asked = (call_peer(context, other, lambda peer: peer.outcome(task.task_id)) for other in others)
+async def ask_outcomes(context: Context, window: InstalledWindow) -> Mapping[AggregatorId, ReleaseAnswer]:
+    """Return what the others of a window say of its end; run by any of its aggregators. Who is silent is left out."""
+    others = [one.aggregator_id for one in window.asked.aggregators if one.aggregator_id != context.aggregator_id]
+    asked = (call_peer(context, other, lambda peer: peer.outcome(window.window_id)) for other in others)
     answers = await asyncio.gather(*asked, return_exceptions=True)
     found: dict[AggregatorId, ReleaseAnswer] = {}
     for other, answer in zip(others, answers, strict=True):
@@ -50,33 +50,33 @@ async def ask_outcomes(context: Context, task: InstalledTask) -> Mapping[Aggrega
     return found
 
 
-async def adopt(context: Context, steps: ReleaseSteps, task: InstalledTask, finished: FinishedRecord) -> None:
-    """Release a task here by a record that all its aggregators have signed, whoever shows it and whatever was known.
+async def adopt(context: Context, steps: ReleaseSteps, window: InstalledWindow, finished: FinishedRecord) -> None:
+    """Release a window here by a record that all its aggregators have signed, whoever shows it and whatever was known.
 
     Raises:
         PeerRefusalError: as `ReleaseSteps.finish`; nothing has changed.
     """
-    await steps.finish(task, finished)
+    await steps.finish(window, finished)
     context.failpoints.hit("helper.after_deliver_store")
-    if task.is_leader:
-        context.take_up(task, State.RELEASED)  # It owes the others the record, also of a task that it had given up.
-    await context.purge(task.task_id)
-    log.info("task_released", task=str(task.task_id), name=task.asked.name)
+    if window.is_leader:
+        context.take_up(window, State.RELEASED)  # It owes the others the record, also of a window that it had given up.
+    await context.purge(window.window_id)
+    log.info("window_released", window=str(window.window_id), name=window.asked.name)
 
 
 async def adopt_elsewhere(
-    context: Context, steps: ReleaseSteps, task: InstalledTask, answers: Mapping[AggregatorId, ReleaseAnswer]
+    context: Context, steps: ReleaseSteps, window: InstalledWindow, answers: Mapping[AggregatorId, ReleaseAnswer]
 ) -> bool:
-    """Adopt the task's record if one of the others has shown one that proves itself; return whether it did."""
+    """Adopt the window's record if one of the others has shown one that proves itself; return whether it did."""
     for other, answer in answers.items():
         if answer.state is not State.RELEASED:
             continue
-        finished = FinishedRecord(task_id=task.task_id, record=answer.record, signatures=answer.signatures)
+        finished = FinishedRecord(window_id=window.window_id, record=answer.record, signatures=answer.signatures)
         try:
-            await adopt(context, steps, task, finished)
+            await adopt(context, steps, window, finished)
         except PeerRefusalError as refusal:
-            log.warning("record_not_adopted", task=str(task.task_id), peer=other, reason=str(refusal))
+            log.warning("record_not_adopted", window=str(window.window_id), peer=other, reason=str(refusal))
         else:
-            log.info("record_adopted", task=str(task.task_id), peer=other)
+            log.info("record_adopted", window=str(window.window_id), peer=other)
             return True
     return False

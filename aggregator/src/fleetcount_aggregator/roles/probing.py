@@ -6,7 +6,7 @@ A peer that has answered anything of late is left alone. It must not decide what
 import asyncio
 from typing import Final
 
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.signs import Dependency
@@ -20,11 +20,11 @@ PROBE_S: Final = 10.0
 """How often to probe; a peer that goes away is noticed within twice that, if nothing else is asked of it."""
 _TICK_S: Final = 0.2
 _WORST_OF_S: Final = 60.0
-_NO_TASK: Final = TaskId(bytes(TaskId.SIZE))
+_NO_WINDOW: Final = WindowId(bytes(WindowId.SIZE))
 
 
 async def probe_peers(context: Context) -> None:
-    """Ask every peer that has not answered within `PROBE_S` about a task that does not exist, all at once.
+    """Ask every peer that has not answered within `PROBE_S` about a window that does not exist, all at once.
 
     That it refuses by name is the right answer; how it went is in `context.signs` (`call_peer`).
     """
@@ -34,7 +34,7 @@ async def probe_peers(context: Context) -> None:
 
 async def _probe(context: Context, name: AggregatorId) -> None:
     try:
-        await call_peer(context, name, lambda peer: peer.status(_NO_TASK))
+        await call_peer(context, name, lambda peer: peer.status(_NO_WINDOW))
     except (PeerUnreachableError, PeerRefusalError):
         return  # Noted.
 

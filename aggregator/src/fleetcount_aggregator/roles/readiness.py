@@ -24,7 +24,7 @@ from fleetcount_aggregator.host.reasons import Wait, expected_wait
 from fleetcount_aggregator.host.share import Share
 from fleetcount_aggregator.host.signs import Dependency
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 
 __all__ = ["Membership", "Readiness", "Watched"]
 
@@ -86,11 +86,11 @@ class Readiness(Collector):
         context.metrics.registry.register(self)
 
     def pages(self) -> Pages:
-        """Return `/metrics`, `/healthz`, `/readyz` and `/tasks`."""
+        """Return `/metrics`, `/healthz`, `/readyz` and `/windows`."""
         return {
             "/metrics": metrics_page(self._context.metrics.registry),
             **health_pages(self.checks),
-            "/tasks": lambda _: self._tasks(),
+            "/windows": lambda _: self._windows(),
         }
 
     # Readiness.
@@ -158,24 +158,24 @@ class Readiness(Collector):
         found = {f"{name}: " if name else "": self._context.signs.complaint(what, name) for name in names}
         return "; ".join(f"{named}{complaint}" for named, complaint in found.items() if complaint)
 
-    # Tasks.
+    # Windows.
 
-    def wait_of(self, task: InstalledTask) -> Wait | None:
-        """Return why a task does not go on now: what is wrong, else what is expected."""
-        state, limits = self._context.states[task.task_id], self._context.limits
-        wrong = self._context.waits.of(task.task_id)
-        return wrong or expected_wait(task.asked, state, leads=task.is_leader, give_up_s=limits.give_up_s)
+    def wait_of(self, window: InstalledWindow) -> Wait | None:
+        """Return why a window does not go on now: what is wrong, else what is expected."""
+        state, limits = self._context.states[window.window_id], self._context.limits
+        wrong = self._context.waits.of(window.window_id)
+        return wrong or expected_wait(window.asked, state, leads=window.is_leader, give_up_s=limits.give_up_s)
 
-    def _tasks(self) -> Page:
-        """Return the tasks that have not ended, the oldest first, `_MOST_ROWS` at most."""
+    def _windows(self) -> Page:
+        """Return the windows that have not ended, the oldest first, `_MOST_ROWS` at most."""
         now, rows, states = self._context.clock.now(), [], self._context.states
-        unfinished = [task for task in self._context.live.values() if states[task.task_id] in UNFINISHED]
-        for task in unfinished[:_MOST_ROWS]:
-            wait = self.wait_of(task)
-            told = {"task": str(task.task_id), "name": task.asked.name, "state": states[task.task_id].value}
+        unfinished = [window for window in self._context.live.values() if states[window.window_id] in UNFINISHED]
+        for window in unfinished[:_MOST_ROWS]:
+            wait = self.wait_of(window)
+            told = {"window": str(window.window_id), "name": window.asked.name, "state": states[window.window_id].value}
             rows.append({**told, "wait": None if wait is None else wait.fields(now)})
-        damaged = {str(task_id): str(one.damage) for task_id, one in self._context.quarantined.items()}
-        return json_page(HTTPStatus.OK, {"tasks": rows, "more": len(unfinished) > _MOST_ROWS, "quarantined": damaged})
+        damaged = {str(window_id): str(one.damage) for window_id, one in self._context.quarantined.items()}
+        return json_page(HTTPStatus.OK, {"windows": rows, "more": len(unfinished) > _MOST_ROWS, "quarantined": damaged})
 
     # Gauges.
 
@@ -193,15 +193,15 @@ class Readiness(Collector):
             ("fleetcount_certificate_days_left", "Until a certificate ends.", "certificate", self._days_left(now)),
             ("fleetcount_peer_reachable", "Whether a peer answered when last asked.", "peer", self._reachable()),
             ("fleetcount_clock_skew_seconds", "How far a peer's clock is ahead of ours.", "peer", signs.skew_s),
-            ("fleetcount_open_tasks", "Tasks that have not ended.", "state", self._open_tasks()),
+            ("fleetcount_open_windows", "Windows that have not ended.", "state", self._open_windows()),
             (
-                "fleetcount_task_overdue_seconds",
+                "fleetcount_window_overdue_seconds",
                 "Since the last window of the oldest closed.",
                 "state",
                 self._overdue(now),
             ),
-            ("fleetcount_quarantined_tasks", "Set aside: the store is damaged.", "", {"": len(context.quarantined)}),
-            ("fleetcount_waiting_tasks", "Tasks that wait against expectation.", "for", context.waits.counts()),
+            ("fleetcount_quarantined_windows", "Set aside: the store is damaged.", "", {"": len(context.quarantined)}),
+            ("fleetcount_waiting_windows", "Windows that wait against expectation.", "for", context.waits.counts()),
         ):
             yield gauge(name, text, label, values)
         if self._member is not None:
@@ -229,14 +229,14 @@ class Readiness(Collector):
     def _reachable(self) -> Mapping[str, float]:
         return {name: self._context.signs.is_well(Dependency.PEER, name) for name in self._peers}
 
-    def _open_tasks(self) -> Mapping[str, float]:
-        found = Counter(self._context.states[task_id] for task_id in self._context.live)
+    def _open_windows(self) -> Mapping[str, float]:
+        found = Counter(self._context.states[window_id] for window_id in self._context.live)
         return {state.value: found[state] for state in State if state in UNFINISHED}
 
     def _overdue(self, now: float) -> Mapping[str, float]:
         overdue = {state: 0.0 for state in State if state in UNFINISHED}
-        for task in self._context.live.values():
-            state = self._context.states[task.task_id]
+        for window in self._context.live.values():
+            state = self._context.states[window.window_id]
             if state in overdue:
-                overdue[state] = max(overdue[state], now - task.closes)
+                overdue[state] = max(overdue[state], now - window.closes)
         return {state.value: seconds for state, seconds in overdue.items()}

@@ -1,7 +1,7 @@
-"""How a task in quarantine ends: by the record that the others have, or here, if none of them has one.
+"""How a window in quarantine ends: by the record that the others have, or here, if none of them has one.
 
 Serves the operator's `repair` and a store that was put back from a backup. No number is made up and nothing is drawn: a
-record is adopted with all signatures, or the task is aborted. Every other task goes on meanwhile.
+record is adopted with all signatures, or the window is aborted. Every other window goes on meanwhile.
 """
 
 import asyncio
@@ -11,31 +11,31 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import ReleaseAnswer
-from fleetcount_protocol.task.task import decode_task
+from fleetcount_protocol.window.window import decode_window
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason, State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.adoption import Adoption
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
-from fleetcount_aggregator.storage.mending import canonical_of, end_task, mend_others, note_settled
+from fleetcount_aggregator.storage.mending import canonical_of, end_window, mend_others, note_settled
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import LedgerRow, StoreError
-from fleetcount_aggregator.tasks.budget import debit_row
+from fleetcount_aggregator.windows.budget import debit_row
 
 __all__ = ["Mended", "Repair", "Settled", "settle_restored"]
 
 _PAUSE_S = 5.0
-"""Between two tries to learn how the tasks of a backup have ended."""
+"""Between two tries to learn how the windows of a backup have ended."""
 
 
 class Settled(enum.Enum):
-    """What became of a task in quarantine."""
+    """What became of a window in quarantine."""
 
     ADOPTED = "adopted its record"
     ENDED = "ended it here"
@@ -45,81 +45,83 @@ class Settled(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mended:
-    """What was, or would be, done about one task, and which aggregators did not answer."""
+    """What was, or would be, done about one window, and which aggregators did not answer."""
 
-    task_id: TaskId
+    window_id: WindowId
     settled: Settled
     silent: tuple[AggregatorId, ...] = ()
 
 
 class Repair:
-    """Ends tasks in quarantine. `store` is the context's own."""
+    """Ends windows in quarantine. `store` is the context's own."""
 
     def __init__(self, context: Context, steps: ReleaseSteps, store: SqlStore) -> None:
         self._context = context
         self._steps = steps
         self._store = store
 
-    async def task(self, task_id: TaskId, reason: AbortReason, *, dry_run: bool = False) -> Mended:
-        """Settle one task as far as the others have answered; run again for one that waits.
+    async def window(self, window_id: WindowId, reason: AbortReason, *, dry_run: bool = False) -> Mended:
+        """Settle one window as far as the others have answered; run again for one that waits.
 
-        Only when every other aggregator says that it has no record, or the task has expired, is it ended here: a
+        Only when every other aggregator says that it has no record, or the window has expired, is it ended here: a
         record that turns up even later still proves itself, and is adopted.
 
         Raises:
             StoreError: this machine failed.
         """
-        task = await self._read(task_id)
-        if task is None:
-            return Mended(task_id=task_id, settled=Settled.BEYOND_REPAIR)
-        answers = await ask_outcomes(self._context, task)
+        window = await self._read(window_id)
+        if window is None:
+            return Mended(window_id=window_id, settled=Settled.BEYOND_REPAIR)
+        answers = await ask_outcomes(self._context, window)
         others = [
-            one.aggregator_id for one in task.asked.aggregators if one.aggregator_id != self._context.aggregator_id
+            one.aggregator_id for one in window.asked.aggregators if one.aggregator_id != self._context.aggregator_id
         ]
         silent = tuple(other for other in others if other not in answers)
-        released = self._has_record(task, answers)
-        expired = self._context.clock.now() >= task.asked.expiry
+        released = self._has_record(window, answers)
+        expired = self._context.clock.now() >= window.asked.expiry
         if silent and not released and not expired:
-            return Mended(task_id=task_id, settled=Settled.WAITS, silent=silent)
+            return Mended(window_id=window_id, settled=Settled.WAITS, silent=silent)
         settled = Settled.ADOPTED if released else Settled.ENDED
         if not dry_run:
-            await self._end(task, reason)
-            if released and not await adopt_elsewhere(self._context, self._steps, task, answers):
+            await self._end(window, reason)
+            if released and not await adopt_elsewhere(self._context, self._steps, window, answers):
                 settled = Settled.ENDED
-        return Mended(task_id=task_id, settled=settled, silent=silent)
+        return Mended(window_id=window_id, settled=settled, silent=silent)
 
-    async def _read(self, task_id: TaskId) -> InstalledTask | None:
-        canonical = await self._store.look(lambda db: canonical_of(db, task_id))
+    async def _read(self, window_id: WindowId) -> InstalledWindow | None:
+        canonical = await self._store.look(lambda db: canonical_of(db, window_id))
         if canonical is None:
             return None
         with suppress(DecodeError):
-            task = decode_task(canonical)
-            return InstalledTask(asked=task, verify_key=b"", position=task.position_of(self._context.aggregator_id))
+            window = decode_window(canonical)
+            return InstalledWindow(
+                asked=window, verify_key=b"", position=window.position_of(self._context.aggregator_id)
+            )
         return None
 
-    def _has_record(self, task: InstalledTask, answers: Mapping[AggregatorId, ReleaseAnswer]) -> bool:
-        """Whether one of the answers is a record of the task that all its aggregators have signed."""
+    def _has_record(self, window: InstalledWindow, answers: Mapping[AggregatorId, ReleaseAnswer]) -> bool:
+        """Whether one of the answers is a record of the window that all its aggregators have signed."""
         return any(
-            self._steps.proves(task, answer.record, answer.signatures)
+            self._steps.proves(window, answer.record, answer.signatures)
             for answer in answers.values()
             if answer.state is State.RELEASED
         )
 
-    async def _end(self, task: InstalledTask, reason: AbortReason) -> None:
-        """End the task in the store, take it out of quarantine, and delete what an ended task has no use for."""
-        context, task_id = self._context, task.task_id
-        debit = debit_row(task.asked, context.now())
-        state = await self._store.mend(lambda db: end_task(db, task_id, reason.value, debit))
-        context.quarantined.pop(task_id, None)
-        context.take_up(task, state)
-        await context.purge(task_id)
-        log.warning("task_repaired", task=str(task_id), state=state.value, reason=reason.value)
+    async def _end(self, window: InstalledWindow, reason: AbortReason) -> None:
+        """End the window in the store, take it out of quarantine, and delete what an ended window has no use for."""
+        context, window_id = self._context, window.window_id
+        debit = debit_row(window.asked, context.now())
+        state = await self._store.mend(lambda db: end_window(db, window_id, reason.value, debit))
+        context.quarantined.pop(window_id, None)
+        context.take_up(window, state)
+        await context.purge(window_id)
+        log.warning("window_repaired", window=str(window_id), state=state.value, reason=reason.value)
 
     async def others(self, *, dry_run: bool = False) -> list[str]:
-        """Mend what belongs to no task under way; return what was done, or with `dry_run` would be."""
+        """Mend what belongs to no window under way; return what was done, or with `dry_run` would be."""
 
         def debit_of(canonical: bytes) -> LedgerRow:
-            return debit_row(decode_task(canonical), self._context.now())
+            return debit_row(decode_window(canonical), self._context.now())
 
         def work(db: SealedDatabase) -> list[str]:
             db.execute("SAVEPOINT before")
@@ -132,7 +134,7 @@ class Repair:
 
 
 async def settle_restored(context: Context, steps: ReleaseSteps) -> None:
-    """Learn how the tasks of a backup and those of after it have ended, before anything else is done about them.
+    """Learn how the windows of a backup and those of after it have ended, before anything else is done about them.
 
     Returns when all have. They are in quarantine from the start, for their data keys are in no backup. Does nothing for
     a store that was not put back.
@@ -146,7 +148,9 @@ async def settle_restored(context: Context, steps: ReleaseSteps) -> None:
         waiting = [one for one in tuple(context.quarantined) if not await _settles(repair, one)]
         if whole and not waiting:
             break
-        log.warning("restored_tasks_wait", tasks=len(waiting), why="their outcome is asked of the other aggregators")
+        log.warning(
+            "restored_windows_wait", windows=len(waiting), why="their outcome is asked of the other aggregators"
+        )
         await asyncio.sleep(_PAUSE_S)
     await store.mend(note_settled)
     context.adopting = False
@@ -156,15 +160,15 @@ async def settle_restored(context: Context, steps: ReleaseSteps) -> None:
 async def _look(adoption: Adoption, repair: Repair) -> bool:
     """Return whether nothing is lacking any more that the others know of."""
     try:
-        return await adoption.look(lambda task_id: _settles(repair, task_id))
+        return await adoption.look(lambda window_id: _settles(repair, window_id))
     except StoreError as error:
         log.error("restored_store_waits", reason=str(error))
         return False
 
 
-async def _settles(repair: Repair, task_id: TaskId) -> bool:
+async def _settles(repair: Repair, window_id: WindowId) -> bool:
     try:
-        return (await repair.task(task_id, AbortReason.RESTORED_BACKUP)).settled is not Settled.WAITS
+        return (await repair.window(window_id, AbortReason.RESTORED_BACKUP)).settled is not Settled.WAITS
     except StoreError as error:
-        log.error("restored_task_waits", task=str(task_id), reason=str(error))
+        log.error("restored_window_waits", window=str(window_id), reason=str(error))
         return False

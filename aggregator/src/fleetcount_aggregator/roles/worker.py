@@ -1,7 +1,7 @@
 """The role of a worker: leases verification jobs, does them in its own processes, stores what came out under its token.
 
-It reads reports and tasks from the store and holds nothing between two jobs. It must not combine shares or decide about
-a report. Run by every process with the role, beside whatever else it does.
+It reads reports and windows from the store and holds nothing between two jobs. It must not combine shares or decide
+about a report. Run by every process with the role, beside whatever else it does.
 """
 
 import asyncio
@@ -11,20 +11,20 @@ from dataclasses import replace
 from typing import Final
 
 from fleetcount_protocol.errors import FleetcountError, MachineError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.storage.frames import FrameReader
 from fleetcount_aggregator.storage.jobs import Job, Jobs
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.log_slice import LogSlice
 from fleetcount_aggregator.storage.store import StoreError
-from fleetcount_aggregator.tasks.loading import learn_task
 from fleetcount_aggregator.verification.job_codec import decode_job, encode_failure, encode_result
 from fleetcount_aggregator.verification.leased_workers import open_job, seal_result
 from fleetcount_aggregator.verification.workers import Workers, verify_reports
+from fleetcount_aggregator.windows.loading import learn_window
 
 __all__ = ["WorkerRole"]
 
@@ -35,10 +35,12 @@ _REST_S: Final = 1.0
 
 
 class WorkerRole:
-    """Does jobs, one a process and one waiting; `look` says that there may be some. `reader` reads a task's frames."""
+    """Does jobs, one a process and one waiting; `look` says that there may be some. `reader` reads a window's
+    frames.
+    """
 
     def __init__(
-        self, context: Context, member: Member, jobs: Jobs, local: Workers, reader: Callable[[TaskId], FrameReader]
+        self, context: Context, member: Member, jobs: Jobs, local: Workers, reader: Callable[[WindowId], FrameReader]
     ) -> None:
         self._context = context
         self._member = member
@@ -92,41 +94,41 @@ class WorkerRole:
             self._doing.discard(job.job)  # If what came out was not stored, it is leased again.
 
     async def _done(self, job: Job) -> None:
-        task_id = TaskId(job.task_id)
+        window_id = WindowId(job.window_id)
         try:
-            result = await self._result(task_id, job)
+            result = await self._result(window_id, job)
         except asyncio.CancelledError:
             with suppress(MachineError):
                 await self._jobs.give_back(job)
             raise
-        sealed = seal_result(await self._context.learned_key(task_id), task_id, job.request, result)
+        sealed = seal_result(await self._context.learned_key(window_id), window_id, job.request, result)
         if not await self._jobs.finish(job, sealed):
             log.warning("job_taken_over", job=job.job)
 
-    async def _result(self, task_id: TaskId, job: Job) -> bytes:
+    async def _result(self, window_id: WindowId, job: Job) -> bytes:
         try:
-            task = await self._task(task_id)
-            key = await self._context.learned_key(task_id)
-            asked = decode_job(open_job(key, task_id, job.request))
+            window = await self._window(window_id)
+            key = await self._context.learned_key(window_id)
+            asked = decode_job(open_job(key, window_id, job.request))
             source = LogSlice(
-                reader=self._reader(task_id),
-                task_id=task_id,
+                reader=self._reader(window_id),
+                window_id=window_id,
                 log_key=key.log_key,
                 ids=asked.ids,
                 frames=asked.frames,
                 places=asked.places,
             )
-            setting = replace(task.setting, prefer=asked.prefer)
+            setting = replace(window.setting, prefer=asked.prefer)
             return encode_result(await self._local.run(verify_reports, setting, source))
         except FleetcountError as error:
             return encode_failure(str(error))
 
-    async def _task(self, task_id: TaskId) -> InstalledTask:
-        """Return a task, from the store if this process has not heard of it yet."""
-        known = self._context.tasks.get(task_id)
+    async def _window(self, window_id: WindowId) -> InstalledWindow:
+        """Return a window, from the store if this process has not heard of it yet."""
+        known = self._context.windows.get(window_id)
         if known is not None:
             return known
-        row = await self._context.store.task(task_id)
+        row = await self._context.store.window(window_id)
         if row is None:
-            raise StoreError("the task of a verification job is not here")
-        return await learn_task(self._context, row)
+            raise StoreError("the window of a verification job is not here")
+        return await learn_window(self._context, row)

@@ -1,8 +1,9 @@
-"""What a store keeps of tasks that have ended, and the rows that nothing loads until somebody asks.
+"""What a store keeps of windows that have ended, and the rows that nothing loads until somebody asks.
 
-Defines the `Archive` part of the `Store` protocol. A task is in work until nothing is left to do for it, then at rest:
-not loaded at a start, and answered about as before. Once its reports' digests are not needed any more it is retired:
-its outcome, its record and its debit stay. At last it may be forgotten. Decides neither when nor why (tasks.retention).
+Defines the `Archive` part of the `Store` protocol. A window is in work until nothing is left to do for it, then at
+rest: not loaded at a start, and answered about as before. Once its reports' digests are not needed any more it is
+retired: its outcome, its record and its debit stay. At last it may be forgotten. Decides neither when nor why
+(windows.retention).
 """
 
 import enum
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.ids import QuestionId, WindowId
 
 from fleetcount_aggregator.host.states import State
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["AT_ONCE", "FIRST", "Archive", "Place", "Rest", "RestRow"]
 
 AT_ONCE: Final = 64
-"""Tasks read, put to rest, retired or forgotten together."""
+"""Windows read, put to rest, retired or forgotten together."""
 
 
 class Rest(enum.IntEnum):
-    """How far the life of a task has come; the value is in existing stores."""
+    """How far the life of a window has come; the value is in existing stores."""
 
     IN_WORK = 0
     AT_REST = 1
@@ -33,32 +34,34 @@ class Rest(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestRow:
-    """A task for which nothing is left to do: when it expires, Unix seconds, and whether this aggregator leads it."""
+    """A window for which nothing is left to do: when it expires, Unix seconds, and whether this aggregator leads it."""
 
-    task_id: TaskId
+    window_id: WindowId
     expiry: int
     led: bool
 
     @property
     def place(self) -> "Place":
         """Where it is among the others."""
-        return self.expiry, self.task_id
+        return self.expiry, self.window_id
 
 
 Place = tuple[int, bytes]
-"""Where a task at rest is in the order by expiry."""
+"""Where a window at rest is in the order by expiry."""
 FIRST: Final[Place] = (-1, b"")
 
 
 class Archive(Protocol):
-    """The ended tasks of one aggregator's store; a write returns after it is durable."""
+    """The ended windows of one aggregator's store; a write returns after it is durable."""
 
-    async def tasks_in_work(self) -> Sequence[TaskId]:
-        """Return the tasks that are not at rest and not damaged, in order of installation: all a start has to know."""
+    async def windows_in_work(self) -> Sequence[WindowId]:
+        """Return the windows that are not at rest and not damaged, in order of installation: all a start has to
+        know.
+        """
         ...
 
     async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
-        """Remember that nothing is left to do for tasks; doing it again changes nothing.
+        """Remember that nothing is left to do for windows; doing it again changes nothing.
 
         Raises:
             StoreError: one of them has not ended; then nothing changes.
@@ -66,35 +69,36 @@ class Archive(Protocol):
         ...
 
     async def resting(self, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
-        """Return tasks at rest, or retired, by expiry: above a place, expired at `until`, and `AT_ONCE` at most."""
+        """Return windows at rest, or retired, by expiry: above a place, expired at `until`, and `AT_ONCE` at most."""
         ...
 
-    async def retire(self, task_ids: Sequence[TaskId], kept: Mapping[State, Sequence[str]]) -> None:
-        """Delete the digests of tasks at rest, and their steps but for those kept by the state they ended in.
+    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[State, Sequence[str]]) -> None:
+        """Delete the digests of windows at rest, and their steps but for those kept by the state they ended in.
 
-        Doing it again changes nothing; a task that is in work is passed over.
+        Doing it again changes nothing; a window that is in work is passed over.
         """
         ...
 
-    async def forget(self, task_ids: Sequence[TaskId]) -> Sequence[TaskId]:
-        """Delete retired tasks with all there is of them, debits too; return those that are gone.
+    async def forget(self, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
+        """Delete retired windows with all there is of them, debits too; return those that are gone.
 
-        A window stays while its series is in work: the next record's chain names it. A series at rest goes with the
+        A window stays while its question is in work: the next record's chain names it. A question at rest goes with the
         last of its windows.
         """
         ...
 
-    async def debit(self, task_id: TaskId) -> "LedgerRow | None":
-        """Return what a task was debited, or None."""
+    async def debit(self, window_id: WindowId) -> "LedgerRow | None":
+        """Return what a window was debited, or None."""
         ...
 
     async def ledger_rows(self) -> int:
         """Return how many debits there have ever been, those that are forgotten too: it never falls."""
         ...
 
-    async def rest_series(self, series_id: SeriesId, end: int, dropped: str) -> None:
-        """Remember that nothing is left to do for a series that ended then; delete its notes of a name that begins so.
+    async def rest_question(self, question_id: QuestionId, end: int, dropped: str) -> None:
+        """Remember that nothing is left to do for a question that ended then; delete its notes of a name that begins
+        so.
 
-        Its windows and orders stay; it is read at a start only as `Store.series` says.
+        Its windows and orders stay; it is read at a start only as `Store.question` says.
         """
         ...

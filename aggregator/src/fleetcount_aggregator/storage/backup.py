@@ -1,8 +1,8 @@
 """A backup of a store in one file, made while the aggregator serves, and how it is put back.
 
-It has what must not be forgotten: tasks, lasting steps, records, debits, marks, series, and the digests of ended tasks.
-It has no data key, no share, no session and no verify key: what is deleted at a task's end is not kept here. So a task
-that was under way cannot go on from a backup: it has ended elsewhere, or ends. Knows no peer.
+It has what must not be forgotten: windows, lasting steps, records, debits, marks, question, and the digests of ended
+windows. It has no data key, no share, no session and no verify key: what is deleted at a window's end is not kept here.
+So a window that was under way cannot go on from a backup: it has ended elsewhere, or ends. Knows no peer.
 """
 
 import fcntl
@@ -48,7 +48,7 @@ _LEFT_OUT: Final = (
     "DELETE FROM chains",
     "DELETE FROM batches",
     "DELETE FROM steps WHERE passing = 1",
-    "UPDATE tasks SET verify_key = x''",
+    "UPDATE windows SET verify_key = x''",
 )
 
 
@@ -78,7 +78,7 @@ def write_backup(place: StorePlace, seal: RowSeal, output: Path, about: BackupFi
     try:
         with _made_beside(output) as directory:
             _copy_rows(place, seal, directory / _DATABASE)
-            # After the rows: a task that ended in between has its digests here, and nothing speaks of them yet.
+            # After the rows: a window that ended in between has its digests here, and nothing speaks of them yet.
             beside = sorted(place.file.parent.glob(f"{place.file.stem}.*.digests"))
             beside += [path for path in [place.file.with_name(f"{place.file.stem}.key-check")] if path.exists()]
             named = {path.name: path for path in beside}
@@ -137,8 +137,8 @@ def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:
         connection.execute("BEGIN")
         for statement in _LEFT_OUT:
             connection.execute(statement)
-        chosen = connection.execute("SELECT task_id FROM tasks WHERE chosen IS NOT NULL").fetchall()
-        connection.executemany(CHOSEN.update, [CHOSEN.updating(database, task_id, None) for (task_id,) in chosen])
+        chosen = connection.execute("SELECT window_id FROM windows WHERE chosen IS NOT NULL").fetchall()
+        connection.executemany(CHOSEN.update, [CHOSEN.updating(database, window_id, None) for (window_id,) in chosen])
         connection.execute("UPDATE instance SET standing = ?", (RESTORED,))
         connection.execute("COMMIT")
         connection.execute("VACUUM")

@@ -1,8 +1,8 @@
-"""The data keys: one a task, random, in a place of its own, wrapped by the store's at-rest key; destroyed at its end.
+"""The data keys: one a window, random, in a place of its own, wrapped by the store's at-rest key; destroyed at its end.
 
-Everything secret of a task lies under its data key, so that a copy of the disk made later and every key that lives on
+Everything secret of a window lies under its data key, so that a copy of the disk made later and every key that lives on
 open nothing of it. Beside SQLite a key is a file, and destroying it is overwriting it where it lies; a row of a
-database leaves copies in its journal (`key_places`). Run by any thread; decides nothing about a task.
+database leaves copies in its journal (`key_places`). Run by any thread; decides nothing about a window.
 """
 
 import hmac
@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES, AtRest
 from fleetcount_aggregator.storage.key_places import KeyPlace, MemoryKeys
@@ -32,7 +32,9 @@ _FILE_BYTES: Final = len(_MAGIC) + 12 + _SECRET_BYTES + 16
 
 
 class DataKey(AtRest):
-    """The key of one task: for what is sealed piece by piece, and `log_key`, from which its report log's keys come."""
+    """The key of one window: for what is sealed piece by piece, and `log_key`, from which its report log's keys
+    come.
+    """
 
     def __init__(self, secret: bytes, source: RandomSource | None = None) -> None:
         super().__init__(secret[:AT_REST_KEY_BYTES], source)
@@ -60,87 +62,87 @@ class DataKeys:
         keys = (at_rest_key,) if former is None else (at_rest_key, former)
         self.chain_keys = tuple(hmac.digest(key, _CHAIN_INFO, "sha256") for key in keys)
         """What sessions' chains of keys lie under: the first key, or another one from before (`session_chains`)."""
-        self._keys: dict[TaskId, DataKey] = {}
+        self._keys: dict[WindowId, DataKey] = {}
         self._lock = threading.Lock()
         """Around `_keys` and `_destroyed`, never while a place is read or written: the event loop waits for it."""
         self._changing = threading.Lock()
         self._destroyed = 0
 
-    def of(self, task_id: TaskId) -> DataKey:
-        """Return the key of a task that has not ended, for a thread where `knows` is not true of it.
+    def of(self, window_id: WindowId) -> DataKey:
+        """Return the key of a window that has not ended, for a thread where `knows` is not true of it.
 
         One that another process of this aggregator has made is read when it is first needed.
 
         Raises:
-            StoreError: there is none: the task is not here, or has ended.
+            StoreError: there is none: the window is not here, or has ended.
         """
         while True:
             with self._lock:
-                known, destroyed = self._keys.get(task_id), self._destroyed
+                known, destroyed = self._keys.get(window_id), self._destroyed
             if known is not None:
                 return known
-            wrapped = self._place.read(_name(task_id))
+            wrapped = self._place.read(_name(window_id))
             if wrapped is None:
-                raise StoreError(f"task {task_id.hex()} has no data key: it is not installed, or has ended")
-            key = DataKey(self._unwrapped(task_id, wrapped), self._source)
+                raise StoreError(f"window {window_id.hex()} has no data key: it is not installed, or has ended")
+            key = DataKey(self._unwrapped(window_id, wrapped), self._source)
             with self._lock:
                 if destroyed == self._destroyed:  # Else it may be this one that is gone.
-                    return self._keys.setdefault(task_id, key)
+                    return self._keys.setdefault(window_id, key)
 
-    def knows(self, task_id: TaskId) -> bool:
+    def knows(self, window_id: WindowId) -> bool:
         """Return whether a key is in memory, so that `of` waits for nothing."""
         with self._lock:
-            return task_id in self._keys
+            return window_id in self._keys
 
-    def forget_destroyed(self) -> list[TaskId]:
+    def forget_destroyed(self) -> list[WindowId]:
         """Forget the keys that another process of this aggregator has destroyed; return whose. Raises StoreError."""
         with self._changing:
             with self._lock:
                 held = list(self._keys)
             lying = set(self._place.names())
             gone = [one for one in held if _name(one) not in lying]
-            for task_id in gone:
-                self._forget(task_id)
+            for window_id in gone:
+                self._forget(window_id)
         return gone
 
-    def _forget(self, task_id: TaskId) -> None:
+    def _forget(self, window_id: WindowId) -> None:
         with self._lock:
-            self._keys.pop(task_id, None)
+            self._keys.pop(window_id, None)
             self._destroyed += 1
 
-    def make(self, task_id: TaskId) -> DataKey:
-        """Return the key of a task that is about to be installed, made and durable; one that is there stays.
+    def make(self, window_id: WindowId) -> DataKey:
+        """Return the key of a window that is about to be installed, made and durable; one that is there stays.
 
         Raises:
             StoreError: the disk is full or failed.
         """
         with self._changing:
-            if not self.knows(task_id):
+            if not self.knows(window_id):
                 secret = self._source.random_bytes(_SECRET_BYTES)
-                wrapped = self._wrapped(task_id, secret)
-                lying = self._place.add(_name(task_id), wrapped)
+                wrapped = self._wrapped(window_id, secret)
+                lying = self._place.add(_name(window_id), wrapped)
                 if lying != wrapped:
-                    secret = self._unwrapped(task_id, lying)
+                    secret = self._unwrapped(window_id, lying)
                 with self._lock:
-                    self._keys.setdefault(task_id, DataKey(secret, self._source))
+                    self._keys.setdefault(window_id, DataKey(secret, self._source))
             with self._lock:
-                return self._keys[task_id]
+                return self._keys[window_id]
 
-    def take_up(self, task_ids: Sequence[TaskId]) -> list[Damage]:
-        """Read the keys of the tasks that have not ended, at the start; return which are missing or damaged.
+    def take_up(self, window_ids: Sequence[WindowId]) -> list[Damage]:
+        """Read the keys of the windows that have not ended, at the start; return which are missing or damaged.
 
-        Nothing of an open task can be read without its data key.
+        Nothing of an open window can be read without its data key.
 
         Raises:
             StoreError: the store lies under another at-rest key.
         """
         damaged: list[Damage] = []
         right_key = self.seals_store()
-        for task_id in task_ids:
-            where = self._place.where(_name(task_id))
+        for window_id in window_ids:
+            where = self._place.where(_name(window_id))
             try:
-                wrapped = self._place.read(_name(task_id))
-                secret = None if wrapped is None else self._unwrapped(task_id, wrapped)
+                wrapped = self._place.read(_name(window_id))
+                secret = None if wrapped is None else self._unwrapped(window_id, wrapped)
             except StoreAwayError:
                 raise
             except StoreError:
@@ -148,9 +150,9 @@ class DataKeys:
                     raise  # Nothing says that this is the key that wraps them.
                 secret = None
             if secret is None:
-                damaged.append(Damage(table="data key", what=f"{where} is missing or damaged", task_id=task_id))
+                damaged.append(Damage(table="data key", what=f"{where} is missing or damaged", window_id=window_id))
             else:
-                self._keys[task_id] = DataKey(secret, self._source)
+                self._keys[window_id] = DataKey(secret, self._source)
         return damaged
 
     def resealed(self, sealed: bytes, *place: bytes) -> bytes | None:
@@ -182,39 +184,39 @@ class DataKeys:
         """Remember that the store lies under the present key; raises StoreError if the disk fails."""
         self._place.write(_CHECK_NAME, self.at_rest.seal(b"", _CHECK))
 
-    def held(self) -> set[TaskId]:
-        """Return the tasks of which there is a key to destroy."""
+    def held(self) -> set[WindowId]:
+        """Return the windows of which there is a key to destroy."""
         lying = [name.removesuffix(_ENDING) for name in self._place.names() if name.endswith(_ENDING)]
-        return {*self._keys, *(TaskId(bytes.fromhex(name)) for name in lying)}
+        return {*self._keys, *(WindowId(bytes.fromhex(name)) for name in lying)}
 
-    def destroy(self, task_id: TaskId) -> None:
-        """Overwrite the key of an ended task, durably, and delete its file; doing it again changes nothing.
+    def destroy(self, window_id: WindowId) -> None:
+        """Overwrite the key of an ended window, durably, and delete its file; doing it again changes nothing.
 
         Raises:
             StoreError: the disk failed; the key may be there still.
         """
         with self._changing:
-            self._forget(task_id)
-            self._place.erase(_name(task_id))
+            self._forget(window_id)
+            self._place.erase(_name(window_id))
 
-    def _write(self, task_id: TaskId, secret: bytes) -> None:
+    def _write(self, window_id: WindowId, secret: bytes) -> None:
         """Make a key durable, whole or not at all; what lay there before is overwritten."""
-        self._place.write(_name(task_id), self._wrapped(task_id, secret))
+        self._place.write(_name(window_id), self._wrapped(window_id, secret))
 
-    def _wrapped(self, task_id: TaskId, secret: bytes) -> bytes:
-        return _MAGIC + self.at_rest.seal(secret, b"data key", task_id)
+    def _wrapped(self, window_id: WindowId, secret: bytes) -> bytes:
+        return _MAGIC + self.at_rest.seal(secret, b"data key", window_id)
 
-    def _unwrapped(self, task_id: TaskId, data: bytes) -> bytes:
-        where = self._place.where(_name(task_id))
+    def _unwrapped(self, window_id: WindowId, data: bytes) -> bytes:
+        where = self._place.where(_name(window_id))
         if len(data) != _FILE_BYTES or not data.startswith(_MAGIC):
             raise StoreError(f"{where} is damaged, or no data key")
         sealed = data[len(_MAGIC) :]
         with suppress(StoreError):
-            return self.at_rest.open(sealed, b"data key", task_id)
-        secret = self._opened_before(sealed, b"data key", task_id)
+            return self.at_rest.open(sealed, b"data key", window_id)
+        secret = self._opened_before(sealed, b"data key", window_id)
         if secret is None:
             raise StoreError(f"{where} does not open: damaged, or wrapped under another at-rest key")
-        self._write(task_id, secret)
+        self._write(window_id, secret)
         return secret
 
     def _opened_before(self, sealed: bytes, *place: bytes) -> bytes | None:
@@ -225,5 +227,5 @@ class DataKeys:
         return None
 
 
-def _name(task_id: TaskId) -> str:
-    return f"{task_id.hex()}{_ENDING}"
+def _name(window_id: WindowId) -> str:
+    return f"{window_id.hex()}{_ENDING}"

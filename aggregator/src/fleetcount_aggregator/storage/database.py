@@ -101,7 +101,7 @@ class Engine(Protocol):
         ...
 
     def leads(self, database: Database) -> bool:
-        """Whether this process may take the steps that happen once a task, for the length of this transaction."""
+        """Whether this process may take the steps that happen once a window, for the length of this transaction."""
         ...
 
     def trouble(self) -> str:

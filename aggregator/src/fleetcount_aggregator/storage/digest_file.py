@@ -1,8 +1,8 @@
-"""What stays of a task's reports when it has ended: digests, without any share, sorted in one file and not in memory.
+"""What stays of a window's reports when it has ended: digests, without any share, sorted in one file and not in memory.
 
 With it, a late repeat of the same bytes still gets its receipt. Written once and never changed; holds no share.
 
-    file      "FCDIGST1" | task id | u64 count | crc32 of what is before it
+    file      "FCDIGST1" | window id | u64 count | crc32 of what is before it
     record    report id | u8 round | certificate digest | instalment digest | u8 1 if the report is in the set, else 0
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_transport.durable_files import sync_directory
 from numpy.typing import NDArray
 
@@ -102,11 +102,11 @@ def chosen_in(blocks: Iterable[bytes]) -> set[ReportId]:
 
 
 class DigestFile:
-    """Implements `EndedDigests` (frame_homes). Looked up in the file itself: an ended task takes no memory."""
+    """Implements `EndedDigests` (frame_homes). Looked up in the file itself: an ended window takes no memory."""
 
-    def __init__(self, path: Path, task_id: TaskId) -> None:
+    def __init__(self, path: Path, window_id: WindowId) -> None:
         self._path = path
-        self._task_id = task_id
+        self._window_id = window_id
 
     def exists(self) -> bool:
         """Return whether it was written."""
@@ -114,7 +114,7 @@ class DigestFile:
 
     def write(self, count: int, blocks: Iterable[bytes]) -> None:
         """See `EndedDigests.write`; durable on return."""
-        header = _HEADER.pack(_MAGIC, self._task_id, count)
+        header = _HEADER.pack(_MAGIC, self._window_id, count)
         temporary = self._path.with_name(self._path.name + ".new")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -167,7 +167,7 @@ class DigestFile:
     def _count(self, data: bytes) -> int:
         if len(data) != _HEADER_BYTES or zlib.crc32(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
             raise StoreError(f"{self._path} is damaged at byte 0")
-        magic, task_id, count = _HEADER.unpack(data[:-_CRC_BYTES])
-        if magic != _MAGIC or task_id != self._task_id:
-            raise StoreError(f"{self._path} is of another kind or task")
+        magic, window_id, count = _HEADER.unpack(data[:-_CRC_BYTES])
+        if magic != _MAGIC or window_id != self._window_id:
+            raise StoreError(f"{self._path} is of another kind or window")
         return int(count)

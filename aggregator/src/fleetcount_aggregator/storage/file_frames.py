@@ -1,4 +1,4 @@
-"""The frames of one task in one append-only file, with one sync a group: `Frames` of an aggregator on one machine.
+"""The frames of one window in one append-only file, with one sync a group: `Frames` of an aggregator on one machine.
 
 A frame's number is the byte at which it begins. Written by one thread; other threads and processes may read.
 """
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.durable_files import sync_directory
 
 from fleetcount_aggregator.storage.frames import DamagedFrameError, FrameRange, RawFrame, ReadFrame
@@ -72,7 +72,7 @@ class FileFrames(_Reads):
     def __init__(
         self,
         path: Path,
-        task_id: TaskId,
+        window_id: WindowId,
         log_key: bytes,
         closed_length: int | None = None,
         durable_length: int = 0,
@@ -80,7 +80,7 @@ class FileFrames(_Reads):
         super().__init__(path)
         self.expected = 0
         self.length = 0
-        self._task_id = task_id
+        self._window_id = window_id
         self._log_key = log_key
         self._closed_length = closed_length
         self._durable_length = durable_length
@@ -101,7 +101,7 @@ class FileFrames(_Reads):
         if not self.path.exists():
             self._check_missing()
             return
-        with LogScan(self.path, self._task_id, self._log_key) as scan:
+        with LogScan(self.path, self._window_id, self._log_key) as scan:
             self.expected = scan.expected
             yield from scan.frames()
         if self._closed_length is not None and scan.end != self._closed_length:
@@ -152,7 +152,7 @@ class FileFrames(_Reads):
         self._cut()
         offset = self.length
         if not offset:
-            offset = self._put(encode_file_header(self._log_key, self._task_id, expected), 0)
+            offset = self._put(encode_file_header(self._log_key, self._window_id, expected), 0)
         for frame in frames:
             for piece in frame.pieces():
                 offset = self._put(piece, offset)

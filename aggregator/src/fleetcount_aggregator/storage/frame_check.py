@@ -1,4 +1,4 @@
-"""Which frames of tasks under way are damaged in PostgreSQL, whether an aggregator runs or not. Changes nothing."""
+"""Which frames of windows under way are damaged in PostgreSQL, whether an aggregator runs or not. Changes nothing."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -37,18 +37,18 @@ def damaged_frames(db: SealedDatabase, place: StorePlace, keys: StoreKeys) -> It
     with closing(PostgresHome(server, link)) as home:
         states = [one for one in sql.read_log_states(db) if not one.ended]
         data_keys = DataKeys(keys.at_rest, Unwritten(place.name, link), keys.former)
-        missing = data_keys.take_up([one.task_id for one in states])
+        missing = data_keys.take_up([one.window_id for one in states])
         yield from missing
-        without = {one.task_id for one in missing}
-        yield from _of_tasks(home, data_keys, [one for one in states if one.task_id not in without])
+        without = {one.window_id for one in missing}
+        yield from _of_windows(home, data_keys, [one for one in states if one.window_id not in without])
 
 
-def _of_tasks(home: FrameHome, keys: DataKeys, states: Sequence[LogState]) -> Iterator[Damage]:
+def _of_windows(home: FrameHome, keys: DataKeys, states: Sequence[LogState]) -> Iterator[Damage]:
     for state in states:
-        for shard in range(home.shard_count(state.task_id)):
-            frames = home.frames(state.task_id, keys.of(state.task_id).log_key, shard, None)
+        for shard in range(home.shard_count(state.window_id)):
+            frames = home.frames(state.window_id, keys.of(state.window_id).log_key, shard, None)
             try:
                 for _ in frames.columns():
                     pass
             except DamagedFrameError as error:
-                yield Damage(table="log", what=str(error), task_id=state.task_id)
+                yield Damage(table="log", what=str(error), window_id=state.window_id)

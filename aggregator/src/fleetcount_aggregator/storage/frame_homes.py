@@ -1,4 +1,4 @@
-"""Where a store has the frames of its tasks, and what it keeps of tasks that ended: beside a file, or in memory.
+"""Where a store has the frames of its windows, and what it keeps of windows that ended: beside a file, or in memory.
 
 A home makes and finds `Frames`; it reads none. `report_logs` decides when. Another home is in postgres_frames.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from fleetcount_protocol.ids import ReportId, TaskId
+from fleetcount_protocol.ids import ReportId, WindowId
 from fleetcount_transport.durable_files import sync_directory
 
 from fleetcount_aggregator.storage.digest_file import (
@@ -29,12 +29,12 @@ __all__ = ["EndedDigests", "FileHome", "FrameHome", "LogState", "MemoryHome"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """What the store knows of a task when it starts: so many bytes of its log were durable, at least.
+    """What the store knows of a window when it starts: so many bytes of its log were durable, at least.
 
     `closed_length`: how long it was when intake closed, None before.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     ended: bool
     durable_length: int
     closed_length: int | None
@@ -42,7 +42,7 @@ class LogState:
 
 
 class EndedDigests(Protocol):
-    """What is remembered of the instalments of one ended task: digests, and no share."""
+    """What is remembered of the instalments of one ended window: digests, and no share."""
 
     def write(self, count: int, blocks: Iterable[bytes]) -> None:
         """Write `count` records in all, by ascending report id (`DigestRecords.encode`), in place of what was there.
@@ -61,7 +61,7 @@ class EndedDigests(Protocol):
         ...
 
     def delete(self) -> None:
-        """Remember nothing of the task any more; doing it again changes nothing."""
+        """Remember nothing of the window any more; doing it again changes nothing."""
         ...
 
 
@@ -75,62 +75,62 @@ class FrameHome(Protocol):
 
     @property
     def cuts(self) -> bool:
-        """Whether a task may lie here in several shards."""
+        """Whether a window may lie here in several shards."""
         ...
 
     def know(self, states: Sequence[LogState]) -> None:
         """Take it that logs were so long, and see later whether they are."""
         ...
 
-    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
-        """Return the tasks whose logs the operator has put aside, before their set was sealed: they can only end."""
+    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
+        """Return the windows whose logs the operator has put aside, before their set was sealed: they can only end."""
         ...
 
-    def leaves(self, task_id: TaskId) -> bool:
-        """Whether there is something of an ended task that `drop` deletes."""
+    def leaves(self, window_id: WindowId) -> bool:
+        """Whether there is something of an ended window that `drop` deletes."""
         ...
 
-    def install(self, db: "Database", task_id: TaskId) -> None:
-        """Make the place of a task that is installed in this transaction; one that is there stays."""
+    def install(self, db: "Database", window_id: WindowId) -> None:
+        """Make the place of a window that is installed in this transaction; one that is there stays."""
         ...
 
-    def close_task(self, db: "Database", task_id: TaskId) -> None:
-        """Let no owner append to a task any more, from the commit of this transaction on."""
+    def close_window(self, db: "Database", window_id: WindowId) -> None:
+        """Let no owner append to a window any more, from the commit of this transaction on."""
         ...
 
-    def seize(self, task_id: TaskId) -> Mapping[int, int]:
-        """Become the owner of every shard of a task, as who is alone may; return the epoch of each."""
+    def seize(self, window_id: WindowId) -> Mapping[int, int]:
+        """Become the owner of every shard of a window, as who is alone may; return the epoch of each."""
         ...
 
-    def shard_count(self, task_id: TaskId) -> int:
-        """Return into how many shards a task is cut: a power of two, 1 to 256; 0 for one that has no place here."""
+    def shard_count(self, window_id: WindowId) -> int:
+        """Return into how many shards a window is cut: a power of two, 1 to 256; 0 for one that has no place here."""
         ...
 
-    def frames(self, task_id: TaskId, log_key: bytes, shard: int, epoch: int | None) -> Frames:
+    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> Frames:
         """Return the frames of a shard: to be read back and written to under an epoch, or with None only read."""
         ...
 
-    def reader(self, task_id: TaskId) -> FrameReader:
-        """Return what reads the frames of all shards of a task."""
+    def reader(self, window_id: WindowId) -> FrameReader:
+        """Return what reads the frames of all shards of a window."""
         ...
 
-    def ended(self, task_id: TaskId) -> EndedDigests:
-        """Return what is left of an ended task."""
+    def ended(self, window_id: WindowId) -> EndedDigests:
+        """Return what is left of an ended window."""
         ...
 
-    def holds(self, task_id: TaskId) -> bool:
-        """Whether frames of a task lie there, as they do from its first instalment until it is purged."""
+    def holds(self, window_id: WindowId) -> bool:
+        """Whether frames of a window lie there, as they do from its first instalment until it is purged."""
         ...
 
-    def drop(self, task_id: TaskId) -> None:
-        """Delete every frame of an ended task; doing it again changes nothing."""
+    def drop(self, window_id: WindowId) -> None:
+        """Delete every frame of an ended window; doing it again changes nothing."""
         ...
 
-    def tasks(self) -> set[TaskId]:
-        """Return the tasks of which there are frames or digests."""
+    def windows(self) -> set[WindowId]:
+        """Return the windows of which there are frames or digests."""
         ...
 
-    def unload(self, task_id: TaskId) -> Iterator[RawFrame]:
+    def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
         """Yield every frame of a store that nobody serves, to be taken to another home; needs no key.
 
         Raises:
@@ -138,11 +138,11 @@ class FrameHome(Protocol):
         """
         ...
 
-    def load(self, task_id: TaskId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
         """Write frames that another home has unloaded, in place of what an earlier try has left; durable on return.
 
         Raises:
-            StoreError: it failed, or a task in so many shards cannot lie here.
+            StoreError: it failed, or a window in so many shards cannot lie here.
         """
         ...
 
@@ -155,7 +155,7 @@ _ENDS: Final = (".log", ".digests", ".log.lost")
 
 
 class FileHome:
-    """Implements `FrameHome` beside a database file: one log and one digest file a task, uncut."""
+    """Implements `FrameHome` beside a database file: one log and one digest file a window, uncut."""
 
     counts_bytes = True
     cuts = False
@@ -163,94 +163,94 @@ class FileHome:
     def __init__(self, database: Path) -> None:
         self._directory = database.parent
         self._stem = database.stem
-        self._states: Mapping[TaskId, LogState] = {}
+        self._states: Mapping[WindowId, LogState] = {}
 
     def know(self, states: Sequence[LogState]) -> None:
         """See `FrameHome.know`."""
-        self._states = {state.task_id: state for state in states if not state.ended}
+        self._states = {state.window_id: state for state in states if not state.ended}
 
-    def install(self, db: "Database", task_id: TaskId) -> None:
+    def install(self, db: "Database", window_id: WindowId) -> None:
         """See `FrameHome.install`: the first instalment makes the file."""
 
-    def close_task(self, db: "Database", task_id: TaskId) -> None:
-        """See `FrameHome.close_task`: the one writer knows."""
+    def close_window(self, db: "Database", window_id: WindowId) -> None:
+        """See `FrameHome.close_window`: the one writer knows."""
 
-    def seize(self, task_id: TaskId) -> Mapping[int, int]:
+    def seize(self, window_id: WindowId) -> Mapping[int, int]:
         """See `FrameHome.seize`: the lock of the directory is the only epoch."""
         return {0: 0}
 
-    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
+    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
         """See `FrameHome.given_up`."""
         return [
-            state.task_id
+            state.window_id
             for state in states
             if not state.ended
             and not state.set_sealed
-            and not self._log_path(state.task_id).exists()
-            and self._lost_path(state.task_id).exists()
+            and not self._log_path(state.window_id).exists()
+            and self._lost_path(state.window_id).exists()
         ]
 
-    def shard_count(self, task_id: TaskId) -> int:
+    def shard_count(self, window_id: WindowId) -> int:
         """See `FrameHome.shard_count`: who has one file has one owner."""
         return 1
 
-    def frames(self, task_id: TaskId, log_key: bytes, shard: int, epoch: int | None) -> FileFrames:
+    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> FileFrames:
         """See `FrameHome.frames`."""
-        state = self._states.get(task_id)
+        state = self._states.get(window_id)
         closed, durable = (None, 0) if state is None else (state.closed_length, state.durable_length)
-        return FileFrames(self._log_path(task_id), task_id, log_key, closed, durable)
+        return FileFrames(self._log_path(window_id), window_id, log_key, closed, durable)
 
-    def reader(self, task_id: TaskId) -> FileReader:
+    def reader(self, window_id: WindowId) -> FileReader:
         """See `FrameHome.reader`."""
-        return FileReader(self._log_path(task_id))
+        return FileReader(self._log_path(window_id))
 
-    def ended(self, task_id: TaskId) -> DigestFile:
+    def ended(self, window_id: WindowId) -> DigestFile:
         """See `FrameHome.ended`."""
-        return DigestFile(self._directory / f"{self._stem}.{task_id.hex()}.digests", task_id)
+        return DigestFile(self._directory / f"{self._stem}.{window_id.hex()}.digests", window_id)
 
-    def holds(self, task_id: TaskId) -> bool:
+    def holds(self, window_id: WindowId) -> bool:
         """See `FrameHome.holds`."""
-        return self._log_path(task_id).exists()
+        return self._log_path(window_id).exists()
 
-    def leaves(self, task_id: TaskId) -> bool:
+    def leaves(self, window_id: WindowId) -> bool:
         """See `FrameHome.leaves`."""
-        return self.holds(task_id) or self._lost_path(task_id).exists()
+        return self.holds(window_id) or self._lost_path(window_id).exists()
 
-    def drop(self, task_id: TaskId) -> None:
+    def drop(self, window_id: WindowId) -> None:
         """See `FrameHome.drop`."""
-        self._lost_path(task_id).unlink(missing_ok=True)
-        if self.holds(task_id):
-            self._log_path(task_id).unlink()
+        self._lost_path(window_id).unlink(missing_ok=True)
+        if self.holds(window_id):
+            self._log_path(window_id).unlink()
             sync_directory(self._directory)
 
-    def tasks(self) -> set[TaskId]:
-        """See `FrameHome.tasks`."""
+    def windows(self) -> set[WindowId]:
+        """See `FrameHome.windows`."""
         names = [path.name.removeprefix(f"{self._stem}.") for path in self._directory.glob(f"{self._stem}.*")]
         found = [name.removesuffix(end) for name in names for end in _ENDS if name.endswith(end)]
-        return {TaskId(bytes.fromhex(name)) for name in found}
+        return {WindowId(bytes.fromhex(name)) for name in found}
 
-    def unload(self, task_id: TaskId) -> Iterator[RawFrame]:
+    def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
         """See `FrameHome.unload`."""
-        lost = self._lost_path(task_id)
+        lost = self._lost_path(window_id)
         if lost.exists():
-            raise StoreError(f"{lost} was put aside: start the aggregator once, so that its task ends")
-        return unload_file(self._log_path(task_id))
+            raise StoreError(f"{lost} was put aside: start the aggregator once, so that its window ends")
+        return unload_file(self._log_path(window_id))
 
-    def load(self, task_id: TaskId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
         """See `FrameHome.load`."""
         if shards != 1:
-            raise StoreError(f"task {task_id.hex()} is cut into {shards} shards; allowed beside a file is 1")
-        load_file(self._log_path(task_id), frames)
+            raise StoreError(f"window {window_id.hex()} is cut into {shards} shards; allowed beside a file is 1")
+        load_file(self._log_path(window_id), frames)
 
     def close(self) -> None:
         """See `FrameHome.close`."""
 
-    def _log_path(self, task_id: TaskId) -> Path:
-        return self._directory / f"{self._stem}.{task_id.hex()}.log"
+    def _log_path(self, window_id: WindowId) -> Path:
+        return self._directory / f"{self._stem}.{window_id.hex()}.log"
 
-    def _lost_path(self, task_id: TaskId) -> Path:
-        """Where the operator puts a log that is lost, to end its task."""
-        return self._directory / f"{self._stem}.{task_id.hex()}.log.lost"
+    def _lost_path(self, window_id: WindowId) -> Path:
+        """Where the operator puts a log that is lost, to end its window."""
+        return self._directory / f"{self._stem}.{window_id.hex()}.log.lost"
 
 
 class _MemoryDigests:
@@ -280,76 +280,76 @@ class _MemoryDigests:
 
 
 class MemoryHome:
-    """Implements `FrameHome`, for tests and simulations; each task is cut into `shards`."""
+    """Implements `FrameHome`, for tests and simulations; each window is cut into `shards`."""
 
     counts_bytes = False
     cuts = True
 
     def __init__(self, shards: int = 1) -> None:
         self._shards = shards
-        self._frames: dict[TaskId, dict[int, MemoryFrames]] = {}
-        self._bytes: dict[TaskId, dict[int, bytes]] = {}
-        self._ended: dict[TaskId, _MemoryDigests] = {}
+        self._frames: dict[WindowId, dict[int, MemoryFrames]] = {}
+        self._bytes: dict[WindowId, dict[int, bytes]] = {}
+        self._ended: dict[WindowId, _MemoryDigests] = {}
 
     def know(self, states: Sequence[LogState]) -> None:
         """See `FrameHome.know`: nothing outlives the process."""
 
-    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
+    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
         """See `FrameHome.given_up`."""
         return []
 
-    def leaves(self, task_id: TaskId) -> bool:
+    def leaves(self, window_id: WindowId) -> bool:
         """See `FrameHome.leaves`."""
-        return self.holds(task_id)
+        return self.holds(window_id)
 
-    def install(self, db: "Database", task_id: TaskId) -> None:
+    def install(self, db: "Database", window_id: WindowId) -> None:
         """See `FrameHome.install`."""
 
-    def close_task(self, db: "Database", task_id: TaskId) -> None:
-        """See `FrameHome.close_task`."""
+    def close_window(self, db: "Database", window_id: WindowId) -> None:
+        """See `FrameHome.close_window`."""
 
-    def seize(self, task_id: TaskId) -> Mapping[int, int]:
+    def seize(self, window_id: WindowId) -> Mapping[int, int]:
         """See `FrameHome.seize`."""
         return dict.fromkeys(range(self._shards), 0)
 
-    def shard_count(self, task_id: TaskId) -> int:
+    def shard_count(self, window_id: WindowId) -> int:
         """See `FrameHome.shard_count`."""
         return self._shards
 
-    def frames(self, task_id: TaskId, log_key: bytes, shard: int, epoch: int | None) -> MemoryFrames:
+    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> MemoryFrames:
         """See `FrameHome.frames`."""
-        stored = self._bytes.setdefault(task_id, {})
-        fresh = MemoryFrames(task_id, log_key, shard, stored)
-        return self._frames.setdefault(task_id, {}).setdefault(shard, fresh)
+        stored = self._bytes.setdefault(window_id, {})
+        fresh = MemoryFrames(window_id, log_key, shard, stored)
+        return self._frames.setdefault(window_id, {}).setdefault(shard, fresh)
 
-    def reader(self, task_id: TaskId) -> MemoryFrames:
+    def reader(self, window_id: WindowId) -> MemoryFrames:
         """See `FrameHome.reader`."""
-        return MemoryFrames(task_id, b"", 0, self._bytes.get(task_id, {}))
+        return MemoryFrames(window_id, b"", 0, self._bytes.get(window_id, {}))
 
-    def ended(self, task_id: TaskId) -> _MemoryDigests:
+    def ended(self, window_id: WindowId) -> _MemoryDigests:
         """See `FrameHome.ended`."""
-        return self._ended.setdefault(task_id, _MemoryDigests())
+        return self._ended.setdefault(window_id, _MemoryDigests())
 
-    def holds(self, task_id: TaskId) -> bool:
+    def holds(self, window_id: WindowId) -> bool:
         """See `FrameHome.holds`."""
-        return bool(self._bytes.get(task_id))
+        return bool(self._bytes.get(window_id))
 
-    def drop(self, task_id: TaskId) -> None:
+    def drop(self, window_id: WindowId) -> None:
         """See `FrameHome.drop`."""
-        self._bytes.pop(task_id, None)
-        self._frames.pop(task_id, None)
+        self._bytes.pop(window_id, None)
+        self._frames.pop(window_id, None)
 
-    def tasks(self) -> set[TaskId]:
-        """See `FrameHome.tasks`: none is there for another process."""
+    def windows(self) -> set[WindowId]:
+        """See `FrameHome.windows`: none is there for another process."""
         return set()
 
-    def unload(self, task_id: TaskId) -> Iterator[RawFrame]:
+    def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
         """See `FrameHome.unload`."""
         return iter(())
 
-    def load(self, task_id: TaskId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
         """See `FrameHome.load`."""
-        raise StoreError(f"task {task_id.hex()} cannot be moved into memory")
+        raise StoreError(f"window {window_id.hex()} cannot be moved into memory")
 
     def close(self) -> None:
         """See `FrameHome.close`."""

@@ -1,7 +1,7 @@
 """Where the frames of a report log lie, as the index sees it: a file, a table of PostgreSQL, or memory.
 
-`Frames` are those of one shard of one task. Sealed bytes alone go in and out; what is in a frame is log_format's, what
-becomes of instalments is report_log's.
+`Frames` are those of one shard of one window. Sealed bytes alone go in and out; what is in a frame is log_format's,
+what becomes of instalments is report_log's.
 """
 
 import hmac
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES, FrameHead, FrameSeal, NewFrame
 from fleetcount_aggregator.storage.store import StoreError
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FRAME_BITS: Final = 48
-"""A frame's number has its shard above so many bits, so that one number is enough in a task of many shards."""
+"""A frame's number has its shard above so many bits, so that one number is enough in a window of many shards."""
 
 
 LEAVES: Final = 256
@@ -159,11 +159,11 @@ def _head(reads: FrameReads, frame: int, data: bytes, log_key: bytes) -> FrameHe
 
 
 def checked_frame(
-    reads: FrameReads, number: int, head: bytes, columns: bytes, sequence: int, task_id: TaskId, log_key: bytes
+    reads: FrameReads, number: int, head: bytes, columns: bytes, sequence: int, window_id: WindowId, log_key: bytes
 ) -> ReadFrame:
     """Return a frame that lies whole in its place; raises StoreError if it is not what was written there."""
     found = _head(reads, number, head, log_key)
-    seal = FrameSeal(log_key, found.salt, task_id, found.round)
+    seal = FrameSeal(log_key, found.salt, window_id, found.round)
     if found.sequence != sequence or len(columns) != found.columns_bytes:
         raise reads.damaged(number, f"it holds frame {found.sequence}, or other bytes of columns")
     if not hmac.compare_digest(seal.of_columns(columns), found.columns_seal):
@@ -176,14 +176,16 @@ class MemoryFrames:
 
     is_final = False
 
-    def __init__(self, task_id: TaskId, log_key: bytes, shard: int = 0, frames: dict[int, bytes] | None = None) -> None:
+    def __init__(
+        self, window_id: WindowId, log_key: bytes, shard: int = 0, frames: dict[int, bytes] | None = None
+    ) -> None:
         self.expected = 0
         self.length = 0
-        self._task_id = task_id
+        self._window_id = window_id
         self._log_key = log_key
         self._first = shard << FRAME_BITS
         self._frames = {} if frames is None else frames
-        """Those of all shards of the task, by number."""
+        """Those of all shards of the window, by number."""
 
     @property
     def reader(self) -> "MemoryFrames":
@@ -205,7 +207,7 @@ class MemoryFrames:
             frame = self._frames[number]
             head = _head(self, number, frame[:HEAD_BYTES], self._log_key)
             columns = frame[HEAD_BYTES : HEAD_BYTES + head.columns_bytes]
-            yield checked_frame(self, number, frame[:HEAD_BYTES], columns, sequence, self._task_id, self._log_key)
+            yield checked_frame(self, number, frame[:HEAD_BYTES], columns, sequence, self._window_id, self._log_key)
 
     def append(self, frames: Sequence[NewFrame], expected: int) -> list[int]:
         """See `Frames.append`."""

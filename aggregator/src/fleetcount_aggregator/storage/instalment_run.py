@@ -1,11 +1,11 @@
-"""Instalments of one task and round as columns, as they are stored together; `run_codec` spells them in bytes."""
+"""Instalments of one window and round as columns, as they are stored together; `run_codec` spells them in bytes."""
 
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, SessionId, WindowId
 from numpy.typing import NDArray
 
 __all__ = ["USE_BYTES", "InstalmentRun"]
@@ -15,13 +15,13 @@ USE_BYTES: Final = SessionId.SIZE + 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalmentRun:
-    """Instalments of one task and round, opened, in joined columns of one order; the store seals the parts again.
+    """Instalments of one window and round, opened, in joined columns of one order; the store seals the parts again.
 
     All public shares have one size, and all parts. `expected` instalments (1 or 2) make a report complete. Raises
     UsageError for columns that do not fit each other, or none at all.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     round: int
     expected: int
     report_ids: bytes

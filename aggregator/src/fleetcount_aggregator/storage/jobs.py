@@ -14,11 +14,11 @@ __all__ = ["Job", "Jobs"]
 
 
 class Job(NamedTuple):
-    """A leased job: `request` is sealed under the task's data key."""
+    """A leased job: `request` is sealed under the window's data key."""
 
     job: int
     token: int
-    task_id: bytes
+    window_id: bytes
     request: bytes
 
 
@@ -34,13 +34,13 @@ class Jobs:
         """The name that is asked under now; what was asked under a former one, nobody does and nobody collects."""
         return self._member.name
 
-    async def put(self, task_id: bytes, request: bytes) -> int:
+    async def put(self, window_id: bytes, request: bytes) -> int:
         """Ask for a job; return its number."""
         rows = await self._link.rows(
-            "WITH made AS (INSERT INTO jobs (asker, task_id, request) VALUES (%s, %s, %s) RETURNING job)"
+            "WITH made AS (INSERT INTO jobs (asker, window_id, request) VALUES (%s, %s, %s) RETURNING job)"
             " SELECT job, pg_notify('fleetcount_job', '') FROM made",
             self._member.name,
-            task_id,
+            window_id,
             request,
         )
         return int(rows[0][0])
@@ -56,7 +56,7 @@ class Jobs:
             " OR owner = %s AND job <> ALL (%s::bigint[]))"
             " AND asker IN (SELECT member FROM living)"
             " ORDER BY job LIMIT 1 FOR UPDATE SKIP LOCKED) AND %s IN (SELECT member FROM living)"
-            " RETURNING job, token, task_id, request",
+            " RETURNING job, token, window_id, request",
             self._member.name,
             self._member.name,
             list(doing),

@@ -1,15 +1,15 @@
 """A store moves from one key to another, its first of its own or a new one: whole, once, when it is opened.
 
-Afterwards nothing in it needs the key before, which can be destroyed. Decides nothing about a task.
+Afterwards nothing in it needs the key before, which can be destroyed. Decides nothing about a window.
 """
 
 from fleetcount_mechanisms.randomness import SystemRandom
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.question_rows import reseal_seeds
 from fleetcount_aggregator.storage.row_seal import reseal
 from fleetcount_aggregator.storage.rows import put_chains
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
-from fleetcount_aggregator.storage.series_rows import reseal_seeds
 from fleetcount_aggregator.storage.session_chains import ChainSeal
 
 __all__ = ["move_to_present_key"]

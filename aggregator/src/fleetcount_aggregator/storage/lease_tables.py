@@ -13,20 +13,20 @@ __all__ = [
     "KEY_CHANNEL",
     "LEASE_TABLES",
     "NOTICE_TABLES",
-    "SERIES_CHANNEL",
-    "TASK_CHANNEL",
+    "QUESTION_CHANNEL",
+    "WINDOW_CHANNEL",
 ]
 
 LEASE_TABLES: Final = (
     "CREATE TABLE members (member TEXT PRIMARY KEY, address TEXT NOT NULL, roles TEXT NOT NULL,"
     " until TIMESTAMPTZ NOT NULL, release TEXT NOT NULL DEFAULT '', newest_schema BIGINT NOT NULL)",
     "CREATE VIEW living AS SELECT member, address, roles FROM members WHERE until > clock_timestamp()",
-    # Who may take the steps that happen once a task: the owner under the newest epoch.
+    # Who may take the steps that happen once a window: the owner under the newest epoch.
     "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL, owner TEXT NOT NULL)",
     "INSERT INTO coordinator (one, epoch, owner) VALUES (1, 0, '')",
     "CREATE TABLE slots (slot SMALLINT PRIMARY KEY, token BIGINT NOT NULL, owner TEXT NOT NULL)",
     "CREATE TABLE jobs (job BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, asker TEXT NOT NULL,"
-    " task_id BYTEA NOT NULL, request BYTEA NOT NULL, token BIGINT NOT NULL DEFAULT 0,"
+    " window_id BYTEA NOT NULL, request BYTEA NOT NULL, token BIGINT NOT NULL DEFAULT 0,"
     " owner TEXT NOT NULL DEFAULT '', result BYTEA)",
 )
 """A row is its owner's as long as that is a living member (`leases`)."""
@@ -41,8 +41,8 @@ JOB_CHANNEL: Final = "fleetcount_job"
 """There is work."""
 DONE_CHANNEL: Final = "fleetcount_done"
 """Work of the named member is done."""
-TASK_CHANNEL: Final = "fleetcount_task"
-SERIES_CHANNEL: Final = "fleetcount_series"
+WINDOW_CHANNEL: Final = "fleetcount_window"
+QUESTION_CHANNEL: Final = "fleetcount_question"
 CHAIN_CHANNEL: Final = "fleetcount_chain"
 """Keys were erased in the session of this id."""
 KEY_CHANNEL: Final = "fleetcount_key"
@@ -58,12 +58,12 @@ def _told(channel: str, table: str, named: str, events: str) -> tuple[str, str]:
     )
 
 
-_SERIES: Final = "encode(NEW.series_id, 'hex')"
+_QUESTION: Final = "encode(NEW.question_id, 'hex')"
 NOTICE_TABLES: Final = (
-    *_told(TASK_CHANNEL, "tasks", "encode(NEW.task_id, 'hex')", "INSERT OR UPDATE OF state"),
-    *_told(SERIES_CHANNEL, "series", _SERIES, "INSERT"),
-    *_told(SERIES_CHANNEL, "series_notes", _SERIES, "INSERT OR UPDATE"),
-    *_told(SERIES_CHANNEL, "decided", _SERIES, "INSERT"),
+    *_told(WINDOW_CHANNEL, "windows", "encode(NEW.window_id, 'hex')", "INSERT OR UPDATE OF state"),
+    *_told(QUESTION_CHANNEL, "questions", _QUESTION, "INSERT"),
+    *_told(QUESTION_CHANNEL, "question_notes", _QUESTION, "INSERT OR UPDATE"),
+    *_told(QUESTION_CHANNEL, "decided", _QUESTION, "INSERT"),
     *_told(CHAIN_CHANNEL, "chains", "encode(NEW.session_id, 'hex')", "UPDATE"),
     *_told(KEY_CHANNEL, "data_keys", "OLD.name", "DELETE"),
 )

@@ -3,7 +3,7 @@
 A member renews one row and nothing else; whatever it leased is free as soon as that row has run out: the coordinator's
 epoch, shards, jobs, MQTT slots. Every taking raises the number of what is taken, so that whoever is late writes under a
 number that holds no more. The database's clock alone says when a row has run out, and the holder gives up earlier, by
-its own monotonic clock. Run by every process with a role; decides nothing about a task.
+its own monotonic clock. Run by every process with a role; decides nothing about a window.
 """
 
 import secrets
@@ -178,7 +178,7 @@ class Member:
     async def take_slot(self, slots: int) -> Slot | None:
         """Lease one of so many MQTT slots that nobody holds; None if all are held."""
         await self._link.rows(
-            "INSERT INTO slots SELECT number, 0, '' FROM generate_series(0, %s) number ON CONFLICT DO NOTHING",
+            "INSERT INTO slots SELECT number, 0, '' FROM generate_question(0, %s) number ON CONFLICT DO NOTHING",
             slots - 1,
         )
         found = await self._link.row(

@@ -2,8 +2,8 @@
 
 Pure layout and sealing; opens no file and decides about no report (report_log).
 
-    file    FILE_MAGIC | u8 instalments a report | 7 zero bytes | task id | key check (16) | crc32 of what is before it
-    frame   head | report ids | certificate digests | instalment digests | key uses | public shares
+    file    FILE_MAGIC | u8 instalments a report | 7 zero bytes | window id | key check (16) | crc32 of what is before
+    it frame   head | report ids | certificate digests | instalment digests | key uses | public shares
             | sealed blocks of parts
     head    FRAME_MAGIC | u8 round | u8 bytes of a key use | 2 zero bytes | u64 sequence | u64 group | u32 count
             | u32 public share bytes | u32 part bytes | salt (32) | seal of the columns (16)
@@ -13,7 +13,7 @@ Numbers are little-endian. A key use says which session's key of which number op
 that names none has none. `group` is the sequence number of the first frame of the same write: what a crash tears is in
 the last group. The head's check is keyed because devices choose ids and public shares, which lie open in the columns:
 none can put there what looks like a frame. Everything else of a frame is sealed with AES-256-GCM under the frame's own
-key, which comes from the log's key, salt, task and round: parts in blocks of as many as fit `BLOCK_BYTES`, one at
+key, which comes from the log's key, salt, window and round: parts in blocks of as many as fit `BLOCK_BYTES`, one at
 least, nonce = the block's place, bound to the block's report ids and public shares; the columns as a seal of nothing
 that is bound to them, under the nonce of all ones. So a few parts can be read without the others, and no key ever sees
 a nonce twice.
@@ -28,7 +28,7 @@ from typing import Final, Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES, MAX_CIPHERTEXT_BYTES, MAX_PUBLIC_SHARE_BYTES
 
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
@@ -70,33 +70,33 @@ _HEAD_INFO: Final = b"fleetcount report log head 2"
 _FIXED_COLUMN_BYTES: Final = ReportId.SIZE + Digest.SIZE + Digest.SIZE
 
 
-def encode_file_header(log_key: bytes, task_id: TaskId, expected: int) -> bytes:
-    """Return the first bytes of a task's log; `expected` instalments (1 or 2) make a report complete."""
+def encode_file_header(log_key: bytes, window_id: WindowId, expected: int) -> bytes:
+    """Return the first bytes of a window's log; `expected` instalments (1 or 2) make a report complete."""
     # Packed with an empty check sum at the end, which gives way to the real one.
-    data = _FILE.pack(FILE_MAGIC, expected, task_id, _key_check(log_key, task_id), 0)[:-_CRC_BYTES]
+    data = _FILE.pack(FILE_MAGIC, expected, window_id, _key_check(log_key, window_id), 0)[:-_CRC_BYTES]
     return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "little")
 
 
-def decode_file_header(data: bytes, log_key: bytes, task_id: TaskId) -> int:
+def decode_file_header(data: bytes, log_key: bytes, window_id: WindowId) -> int:
     """Return `expected` of a log's first bytes.
 
     Raises:
-        ValueError: it is damaged, of another kind or task, or written under another key; the text says which.
+        ValueError: it is damaged, of another kind or window, or written under another key; the text says which.
     """
     if len(data) != FILE_HEADER_BYTES:
         raise ValueError(f"the header has {len(data)} bytes, not {FILE_HEADER_BYTES}")
     magic, expected, owner, check, crc = _FILE.unpack(data)
     if magic != FILE_MAGIC or crc != zlib.crc32(data[:-_CRC_BYTES]):
         raise ValueError("the header is damaged or of another kind of file")
-    if owner != task_id:
-        raise ValueError("the log of another task")
-    if not hmac.compare_digest(check, _key_check(log_key, task_id)):
+    if owner != window_id:
+        raise ValueError("the log of another window")
+    if not hmac.compare_digest(check, _key_check(log_key, window_id)):
         raise ValueError("written under another key")
     return int(expected)
 
 
-def _key_check(log_key: bytes, task_id: TaskId) -> bytes:
-    return hmac.digest(log_key, _CHECK_INFO + task_id, "sha256")[:16]
+def _key_check(log_key: bytes, window_id: WindowId) -> bytes:
+    return hmac.digest(log_key, _CHECK_INFO + window_id, "sha256")[:16]
 
 
 def _head_check(log_key: bytes, head: bytes) -> bytes:
@@ -232,10 +232,10 @@ class FrameHead:
 class FrameSeal:
     """The cipher of one frame, by the salt in its head."""
 
-    def __init__(self, log_key: bytes, salt: bytes, task_id: TaskId, round_number: int) -> None:
+    def __init__(self, log_key: bytes, salt: bytes, window_id: WindowId, round_number: int) -> None:
         # HKDF-SHA256 of the log key with the frame's salt, one block (RFC 5869).
         extracted = hmac.digest(salt, log_key, "sha256")
-        info = _FRAME_INFO + task_id + bytes((round_number,))
+        info = _FRAME_INFO + window_id + bytes((round_number,))
         self._cipher = AESGCM(hmac.digest(extracted, info + b"\x01", "sha256"))
 
     def of_columns(self, columns: bytes) -> bytes:
@@ -257,9 +257,9 @@ class FrameSeal:
 
 
 class NewFrame:
-    """A frame of runs with 1 to `MOST_ROWS` instalments, alike in task, round and sizes, on its way into a file.
+    """A frame of runs with 1 to `MOST_ROWS` instalments, alike in window, round and sizes, on its way into a file.
 
-    `salt` is 32 fresh bytes of the system. Raises ValueError for public shares or parts longer than a task can have.
+    `salt` is 32 fresh bytes of the system. Raises ValueError for public shares or parts longer than a window can have.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class NewFrame:
                 *[run.public_shares for run in runs],
             ]
         )
-        self._seal = FrameSeal(log_key, salt, first.task_id, first.round)
+        self._seal = FrameSeal(log_key, salt, first.window_id, first.round)
         self._log_key = log_key
         self.head = FrameHead(
             round=first.round,

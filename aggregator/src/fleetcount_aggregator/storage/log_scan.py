@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 
 from fleetcount_aggregator.storage.frames import DamagedFrameError, ReadFrame
@@ -58,16 +58,16 @@ class LogScan:
     """One reading of a log, as a context: `expected`, then `frames` once through, then `end`.
 
     Raises:
-        StoreError: on entering, if the file is of another kind, task or key; from `frames`, if it is damaged.
+        StoreError: on entering, if the file is of another kind, window or key; from `frames`, if it is damaged.
     """
 
-    def __init__(self, path: Path, task_id: TaskId, log_key: bytes) -> None:
+    def __init__(self, path: Path, window_id: WindowId, log_key: bytes) -> None:
         self.expected = 0
         """Instalments that make a report complete; 0 if not even the file's header is whole."""
         self.end = 0
         """The offset behind the last whole frame; what follows is torn."""
         self._path = path
-        self._task_id = task_id
+        self._window_id = window_id
         self._log_key = log_key
         self._descriptor = -1
         self._size = 0
@@ -93,7 +93,7 @@ class LogScan:
     def _read_header(self) -> None:
         data = read_at(self._descriptor, self._path, 0, min(FILE_HEADER_BYTES, self._size))
         try:
-            self.expected = decode_file_header(data, self._log_key, self._task_id)
+            self.expected = decode_file_header(data, self._log_key, self._window_id)
             self.end = FILE_HEADER_BYTES
         except ValueError as error:
             # The header travels with the first group: torn together with it, it is no loss.
@@ -110,7 +110,7 @@ class LogScan:
         is_short = not heads or heads[-1][0] + heads[-1][1].frame_bytes < self._size
         for offset, head in heads:
             columns = read_at(self._descriptor, self._path, offset + HEAD_BYTES, head.columns_bytes)
-            seal = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
+            seal = FrameSeal(self._log_key, head.salt, self._window_id, head.round)
             if not hmac.compare_digest(seal.of_columns(columns), head.columns_seal):
                 self._check_torn(offset, head.sequence, is_short=is_short)
                 return

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from numpy.typing import NDArray
 
@@ -28,7 +28,7 @@ class LogSlice:
     """Some reports of a log: joined ids, and of every instalment its frame and its place there (n x rounds each)."""
 
     reader: FrameReader
-    task_id: TaskId
+    window_id: WindowId
     log_key: bytes = field(repr=False)
     ids: bytes
     frames: NDArray[np.int64]
@@ -37,7 +37,7 @@ class LogSlice:
     def load(self) -> LoadedReports:
         """See `ReportSource.load`."""
         with self.reader.opened() as reads:
-            return self._load(_Parts(reads, self.task_id, self.log_key))
+            return self._load(_Parts(reads, self.window_id, self.log_key))
 
     def _load(self, parts: "_Parts") -> LoadedReports:
         ids = _rows(self.ids, len(self.ids) // ID_BYTES)
@@ -158,9 +158,9 @@ class _Bound:
 class _Parts:
     """Opens instalments of one log. Everything of a round is asked for at once: a database may be far away."""
 
-    def __init__(self, reads: FrameReads, task_id: TaskId, log_key: bytes) -> None:
+    def __init__(self, reads: FrameReads, window_id: WindowId, log_key: bytes) -> None:
         self._reads = reads
-        self._task_id = task_id
+        self._window_id = window_id
         self._log_key = log_key
 
     def asked(self, frames: Places, places: Places) -> list[list[_Run]]:
@@ -181,7 +181,7 @@ class _Parts:
         """Return the bytes of a public share and of a part, which are one in a round."""
         found = {(run.head.public_bytes, run.head.part_bytes) for run in runs}
         if len(found) != 1:
-            raise StoreError(f"task {self._task_id.hex()}: instalments of several sizes in one round")
+            raise StoreError(f"window {self._window_id.hex()}: instalments of several sizes in one round")
         return found.pop()
 
     def open(self, runs: Sequence[_Run], ids: Bytes, opened: _Opened, start: int) -> int:
@@ -192,7 +192,7 @@ class _Parts:
         for run in runs:
             head, count = run.head, run.end_row - run.first_row
             if run.frame not in seals:
-                seals[run.frame] = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
+                seals[run.frame] = FrameSeal(self._log_key, head.salt, self._window_id, head.round)
             bound = _Bound(run.first_row, bytes(next(read)), bytes(next(read)), head.public_bytes)
             at = run.places - run.first_row
             opened.whole[run.reports] &= (_rows(bound.ids, count)[at] == ids[run.reports]).all(axis=1)
@@ -247,12 +247,12 @@ class CompleteLog:
     """Implements `CompleteReports` over a log. Positions run through its shards in their order."""
 
     def __init__(
-        self, reader: FrameReader, task_id: TaskId, log_key: bytes, shards: Sequence[CompleteShard] = ()
+        self, reader: FrameReader, window_id: WindowId, log_key: bytes, shards: Sequence[CompleteShard] = ()
     ) -> None:
         self.ids = ReportIds(b"".join([shard.complete.ids for shard in shards]))
         self.shards = shards
         self._reader = reader
-        self._task_id = task_id
+        self._window_id = window_id
         self._log_key = log_key
         self._filled = [shard for shard in shards if shard.complete.ids]
         self._starts = np.cumsum([0, *(len(shard.complete.rows) for shard in self._filled[:-1])])
@@ -267,7 +267,7 @@ class CompleteLog:
             frames[here], places[here] = shard.find(positions[here] - self._starts[at])
         return LogSlice(
             reader=self._reader,
-            task_id=self._task_id,
+            window_id=self._window_id,
             log_key=self._log_key,
             ids=self.ids.at(positions),
             frames=frames,

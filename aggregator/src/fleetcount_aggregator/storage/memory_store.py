@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
+from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError, check_move
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
@@ -27,12 +27,12 @@ from fleetcount_aggregator.storage.store import (
     Cost,
     DecidedWindow,
     LedgerRow,
-    SeriesRow,
+    QuestionRow,
     SessionRow,
     StepRow,
     StoreError,
-    TaskChange,
-    TaskRow,
+    WindowChange,
+    WindowRow,
 )
 
 __all__ = ["MemoryStore"]
@@ -48,21 +48,21 @@ class MemoryStore:
     def __init__(self) -> None:
         self.data_keys = DataKeys(SystemRandom().random_bytes(AT_REST_KEY_BYTES))
         self._sessions: dict[SessionId, SessionRow] = {}
-        self._tasks: dict[TaskId, TaskRow] = {}
+        self._windows: dict[WindowId, WindowRow] = {}
         self._logs = ReportLogs(MemoryHome(), self.data_keys)
-        self._rejections: dict[TaskId, dict[RejectReason, int]] = {}
-        self._steps: dict[tuple[TaskId, str], StepRow] = {}
-        self._batches: dict[TaskId, dict[int, BatchRow]] = {}
-        self._chosen: dict[TaskId, bytes] = {}
-        self._ledger: dict[TaskId, LedgerRow] = {}
+        self._rejections: dict[WindowId, dict[RejectReason, int]] = {}
+        self._steps: dict[tuple[WindowId, str], StepRow] = {}
+        self._batches: dict[WindowId, dict[int, BatchRow]] = {}
+        self._chosen: dict[WindowId, bytes] = {}
+        self._ledger: dict[WindowId, LedgerRow] = {}
         self._debits = 0
-        self._rest: dict[TaskId, tuple[Rest, RestRow]] = {}
-        self._ends: dict[SeriesId, int] = {}
+        self._rest: dict[WindowId, tuple[Rest, RestRow]] = {}
+        self._ends: dict[QuestionId, int] = {}
         self._marks: dict[AggregatorId, int] = {}
         self._epochs: dict[str, bytes] = {}
-        self._series: dict[SeriesId, SeriesRow] = {}
-        self._notes: dict[SeriesId, dict[str, bytes]] = {}
-        self._decided: dict[SeriesId, dict[int, DecidedWindow]] = {}
+        self._questions: dict[QuestionId, QuestionRow] = {}
+        self._notes: dict[QuestionId, dict[str, bytes]] = {}
+        self._decided: dict[QuestionId, dict[int, DecidedWindow]] = {}
 
     async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
         """See `Store.add_session`."""
@@ -97,77 +97,79 @@ class MemoryStore:
             if (row := self._sessions.get(SessionId(session_id))) is not None:
                 self._sessions[row.session_id] = replace(row, chain=chain)
 
-    async def key_uses(self, task_id: TaskId) -> bytes:
+    async def key_uses(self, window_id: WindowId) -> bytes:
         """See `Store.key_uses`."""
-        return self._logs.key_uses(task_id)
+        return self._logs.key_uses(window_id)
 
-    async def task(self, task_id: TaskId) -> TaskRow | None:
-        """See `Store.task`."""
-        return self._tasks.get(task_id)
+    async def window(self, window_id: WindowId) -> WindowRow | None:
+        """See `Store.window`."""
+        return self._windows.get(window_id)
 
-    async def canonical(self, task_id: TaskId) -> bytes | None:
+    async def canonical(self, window_id: WindowId) -> bytes | None:
         """See `Store.canonical`."""
-        row = await self.task(task_id)
+        row = await self.window(window_id)
         return None if row is None else row.canonical
 
     async def damaged(self) -> Sequence[Damage]:
         """See `Store.damaged`: memory has no damage."""
         return ()
 
-    async def install_series(self, row: SeriesRow, notes: Mapping[str, bytes]) -> SeriesRow:
-        """See `Store.install_series`."""
-        if row.series_id not in self._series:
-            self._notes.setdefault(row.series_id, {}).update(notes)
-        return self._series.setdefault(row.series_id, row)
+    async def install_question(self, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
+        """See `Store.install_question`."""
+        if row.question_id not in self._questions:
+            self._notes.setdefault(row.question_id, {}).update(notes)
+        return self._questions.setdefault(row.question_id, row)
 
-    async def series(self, *, ended_after: int = -1) -> Sequence[SeriesRow]:
-        """See `Store.series`."""
-        return [row for row in self._series.values() if self._ends.get(row.series_id, ended_after + 1) > ended_after]
+    async def questions(self, *, ended_after: int = -1) -> Sequence[QuestionRow]:
+        """See `Store.question`."""
+        return [
+            row for row in self._questions.values() if self._ends.get(row.question_id, ended_after + 1) > ended_after
+        ]
 
-    async def one_series(self, series_id: SeriesId) -> SeriesRow | None:
-        """See `Store.one_series`."""
-        return self._series.get(series_id)
+    async def one_question(self, question_id: QuestionId) -> QuestionRow | None:
+        """See `Store.one_question`."""
+        return self._questions.get(question_id)
 
-    async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
-        """See `Store.note_series`."""
-        self._notes.setdefault(series_id, {})[name] = note
+    async def note_question(self, question_id: QuestionId, name: str, note: bytes) -> None:
+        """See `Store.note_question`."""
+        self._notes.setdefault(question_id, {})[name] = note
 
-    async def series_notes(self, series_id: SeriesId) -> Mapping[str, bytes]:
-        """See `Store.series_notes`."""
-        return dict(self._notes.get(series_id, {}))
+    async def question_notes(self, question_id: QuestionId) -> Mapping[str, bytes]:
+        """See `Store.question_notes`."""
+        return dict(self._notes.get(question_id, {}))
 
-    async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
+    async def decide_windows(self, rows: Sequence[DecidedWindow], window: WindowRow | None = None) -> None:
         """See `Store.decide_windows`."""
-        if any(row.index in self._decided.get(row.series_id, {}) for row in rows):
+        if any(row.index in self._decided.get(row.question_id, {}) for row in rows):
             raise StoreError("a window is decided already")
         for row in rows:
-            self._decided.setdefault(row.series_id, {})[row.index] = row
-        if task is not None:
-            self.data_keys.make(task.task_id)
-            self._tasks.setdefault(task.task_id, task)
+            self._decided.setdefault(row.question_id, {})[row.index] = row
+        if window is not None:
+            self.data_keys.make(window.window_id)
+            self._windows.setdefault(window.window_id, window)
 
     async def decided(
-        self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
+        self, question_id: QuestionId, *, above: int = -1, below: int = MAX_QUESTION_WINDOWS
     ) -> Sequence[DecidedWindow]:
         """See `Store.decided`."""
-        rows = self._decided.get(series_id, {})
+        rows = self._decided.get(question_id, {})
         return [rows[index] for index in sorted(rows) if above < index < below]
 
     async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
         """See `Store.costs`."""
 
         def cost(one: Charged) -> Cost:
-            rows = self._decided.get(one.series_id, {}).values()
-            named = [row.task_id for row in rows if row.task_id is not None and not row.missing]
-            held = ((self._tasks.get(task_id), task_id in self._ledger) for task_id in named)
-            states = ((None if task is None else task.state, debited) for task, debited in held)
+            rows = self._decided.get(one.question_id, {}).values()
+            named = [row.window_id for row in rows if row.window_id is not None and not row.missing]
+            held = ((self._windows.get(window_id), window_id in self._ledger) for window_id in named)
+            states = ((None if window is None else window.state, debited) for window, debited in held)
             return one.cost(len(rows), states)
 
         return [cost(one) for one in asked]
 
-    async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
+    async def decided_of(self, window_id: WindowId) -> DecidedWindow | None:
         """See `Store.decided_of`."""
-        found = (row for rows in self._decided.values() for row in rows.values() if row.task_id == task_id)
+        found = (row for rows in self._decided.values() for row in rows.values() if row.window_id == window_id)
         return next(found, None)
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
@@ -177,78 +179,78 @@ class MemoryStore:
             raise answer
         return answer
 
-    def _is_open(self, task_id: TaskId) -> bool:
-        task = self._tasks.get(task_id)
-        return task is not None and task.state in _OPEN
+    def _is_open(self, window_id: WindowId) -> bool:
+        window = self._windows.get(window_id)
+        return window is not None and window.state in _OPEN
 
-    async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
+    async def instalment_digest(self, window_id: WindowId, report_id: ReportId, round_number: int) -> Digest | None:
         """See `Store.instalment_digest`."""
-        return self._logs.digest(task_id, report_id, round_number)
+        return self._logs.digest(window_id, report_id, round_number)
 
-    async def count_rejections(self, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
+    async def count_rejections(self, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
         """See `Store.count_rejections`."""
-        self._count(task_id, counts)
+        self._count(window_id, counts)
 
-    def _count(self, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
-        counters = self._rejections.setdefault(task_id, {})
+    def _count(self, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
+        counters = self._rejections.setdefault(window_id, {})
         for reason, count in counts.items():
             counters[reason] = counters.get(reason, 0) + count
 
-    async def rejections(self, task_id: TaskId) -> Mapping[RejectReason, int]:
+    async def rejections(self, window_id: WindowId) -> Mapping[RejectReason, int]:
         """See `Store.rejections`."""
-        return dict(self._rejections.get(task_id, {}))
+        return dict(self._rejections.get(window_id, {}))
 
-    async def complete_reports(self, task_id: TaskId) -> CompleteReports:
+    async def complete_reports(self, window_id: WindowId) -> CompleteReports:
         """See `Store.complete_reports`."""
-        return self._logs.complete(task_id, closed=not self._is_open(task_id))
+        return self._logs.complete(window_id, closed=not self._is_open(window_id))
 
-    async def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
+    async def reports_of(self, window_id: WindowId, devices: bytes) -> bytes:
         """See `Store.reports_of`."""
-        return self._logs.reports_of(task_id, devices)
+        return self._logs.reports_of(window_id, devices)
 
-    async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
+    async def batches(self, window_id: WindowId, *, above: int = -1) -> Sequence[BatchRow]:
         """See `Store.batches`."""
-        rows = self._batches.get(task_id, {})
+        rows = self._batches.get(window_id, {})
         return [rows[number] for number in sorted(rows) if number > above][:BATCHES_AT_ONCE]
 
-    async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:
+    async def batch(self, window_id: WindowId, number: int) -> BatchRow | None:
         """See `Store.batch`."""
-        return self._batches.get(task_id, {}).get(number)
+        return self._batches.get(window_id, {}).get(number)
 
-    async def chosen(self, task_id: TaskId) -> bytes | None:
+    async def chosen(self, window_id: WindowId) -> bytes | None:
         """See `Store.chosen`."""
-        return self._chosen.get(task_id)
+        return self._chosen.get(window_id)
 
-    async def step(self, task_id: TaskId, name: str) -> StepRow | None:
+    async def step(self, window_id: WindowId, name: str) -> StepRow | None:
         """See `Store.step`."""
-        return self._steps.get((task_id, name))
+        return self._steps.get((window_id, name))
 
-    async def apply(self, change: TaskChange) -> StepRow | None:
+    async def apply(self, change: WindowChange) -> StepRow | None:
         """See `Store.apply`."""
-        task = self._tasks.get(change.task_id)
-        if task is None:
-            raise StoreError(f"task {change.task_id!r} is not installed")
-        if change.step is not None and (known := self._steps.get((change.task_id, change.step.name))) is not None:
+        window = self._windows.get(change.window_id)
+        if window is None:
+            raise StoreError(f"window {change.window_id!r} is not installed")
+        if change.step is not None and (known := self._steps.get((change.window_id, change.step.name))) is not None:
             return known
-        if task.state not in change.required:
-            raise StateConflictError(task.state, change.step.name if change.step else "this change")
+        if window.state not in change.required:
+            raise StateConflictError(window.state, change.step.name if change.step else "this change")
         if change.new_state is not None:
-            check_move(task.state, change.new_state)
-            self._tasks[change.task_id] = replace(task, state=change.new_state, abort_reason=change.abort_reason)
-            self._rest.pop(change.task_id, None)
+            check_move(window.state, change.new_state)
+            self._windows[change.window_id] = replace(window, state=change.new_state, abort_reason=change.abort_reason)
+            self._rest.pop(change.window_id, None)
         if change.step is not None:
-            self._steps[change.task_id, change.step.name] = change.step
+            self._steps[change.window_id, change.step.name] = change.step
         if change.batch is not None:
-            self._batches.setdefault(change.task_id, {})[change.batch.number] = change.batch
+            self._batches.setdefault(change.window_id, {})[change.batch.number] = change.batch
         if change.chosen is not None:
-            self._chosen[change.task_id] = change.chosen
-        if change.debit is not None and change.debit.task_id not in self._ledger:
-            self._ledger[change.debit.task_id] = change.debit
+            self._chosen[change.window_id] = change.chosen
+        if change.debit is not None and change.debit.window_id not in self._ledger:
+            self._ledger[change.debit.window_id] = change.debit
             self._debits += 1
-        self._count(change.task_id, change.rejections)
+        self._count(change.window_id, change.rejections)
         if change.new_state is State.AGREEING:
-            halves = self._logs.incomplete(change.task_id)
-            self._count(change.task_id, {RejectReason.HALF_PAIR: halves} if halves else {})
+            halves = self._logs.incomplete(change.window_id)
+            self._count(change.window_id, {RejectReason.HALF_PAIR: halves} if halves else {})
         return None
 
     async def ledger(self) -> Sequence[LedgerRow]:
@@ -271,21 +273,21 @@ class MemoryStore:
         """See `Store.epochs`."""
         return dict(self._epochs)
 
-    async def unpurged(self) -> Sequence[TaskId]:
+    async def unpurged(self) -> Sequence[WindowId]:
         """See `Store.unpurged`: no crash leaves any in memory."""
         return ()
 
-    async def purge(self, task_id: TaskId) -> None:
+    async def purge(self, window_id: WindowId) -> None:
         """See `Store.purge`."""
-        task = self._tasks.get(task_id)
-        if task is None or task.state not in FINAL_STATES:
-            raise StoreError(f"task {task_id.hex()} has not ended: only of an ended task anything is deleted")
-        self._tasks[task_id] = replace(task, verify_key=b"")
-        self._logs.purge(task_id, self._chosen.get(task_id, b""))
-        self._batches.pop(task_id, None)
-        self._chosen.pop(task_id, None)
-        self._steps = {key: step for key, step in self._steps.items() if key[0] != task_id or not step.passing}
-        self.data_keys.destroy(task_id)
+        window = self._windows.get(window_id)
+        if window is None or window.state not in FINAL_STATES:
+            raise StoreError(f"window {window_id.hex()} has not ended: only of an ended window anything is deleted")
+        self._windows[window_id] = replace(window, verify_key=b"")
+        self._logs.purge(window_id, self._chosen.get(window_id, b""))
+        self._batches.pop(window_id, None)
+        self._chosen.pop(window_id, None)
+        self._steps = {key: step for key, step in self._steps.items() if key[0] != window_id or not step.passing}
+        self.data_keys.destroy(window_id)
 
     async def probe(self) -> None:
         """See `Store.probe`."""
@@ -296,59 +298,61 @@ class MemoryStore:
 
     # The archive.
 
-    async def tasks_in_work(self) -> Sequence[TaskId]:
-        """See `Archive.tasks_in_work`."""
-        return [task_id for task_id in self._tasks if task_id not in self._rest]
+    async def windows_in_work(self) -> Sequence[WindowId]:
+        """See `Archive.windows_in_work`."""
+        return [window_id for window_id in self._windows if window_id not in self._rest]
 
     async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
         """See `Archive.put_to_rest`."""
-        if any(row.task_id not in self._tasks or self._tasks[row.task_id].state not in FINAL_STATES for row in rows):
-            raise StoreError("a task that has not ended is not put to rest")
+        if any(
+            row.window_id not in self._windows or self._windows[row.window_id].state not in FINAL_STATES for row in rows
+        ):
+            raise StoreError("a window that has not ended is not put to rest")
         for row in rows:
-            self._rest.setdefault(row.task_id, (Rest.AT_REST, row))
+            self._rest.setdefault(row.window_id, (Rest.AT_REST, row))
 
     async def resting(self, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
         """See `Archive.resting`."""
         rows = [row for found, row in self._rest.values() if found is rest and above < row.place]
         return sorted((row for row in rows if row.expiry <= until), key=lambda row: row.place)[:AT_ONCE]
 
-    async def retire(self, task_ids: Sequence[TaskId], kept: Mapping[State, Sequence[str]]) -> None:
+    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[State, Sequence[str]]) -> None:
         """See `Archive.retire`."""
-        for task_id in task_ids:
-            if task_id in self._rest:
-                self._rest[task_id] = Rest.RETIRED, self._rest[task_id][1]
-                self._logs.forget(task_id)
-                self._drop_steps(task_id, kept[self._tasks[task_id].state])
+        for window_id in window_ids:
+            if window_id in self._rest:
+                self._rest[window_id] = Rest.RETIRED, self._rest[window_id][1]
+                self._logs.forget(window_id)
+                self._drop_steps(window_id, kept[self._windows[window_id].state])
 
-    def _drop_steps(self, task_id: TaskId, kept: Sequence[str]) -> None:
-        self._steps = {key: one for key, one in self._steps.items() if key[0] != task_id or key[1] in kept}
+    def _drop_steps(self, window_id: WindowId, kept: Sequence[str]) -> None:
+        self._steps = {key: one for key, one in self._steps.items() if key[0] != window_id or key[1] in kept}
 
-    async def forget(self, task_ids: Sequence[TaskId]) -> Sequence[TaskId]:
+    async def forget(self, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
         """See `Archive.forget`."""
-        running = [rows for series_id, rows in self._decided.items() if series_id not in self._ends]
-        standing = {row.task_id for rows in running for row in rows.values()}
-        gone = [one for one in task_ids if self._rest.get(one, (None,))[0] is Rest.RETIRED and one not in standing]
-        for task_id in gone:
-            self._drop_steps(task_id, ())
-            for rows in (self._tasks, self._rest, self._rejections, self._ledger):
-                rows.pop(task_id, None)
-        for series_id in [one for one in self._ends if not self._window_tasks(one) & self._tasks.keys()]:
-            for known in (self._series, self._notes, self._decided, self._ends):
-                known.pop(series_id, None)
+        running = [rows for question_id, rows in self._decided.items() if question_id not in self._ends]
+        standing = {row.window_id for rows in running for row in rows.values()}
+        gone = [one for one in window_ids if self._rest.get(one, (None,))[0] is Rest.RETIRED and one not in standing]
+        for window_id in gone:
+            self._drop_steps(window_id, ())
+            for rows in (self._windows, self._rest, self._rejections, self._ledger):
+                rows.pop(window_id, None)
+        for question_id in [one for one in self._ends if not self._window_windows(one) & self._windows.keys()]:
+            for known in (self._questions, self._notes, self._decided, self._ends):
+                known.pop(question_id, None)
         return gone
 
-    def _window_tasks(self, series_id: SeriesId) -> set[TaskId | None]:
-        return {row.task_id for row in self._decided.get(series_id, {}).values()}
+    def _window_windows(self, question_id: QuestionId) -> set[WindowId | None]:
+        return {row.window_id for row in self._decided.get(question_id, {}).values()}
 
-    async def rest_series(self, series_id: SeriesId, end: int, dropped: str) -> None:
-        """See `Archive.rest_series`."""
-        self._ends[series_id] = end
-        notes = self._notes.get(series_id, {})
-        self._notes[series_id] = {name: note for name, note in notes.items() if not name.startswith(dropped)}
+    async def rest_question(self, question_id: QuestionId, end: int, dropped: str) -> None:
+        """See `Archive.rest_question`."""
+        self._ends[question_id] = end
+        notes = self._notes.get(question_id, {})
+        self._notes[question_id] = {name: note for name, note in notes.items() if not name.startswith(dropped)}
 
-    async def debit(self, task_id: TaskId) -> LedgerRow | None:
+    async def debit(self, window_id: WindowId) -> LedgerRow | None:
         """See `Archive.debit`."""
-        return self._ledger.get(task_id)
+        return self._ledger.get(window_id)
 
     async def ledger_rows(self) -> int:
         """See `Archive.ledger_rows`."""

@@ -1,16 +1,18 @@
-"""How damaged rows are mended: what still holds of a task stays, the rest goes, and the task ends; nothing is made up.
+"""How damaged rows are mended: what still holds of a window stays, the rest goes, and the window ends; nothing is made
+up.
 
-Statements inside the caller's transaction. Decides nothing: who calls knows how the task ended elsewhere (`repair`).
+Statements inside the caller's transaction. Decides nothing: who calls knows how the window ended elsewhere (`repair`).
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.archive import Rest
+from fleetcount_aggregator.storage.question_rows import decide_windows
 from fleetcount_aggregator.storage.row_seal import (
     CANONICAL,
     CHOSEN,
@@ -22,19 +24,18 @@ from fleetcount_aggregator.storage.row_seal import (
     RESTS,
     SESSIONS,
     STEPS,
-    TASKS,
+    WINDOWS,
     SealedTable,
 )
-from fleetcount_aggregator.storage.rows import add_debit, install_task
+from fleetcount_aggregator.storage.rows import add_debit, install_window
 from fleetcount_aggregator.storage.schema import RESTORED, SERVING
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.series_rows import decide_windows
-from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StoreError, TaskRow
+from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StoreError, WindowRow
 
 __all__ = [
     "Debit",
     "canonical_of",
-    "end_task",
+    "end_window",
     "is_restored",
     "mend_others",
     "note_settled",
@@ -42,18 +43,18 @@ __all__ = [
 ]
 
 Debit = Callable[[bytes], LedgerRow]
-"""The debit of a task by its bytes."""
+"""The debit of a window by its bytes."""
 _DRAWN: Final = ("commit", "sign", "release")
-"""The steps after which a task has cost what it costs, one of which it keeps for good if it is signed or released."""
+"""The steps after which a window has cost what it costs, one of which it keeps for good if it is signed or released."""
 
 
-def canonical_of(db: SealedDatabase, task_id: TaskId) -> bytes | None:
-    """Return a task's bytes, wherever they lie: the task's id follows from them. None if nobody has them."""
-    row = db.execute("SELECT canonical FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
-    if row is not None and _derived(row[0]) == task_id:
+def canonical_of(db: SealedDatabase, window_id: WindowId) -> bytes | None:
+    """Return a window's bytes, wherever they lie: the window's id follows from them. None if nobody has them."""
+    row = db.execute("SELECT canonical FROM windows WHERE window_id = ?", (window_id,)).fetchone()
+    if row is not None and _derived(row[0]) == window_id:
         return bytes(row[0])
     for lying in db.execute(CANONICAL.select).fetchall():
-        if not CANONICAL.holds(db, lying) and _derived(lying[1]) == task_id:
+        if not CANONICAL.holds(db, lying) and _derived(lying[1]) == window_id:
             return bytes(lying[1])
     return None
 
@@ -62,70 +63,72 @@ def _derived(canonical: object) -> bytes | None:
     return hashlib.sha256(canonical).digest() if isinstance(canonical, bytes) else None
 
 
-def end_task(db: SealedDatabase, task_id: TaskId, reason: str, debit: LedgerRow) -> State:
-    """End a damaged task here, or one of a backup: aborted, or released if its record lies there whole.
+def end_window(db: SealedDatabase, window_id: WindowId, reason: str, debit: LedgerRow) -> State:
+    """End a damaged window here, or one of a backup: aborted, or released if its record lies there whole.
 
     It is charged in any case: whether it had drawn may be what is damaged, or have happened after the backup. What
     `Store.purge` deletes is left to it, but for batches and steps that pass.
 
     Raises:
-        StoreError: the task's bytes are nowhere whole.
+        StoreError: the window's bytes are nowhere whole.
     """
-    canonical = canonical_of(db, task_id)
+    canonical = canonical_of(db, window_id)
     if canonical is None:
-        raise StoreError(f"the bytes of task {task_id.hex()} are damaged: only a backup has them")
-    if db.execute("SELECT 1 FROM tasks WHERE task_id = ?", (task_id,)).fetchone() is None:
+        raise StoreError(f"the bytes of window {window_id.hex()} are damaged: only a backup has them")
+    if db.execute("SELECT 1 FROM windows WHERE window_id = ?", (window_id,)).fetchone() is None:
         lying = next(row[0] for row in db.execute(CANONICAL.select).fetchall() if row[1] == canonical)
-        db.execute("UPDATE tasks SET task_id = ? WHERE task_id = ?", (task_id, lying))
-    db.execute("DELETE FROM batches WHERE task_id = ?", (task_id,))
-    db.execute("DELETE FROM steps WHERE task_id = ? AND passing = 1", (task_id,))
-    _drop_damaged(db, STEPS, task_id)
-    _drop_damaged(db, REJECTIONS, task_id)
-    names = [row[0] for row in db.execute("SELECT name FROM steps WHERE task_id = ?", (task_id,)).fetchall()]
+        db.execute("UPDATE windows SET window_id = ? WHERE window_id = ?", (window_id, lying))
+    db.execute("DELETE FROM batches WHERE window_id = ?", (window_id,))
+    db.execute("DELETE FROM steps WHERE window_id = ? AND passing = 1", (window_id,))
+    _drop_damaged(db, STEPS, window_id)
+    _drop_damaged(db, REJECTIONS, window_id)
+    names = [row[0] for row in db.execute("SELECT name FROM steps WHERE window_id = ?", (window_id,)).fetchall()]
     state = State.RELEASED if "release" in names else State.ABORTED
-    row = db.execute("SELECT installed_at, place FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
+    row = db.execute("SELECT installed_at, place FROM windows WHERE window_id = ?", (window_id,)).fetchone()
     installed_at, place = (one if isinstance(one, int) else 0 for one in row)
     told = "" if state is State.RELEASED else reason
-    db.execute(TASKS.update, TASKS.updating(db, task_id, state.value, told, installed_at, place, None, ",".join(names)))
-    db.execute(CANONICAL.update, CANONICAL.updating(db, task_id, canonical))
-    db.execute(RESTS.update, RESTS.updating(db, task_id, Rest.IN_WORK.value, 0, 0))
-    db.execute(DURABLE.update, DURABLE.updating(db, task_id, 0))
-    db.execute(CHOSEN.update, CHOSEN.updating(db, task_id, None))
+    db.execute(
+        WINDOWS.update, WINDOWS.updating(db, window_id, state.value, told, installed_at, place, None, ",".join(names))
+    )
+    db.execute(CANONICAL.update, CANONICAL.updating(db, window_id, canonical))
+    db.execute(RESTS.update, RESTS.updating(db, window_id, Rest.IN_WORK.value, 0, 0))
+    db.execute(DURABLE.update, DURABLE.updating(db, window_id, 0))
+    db.execute(CHOSEN.update, CHOSEN.updating(db, window_id, None))
     # The others may have to be told, or asked; that puts it at rest again.
-    db.execute(RESTS.update, RESTS.updating(db, task_id, Rest.IN_WORK.value, 0, 0))
-    db.execute("UPDATE tasks SET verify_key = ? WHERE task_id = ?", (b"", task_id))
+    db.execute(RESTS.update, RESTS.updating(db, window_id, Rest.IN_WORK.value, 0, 0))
+    db.execute("UPDATE windows SET verify_key = ? WHERE window_id = ?", (b"", window_id))
     _debit(db, debit)
     return state
 
 
 def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
-    """Mend what belongs to no task that is under way; return what was done, a sentence each."""
+    """Mend what belongs to no window that is under way; return what was done, a sentence each."""
     done = [f"forgot a session {named}" for named in _drop_damaged(db, SESSIONS)]
     done += [f"forgot the mark of peer {named}" for named in _drop_damaged(db, MARKS)]
     for row in db.execute(RESTS.select).fetchall():
         if not RESTS.holds(db, row):
             db.execute(RESTS.update, RESTS.updating(db, row[0], Rest.IN_WORK.value, 0, 0))
-            done.append(f"let task {row[0].hex()} be looked at again at the next start")
-    done += [f"dropped a count of refusals of task {named}" for named in _drop_damaged(db, REJECTIONS)]
+            done.append(f"let window {row[0].hex()} be looked at again at the next start")
+    done += [f"dropped a count of refusals of window {named}" for named in _drop_damaged(db, REJECTIONS)]
     done += [f"forgot the counter of {named}" for named in _drop_damaged(db, COUNTERS)]
     lost = _drop_damaged(db, LEDGER)
     if lost:
         marks = ", ".join("?" for _ in _DRAWN)
-        query = f"SELECT DISTINCT task_id FROM steps WHERE passing = 0 AND name IN ({marks})"  # noqa: S608 - constant
+        query = f"SELECT DISTINCT window_id FROM steps WHERE passing = 0 AND name IN ({marks})"  # noqa: S608 - constant
         charged = [row[0] for row in db.execute(query, _DRAWN).fetchall()]
         # One that was aborted keeps no step of its draw for long: there the debit itself says whose it was.
-        known = [row[0] for row in db.execute("SELECT task_id FROM tasks").fetchall()]
+        known = [row[0] for row in db.execute("SELECT window_id FROM windows").fetchall()]
         charged += [one for one in known if one.hex() in lost]
-        for task_id in dict.fromkeys(charged):
-            canonical = canonical_of(db, TaskId(task_id))
+        for window_id in dict.fromkeys(charged):
+            canonical = canonical_of(db, WindowId(window_id))
             if canonical is not None and _debit(db, debit_of(canonical)):
-                done.append(f"wrote the debit of task {task_id.hex()} again")
+                done.append(f"wrote the debit of window {window_id.hex()} again")
     return done
 
 
-def _drop_damaged(db: SealedDatabase, table: SealedTable, task_id: TaskId | None = None) -> list[str]:
-    """Delete the rows of a table that do not hold, or those of one task; return the first values of their keys."""
-    where, values = ("", ()) if task_id is None else (" WHERE task_id = ?", (task_id,))
+def _drop_damaged(db: SealedDatabase, table: SealedTable, window_id: WindowId | None = None) -> list[str]:
+    """Delete the rows of a table that do not hold, or those of one window; return the first values of their keys."""
+    where, values = ("", ()) if window_id is None else (" WHERE window_id = ?", (window_id,))
     key = " AND ".join(f"{one} = ?" for one in table.key)
     dropped: list[str] = []
     for row in db.execute(table.select + where, values).fetchall():
@@ -137,10 +140,10 @@ def _drop_damaged(db: SealedDatabase, table: SealedTable, task_id: TaskId | None
 
 def _debit(db: SealedDatabase, debit: LedgerRow) -> bool:
     """Write a debit if there is none that holds; return whether it did."""
-    known: Any = db.execute(f"{LEDGER.select} WHERE task_id = ?", (debit.task_id,)).fetchone()
+    known: Any = db.execute(f"{LEDGER.select} WHERE window_id = ?", (debit.window_id,)).fetchone()
     if known is not None and LEDGER.holds(db, known):
         return False
-    db.execute("DELETE FROM ledger WHERE task_id = ?", (debit.task_id,))
+    db.execute("DELETE FROM ledger WHERE window_id = ?", (debit.window_id,))
     add_debit(db, debit)
     return True
 
@@ -149,17 +152,19 @@ def _debit(db: SealedDatabase, debit: LedgerRow) -> bool:
 
 
 def is_restored(db: SealedDatabase) -> bool:
-    """Return whether a store was put back, and tasks of it may have ended elsewhere since."""
+    """Return whether a store was put back, and windows of it may have ended elsewhere since."""
     return bool(db.execute("SELECT standing FROM instance").fetchone()[0] == RESTORED)
 
 
-def take_up_ended(db: SealedDatabase, task: TaskRow | None, windows: Sequence[DecidedWindow]) -> None:
-    """Write a task of after the backup, without a data key, and what that decides of windows; `end_task` ends it."""
+def take_up_ended(db: SealedDatabase, window: WindowRow | None, windows: Sequence[DecidedWindow]) -> None:
+    """Write a window of after the backup, without a data key, and what that decides of windows; `end_window` ends
+    it.
+    """
     decide_windows(db, windows, None)
-    if task is not None:
-        install_task(db, task)
+    if window is not None:
+        install_window(db, window)
 
 
 def note_settled(db: SealedDatabase) -> None:
-    """Remember that every task of the backup has ended here too."""
+    """Remember that every window of the backup has ended here too."""
     db.execute("UPDATE instance SET standing = ? WHERE standing = ?", (SERVING, RESTORED))

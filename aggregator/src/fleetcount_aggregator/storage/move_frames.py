@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage.digest_file import RECORD_BYTES
 from fleetcount_aggregator.storage.frame_homes import FrameHome
@@ -22,7 +22,9 @@ __all__ = ["KnownLog", "move_frames"]
 
 @dataclass(frozen=True, slots=True)
 class KnownLog:
-    """What the rows say of a task: whether it has ended, or its intake is closed, and of how many bytes its log was."""
+    """What the rows say of a window: whether it has ended, or its intake is closed, and of how many bytes its log
+    was.
+    """
 
     length: int
     closed: bool
@@ -59,50 +61,50 @@ class _Passed:
     __hash__ = None  # type: ignore[assignment] # it changes
 
 
-def move_frames(old: FrameHome, new: FrameHome, known: Mapping[TaskId, KnownLog], joiner: ShardJoiner) -> None:
-    """Copy the frames and digests of every task, and compare what is read back.
+def move_frames(old: FrameHome, new: FrameHome, known: Mapping[WindowId, KnownLog], joiner: ShardJoiner) -> None:
+    """Copy the frames and digests of every window, and compare what is read back.
 
     Raises:
         StoreError: something is damaged, did not arrive as it was, or lies behind what is `known`: a crash may have
             torn it, and a start of the aggregator looks.
     """
-    under_way = {task_id for task_id, log in known.items() if not log.ended}
-    for task_id in sorted(old.tasks() | under_way):
+    under_way = {window_id for window_id, log in known.items() if not log.ended}
+    for window_id in sorted(old.windows() | under_way):
         # What is under way needs its place also where nothing has come yet.
-        if task_id in under_way or old.holds(task_id):
-            _move_log(old, new, task_id, known.get(task_id), joiner)
-        _move_digests(old, new, task_id)
+        if window_id in under_way or old.holds(window_id):
+            _move_log(old, new, window_id, known.get(window_id), joiner)
+        _move_digests(old, new, window_id)
 
 
-def _move_log(old: FrameHome, new: FrameHome, task_id: TaskId, known: KnownLog | None, joiner: ShardJoiner) -> None:
-    shards = max(1, old.shard_count(task_id))
+def _move_log(old: FrameHome, new: FrameHome, window_id: WindowId, known: KnownLog | None, joiner: ShardJoiner) -> None:
+    shards = max(1, old.shard_count(window_id))
     there, arrived = _Passed(), _Passed()
-    frames, closed = old.unload(task_id), known is not None and known.closed
+    frames, closed = old.unload(window_id), known is not None and known.closed
     joins = shards > 1 and not new.cuts
     if joins:
-        shards, frames = 1, joiner.joined(task_id, frames)
-    new.load(task_id, shards, there.frames(frames), closed=closed)
+        shards, frames = 1, joiner.joined(window_id, frames)
+    new.load(window_id, shards, there.frames(frames), closed=closed)
     if old.counts_bytes and known is not None and not known.ended and there.size != known.length:
         raise StoreError(
-            f"the log of task {task_id.hex()} has {there.size} bytes, not the {known.length} that were noted when the"
-            " aggregator stopped: start it and stop it once, and move then"
+            f"the log of window {window_id.hex()} has {there.size} bytes, not the {known.length} that were noted when"
+            " the aggregator stopped: start it and stop it once, and move then"
         )
-    for _ in arrived.frames(new.unload(task_id)):
+    for _ in arrived.frames(new.unload(window_id)):
         pass
     if there != arrived:
-        raise StoreError(f"the log of task {task_id.hex()} did not arrive as it was")
+        raise StoreError(f"the log of window {window_id.hex()} did not arrive as it was")
     if joins and closed:
-        joiner.note_length(task_id, there.size)
+        joiner.note_length(window_id, there.size)
 
 
-def _move_digests(old: FrameHome, new: FrameHome, task_id: TaskId) -> None:
+def _move_digests(old: FrameHome, new: FrameHome, window_id: WindowId) -> None:
     counted, there, arrived = _Passed(), _Passed(), _Passed()
-    for _ in counted.records(old.ended(task_id).records()):
+    for _ in counted.records(old.ended(window_id).records()):
         pass
     if not counted.size:
         return
-    new.ended(task_id).write(counted.size // RECORD_BYTES, there.records(old.ended(task_id).records()))
-    for _ in arrived.records(new.ended(task_id).records()):
+    new.ended(window_id).write(counted.size // RECORD_BYTES, there.records(old.ended(window_id).records()))
+    for _ in arrived.records(new.ended(window_id).records()):
         pass
     if there != arrived:
-        raise StoreError(f"the digests of task {task_id.hex()} did not arrive as they were")
+        raise StoreError(f"the digests of window {window_id.hex()} did not arrive as they were")

@@ -2,7 +2,7 @@
 
 What ends the process leaves the source whole and the target refusing to serve, or, once every row was read back and
 found the same, both refusing until the move is run again: never two stores that serve. Knows no table by name but
-`tasks`.
+`windows`.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
@@ -34,9 +34,9 @@ _FINAL: Final = {state.value for state in FINAL_STATES}
 def move_store(source: StorePlace, target: StorePlace, keys: Callable[[], StoreKeys]) -> bool:
     """Move a store; return False if it had been moved there already. Run by an operator, who serves the target then.
 
-    Rows are compared by number and digest, read back from the target. Keys of tasks leave the source once the target
+    Rows are compared by number and digest, read back from the target. Keys of windows leave the source once the target
     serves. Run again after whatever ended it, it begins anew or finishes. `keys` loads what the store lies under, which
-    a task needs whose shards become one log beside a file, and no other.
+    a window needs whose shards become one log beside a file, and no other.
 
     Raises:
         UsageError: both are the same place.
@@ -84,8 +84,8 @@ def _move(
     left, home = old.key_place(), old.frame_home(source.file)
     for name in left.names():
         left.erase(name)
-    for task_id in home.tasks():
-        home.drop(task_id)
+    for window_id in home.windows():
+        home.drop(window_id)
     return moves
 
 
@@ -127,10 +127,10 @@ def _copy(old: Engine, new: Engine, source: StorePlace, target: StorePlace, keys
         to_keys.write(name, wrapped or b"")
         if to_keys.read(name) != wrapped:
             raise StoreError(f"{to_keys.where(name)} did not arrive as it was; {source.name} serves on")
-    known = old.read(lambda db: db.execute("SELECT task_id, durable_bytes, log_bytes, state FROM tasks").fetchall())
+    known = old.read(lambda db: db.execute("SELECT window_id, durable_bytes, log_bytes, state FROM windows").fetchall())
     logs = {
-        TaskId(bytes(task)): KnownLog(durable if closed is None else closed, closed is not None, state in _FINAL)
-        for task, durable, closed, state in known
+        WindowId(bytes(window)): KnownLog(durable if closed is None else closed, closed is not None, state in _FINAL)
+        for window, durable, closed, state in known
     }
     move_frames(old.frame_home(source.file), new.frame_home(target.file), logs, ShardJoiner(new, keys))
     return number

@@ -54,7 +54,7 @@ def open_engine(
 
     `migrate`: one in PostgreSQL too; else it is served as it is, if this release can. `alone`: no second process may
     serve it, as always with a file. `accept_failover`: go on on another server than before. `shards`: into how many a
-    task is cut that is installed from now on. `standing` judges whether it may be used. `made`: how it stands if
+    window is cut that is installed from now on. `standing` judges whether it may be used. `made`: how it stands if
     it is new.
 
     Raises:

@@ -78,7 +78,7 @@ class PostgresEngine:
         `alone`: this process has the database alone, and leads; any other is refused, as this one is beside others.
         `accept_failover`: go on
         where another server, or this one after a change of the primary, has the database. `shards`: into how many a
-        task is cut that is installed from now on. `standing` judges whether the store may be used, by its place and
+        window is cut that is installed from now on. `standing` judges whether the store may be used, by its place and
         what it says of itself. `mark`: the file that remembers how far the server's log was seen (`server_mark`).
 
         Raises:

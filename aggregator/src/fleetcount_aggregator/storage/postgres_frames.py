@@ -1,4 +1,4 @@
-"""The frames of all tasks in PostgreSQL: a table a task, and a row a shard that says who may append what next.
+"""The frames of all windows in PostgreSQL: a table a window, and a row a shard that says who may append what next.
 
 One statement appends a group: it moves the shard's row on from its epoch and sequence, and only what it moved is
 inserted. So two owners cannot both write, a closed shard takes nothing, and the same group sent again after a lost
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from psycopg import Connection
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
@@ -53,38 +53,39 @@ _FRAMES_AT_ONCE: Final = (64, 8_192)
 _BYTES_AT_ONCE: Final = 4 * 2**20
 _NAME_BYTES: Final = 24
 
-_TABLE: Final = "TABLE_OF_TASK"
-"""Stands in a statement for the name of a task's table."""
+_TABLE: Final = "TABLE_OF_WINDOW"
+"""Stands in a statement for the name of a window's table."""
 _MAKE: Final = (
     # Nothing in it is ever changed and all of it goes at once, so that cleaning it would only read it again.
-    "CREATE TABLE IF NOT EXISTS TABLE_OF_TASK (shard integer NOT NULL, seq bigint NOT NULL, round smallint NOT NULL,"
+    "CREATE TABLE IF NOT EXISTS TABLE_OF_WINDOW (shard integer NOT NULL, seq bigint NOT NULL, round smallint NOT NULL,"
     " n integer NOT NULL, head bytea NOT NULL, cols bytea NOT NULL, parts bytea NOT NULL, PRIMARY KEY (shard, seq))"
     " WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)",
     # Sealed bytes do not shrink, and of what lies outside uncompressed a piece is read without the rest.
-    "ALTER TABLE TABLE_OF_TASK ALTER cols SET STORAGE EXTERNAL, ALTER parts SET STORAGE EXTERNAL",
+    "ALTER TABLE TABLE_OF_WINDOW ALTER cols SET STORAGE EXTERNAL, ALTER parts SET STORAGE EXTERNAL",
 )
 # One statement: only what moved the shard's row on is inserted.
 _APPEND: Final = (
     "WITH mine AS (UPDATE shards SET seq = seq + ?, rows = rows + ?, header = ?"
-    " WHERE task = ? AND shard = ? AND epoch = ? AND seq = ? AND closed_seq IS NULL RETURNING shard)"
-    " INSERT INTO TABLE_OF_TASK (shard, seq, round, n, head, cols, parts) SELECT mine.shard, new.* FROM mine, (VALUES "
+    " WHERE window_id = ? AND shard = ? AND epoch = ? AND seq = ? AND closed_seq IS NULL RETURNING shard)"
+    " INSERT INTO TABLE_OF_WINDOW (shard, seq, round, n, head, cols, parts)"
+    " SELECT mine.shard, new.* FROM mine, (VALUES "
 )
 _NEW: Final = "(?::bigint, ?::smallint, ?::integer, ?::bytea, ?::bytea, ?::bytea)"
 _APPEND_END: Final = ") AS new RETURNING head"
 # Whose connection is cut while a commit waits for a standby leaves it where it is seen, and the standby without it. To
 # lock the row is to commit something behind it, and so this is answered only when a standby has both.
-_SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_TASK WHERE shard = ? AND seq = ? FOR UPDATE"
-_SELECT_WHOLE: Final = "SELECT head, cols, parts FROM TABLE_OF_TASK WHERE shard = ? AND seq = ?"
-_INSERT: Final = "INSERT INTO TABLE_OF_TASK (shard, seq, round, n, head, cols, parts) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_MOVE_ON: Final = "UPDATE shards SET seq = seq + 1, rows = rows + ?, header = ? WHERE task = ? AND shard = ?"
-_SELECT_COLUMNS: Final = "SELECT seq, head, cols FROM TABLE_OF_TASK WHERE shard = ? AND seq >= ? AND seq < ?"
+_SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_WINDOW WHERE shard = ? AND seq = ? FOR UPDATE"
+_SELECT_WHOLE: Final = "SELECT head, cols, parts FROM TABLE_OF_WINDOW WHERE shard = ? AND seq = ?"
+_INSERT: Final = "INSERT INTO TABLE_OF_WINDOW (shard, seq, round, n, head, cols, parts) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_MOVE_ON: Final = "UPDATE shards SET seq = seq + 1, rows = rows + ?, header = ? WHERE window_id = ? AND shard = ?"
+_SELECT_COLUMNS: Final = "SELECT seq, head, cols FROM TABLE_OF_WINDOW WHERE shard = ? AND seq >= ? AND seq < ?"
 # Range by range by the key, in one of the columns; not in order, since the server would sort bytes with rows, on disk.
 _SELECT: Final = (
     "SELECT r.place, (SELECT CASE WHEN r.start < HEAD_BYTES THEN substring(head FROM r.start + 1 FOR r.size)"
     " WHEN r.start < HEAD_BYTES + octet_length(cols)"
     " THEN substring(cols FROM r.start - HEAD_BYTES + 1 FOR r.size)"
     " ELSE substring(parts FROM r.start - HEAD_BYTES - octet_length(cols) + 1 FOR r.size) END"
-    " FROM TABLE_OF_TASK f WHERE f.shard = r.shard AND f.seq = r.seq)"
+    " FROM TABLE_OF_WINDOW f WHERE f.shard = r.shard AND f.seq = r.seq)"
     " FROM unnest(?::integer[], ?::bigint[], ?::integer[], ?::integer[]) WITH ORDINALITY"
     " AS r(shard, seq, start, size, place)"
 ).replace("HEAD_BYTES", str(HEAD_BYTES))
@@ -92,9 +93,11 @@ _SELECT: Final = (
 Result = TypeVar("Result")
 
 
-def _for_task(statement: str, task_id: TaskId) -> str:
-    """Return a statement about the table of a task, whose name has of the task's id as much as a name may be long."""
-    return statement.replace(_TABLE, f"frames_{task_id[:_NAME_BYTES].hex()}")
+def _for_window(statement: str, window_id: WindowId) -> str:
+    """Return a statement about the table of a window, whose name has of the window's id as much as a name may be
+    long.
+    """
+    return statement.replace(_TABLE, f"frames_{window_id[:_NAME_BYTES].hex()}")
 
 
 def _at_once(rows: Sequence[tuple[int, bytes, bytes]]) -> int:
@@ -104,20 +107,20 @@ def _at_once(rows: Sequence[tuple[int, bytes, bytes]]) -> int:
     return min(max(least, _BYTES_AT_ONCE * len(rows) // max(1, size)), most)
 
 
-def install_shards(db: Database, task_id: TaskId, shards: int) -> None:
-    """Make the place of a task that is installed in this transaction, cut into `shards`; one that is there stays.
+def install_shards(db: Database, window_id: WindowId, shards: int) -> None:
+    """Make the place of a window that is installed in this transaction, cut into `shards`; one that is there stays.
 
     A table of its own and not a partition: making and dropping a partition locks the others too.
     """
     for statement in _MAKE:
-        db.execute(_for_task(statement, task_id))
-    rows = [(bytes(task_id), shard) for shard in range(shards)]
-    db.executemany("INSERT INTO shards (task, shard) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+        db.execute(_for_window(statement, window_id))
+    rows = [(bytes(window_id), shard) for shard in range(shards)]
+    db.executemany("INSERT INTO shards (window_id, shard) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
 
 
-def close_shards(db: Database, task_id: TaskId) -> None:
-    """Take no instalment of a task any more, from the commit of this transaction on."""
-    db.execute("UPDATE shards SET closed_seq = seq WHERE task = ? AND closed_seq IS NULL", (bytes(task_id),))
+def close_shards(db: Database, window_id: WindowId) -> None:
+    """Take no instalment of a window any more, from the commit of this transaction on."""
+    db.execute("UPDATE shards SET closed_seq = seq WHERE window_id = ? AND closed_seq IS NULL", (bytes(window_id),))
 
 
 class PatientLink:
@@ -153,12 +156,12 @@ class PatientLink:
 
 
 class _Reads:
-    """Implements `FrameReads` of one task."""
+    """Implements `FrameReads` of one window."""
 
-    def __init__(self, link: PatientLink, task_id: TaskId) -> None:
+    def __init__(self, link: PatientLink, window_id: WindowId) -> None:
         self._link = link
-        self._task_id = task_id
-        self._select = _for_task(_SELECT, task_id)
+        self._window_id = window_id
+        self._select = _for_window(_SELECT, window_id)
 
     def read(self, ranges: Sequence[FrameRange]) -> list[bytes | memoryview]:
         """See `FrameReads.read`."""
@@ -178,7 +181,7 @@ class _Reads:
     def damaged(self, frame: int, why: str) -> DamagedFrameError:
         """See `FrameReads.damaged`."""
         shard, sequence = _place(frame)
-        return DamagedFrameError(f"task {self._task_id.hex()}: frame {sequence} of shard {shard} is damaged: {why}")
+        return DamagedFrameError(f"window {self._window_id.hex()}: frame {sequence} of shard {shard} is damaged: {why}")
 
 
 def _place(frame: int) -> tuple[int, int]:
@@ -193,7 +196,7 @@ class PostgresReader:
     What is read over it is not copied: a batch is megabytes.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     server: Server
 
     @contextmanager
@@ -201,7 +204,7 @@ class PostgresReader:
         """See `FrameReader.opened`."""
         with _LINKS_LOCK:
             link = _LINKS.setdefault(self.server, PatientLink(Link(self.server, _leave_bytes)))
-        yield _Reads(link, self.task_id)
+        yield _Reads(link, self.window_id)
 
 
 class _InPlace(Loader):
@@ -229,12 +232,12 @@ class PostgresFrames(_Reads):
         self,
         link: PatientLink,
         reader: PostgresReader,
-        task_id: TaskId,
+        window_id: WindowId,
         log_key: bytes,
         shard: int,
         epoch: int | None,
     ) -> None:
-        super().__init__(link, task_id)
+        super().__init__(link, window_id)
         self.expected = 0
         self.length = 0
         """In bytes of a file that has them, so that a store may move."""
@@ -244,15 +247,15 @@ class PostgresFrames(_Reads):
         self._log_key = log_key
         self._shard = shard
         self._epoch = epoch
-        self._where = (bytes(task_id), shard)
-        self._select_columns = _for_task(_SELECT_COLUMNS, task_id)
-        self._select_head = _for_task(_SELECT_HEAD, task_id)
+        self._where = (bytes(window_id), shard)
+        self._select_columns = _for_window(_SELECT_COLUMNS, window_id)
+        self._select_head = _for_window(_SELECT_HEAD, window_id)
 
     def ends_elsewhere(self) -> bool:
         """See `Frames.ends_elsewhere`."""
         if self.is_final:
             return False
-        query, where = "SELECT closed_seq FROM shards WHERE task = ? AND shard = ?", self._where
+        query, where = "SELECT closed_seq FROM shards WHERE window_id = ? AND shard = ?", self._where
         row = self._link.run(lambda db: db.execute(query, where).fetchone())
         closed = None if row is None else row[0]
         self.is_final = closed is not None and closed == self._sequence
@@ -260,10 +263,13 @@ class PostgresFrames(_Reads):
 
     def columns(self) -> Iterator[ReadFrame]:
         """See `Frames.columns`; raises FencedError if another epoch is in force."""
-        query, where = "SELECT epoch, seq, header, closed_seq FROM shards WHERE task = ? AND shard = ?", self._where
+        query, where = (
+            "SELECT epoch, seq, header, closed_seq FROM shards WHERE window_id = ? AND shard = ?",
+            self._where,
+        )
         row = self._link.run(lambda db: db.execute(query, where).fetchone())
         if row is None:
-            raise StoreError(f"task {self._task_id.hex()} has no shard {self._shard}")
+            raise StoreError(f"window {self._window_id.hex()} has no shard {self._shard}")
         epoch, end, header, closed = row
         self.is_final = closed is not None
         if self._epoch is not None and epoch != self._epoch:
@@ -271,9 +277,9 @@ class PostgresFrames(_Reads):
         self._sequence, self.length = end, len(header)
         if header:
             try:
-                self.expected = decode_file_header(header, self._log_key, self._task_id)
+                self.expected = decode_file_header(header, self._log_key, self._window_id)
             except ValueError as error:
-                place = f"task {self._task_id.hex()}: shard {self._shard}"
+                place = f"window {self._window_id.hex()}: shard {self._shard}"
                 raise DamagedFrameError(f"{place} cannot be used: {error}") from error
         start, stop = 0, min(_FRAMES_AT_ONCE[0], end)
         # The server, a process of its own, reads on while what it gave is looked through.
@@ -297,7 +303,7 @@ class PostgresFrames(_Reads):
             number = self._number(sequence)
             if sequence not in found:
                 raise self.damaged(number, "it is missing")
-            frame = checked_frame(self, number, *found[sequence], sequence, self._task_id, self._log_key)
+            frame = checked_frame(self, number, *found[sequence], sequence, self._window_id, self._log_key)
             self.length += frame.head.frame_bytes
             yield frame
 
@@ -306,13 +312,13 @@ class PostgresFrames(_Reads):
         if self._epoch is None:
             raise self._fenced()
         first = self._sequence
-        header = encode_file_header(self._log_key, self._task_id, expected)
+        header = encode_file_header(self._log_key, self._window_id, expected)
         values: list[Any] = [len(frames), sum(frame.head.count for frame in frames), header]
         values += [*self._where, self._epoch, first]
         heads = [frame.head_bytes for frame in frames]
         for at, (frame, head) in enumerate(zip(frames, heads, strict=True)):
             values += [first + at, frame.head.round, frame.head.count, head, frame.columns, frame.parts()]
-        statement = _for_task(_APPEND + ", ".join([_NEW] * len(frames)) + _APPEND_END, self._task_id)
+        statement = _for_window(_APPEND + ", ".join([_NEW] * len(frames)) + _APPEND_END, self._window_id)
 
         def work(db: Database) -> bool:
             # Nothing returned: somebody else's, or ours, of which the answer was lost. Every frame has its own salt.
@@ -336,7 +342,7 @@ class PostgresFrames(_Reads):
 
     def _fenced(self) -> FencedError:
         return FencedError(
-            f"shard {self._shard} of task {self._task_id.hex()} is not written under epoch {self._epoch}: another"
+            f"shard {self._shard} of window {self._window_id.hex()} is not written under epoch {self._epoch}: another"
             " process has taken it, it is closed, or its end is further than this process knows"
         )
 
@@ -345,7 +351,7 @@ class PostgresFrames(_Reads):
 
 
 class PostgresHome:
-    """Implements `FrameHome` over a link of its own; a task that is installed is cut into `shards`.
+    """Implements `FrameHome` over a link of its own; a window that is installed is cut into `shards`.
 
     Raises UsageError unless `shards` is a power of two, 1 to 256.
     """
@@ -364,88 +370,90 @@ class PostgresHome:
     def know(self, states: Sequence[LogState]) -> None:
         """See `FrameHome.know`: the rows of shards know."""
 
-    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
+    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
         """See `FrameHome.given_up`."""
         return []
 
-    def leaves(self, task_id: TaskId) -> bool:
+    def leaves(self, window_id: WindowId) -> bool:
         """See `FrameHome.leaves`."""
-        return self.holds(task_id)
+        return self.holds(window_id)
 
-    def install(self, db: Database, task_id: TaskId) -> None:
+    def install(self, db: Database, window_id: WindowId) -> None:
         """See `FrameHome.install`."""
-        install_shards(db, task_id, self._shards)
+        install_shards(db, window_id, self._shards)
 
-    def close_task(self, db: Database, task_id: TaskId) -> None:
-        """See `FrameHome.close_task`."""
-        close_shards(db, task_id)
+    def close_window(self, db: Database, window_id: WindowId) -> None:
+        """See `FrameHome.close_window`."""
+        close_shards(db, window_id)
 
-    def seize(self, task_id: TaskId) -> Mapping[int, int]:
+    def seize(self, window_id: WindowId) -> Mapping[int, int]:
         """See `FrameHome.seize`."""
-        statement = "UPDATE shards SET epoch = epoch + 1 WHERE task = ? RETURNING shard, epoch"
-        return dict(self._link.write(lambda db: db.execute(statement, (bytes(task_id),)).fetchall()))
+        statement = "UPDATE shards SET epoch = epoch + 1 WHERE window_id = ? RETURNING shard, epoch"
+        return dict(self._link.write(lambda db: db.execute(statement, (bytes(window_id),)).fetchall()))
 
-    def shard_count(self, task_id: TaskId) -> int:
+    def shard_count(self, window_id: WindowId) -> int:
         """See `FrameHome.shard_count`."""
-        query = "SELECT count(*) FROM shards WHERE task = ?"
-        return int(self._link.read(lambda db: db.execute(query, (bytes(task_id),)).fetchone())[0])
+        query = "SELECT count(*) FROM shards WHERE window_id = ?"
+        return int(self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchone())[0])
 
-    def frames(self, task_id: TaskId, log_key: bytes, shard: int, epoch: int | None) -> PostgresFrames:
+    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> PostgresFrames:
         """See `FrameHome.frames`."""
-        return PostgresFrames(self._patient, self.reader(task_id), task_id, log_key, shard, epoch)
+        return PostgresFrames(self._patient, self.reader(window_id), window_id, log_key, shard, epoch)
 
-    def reader(self, task_id: TaskId) -> PostgresReader:
+    def reader(self, window_id: WindowId) -> PostgresReader:
         """See `FrameHome.reader`."""
-        return PostgresReader(task_id, self._server)
+        return PostgresReader(window_id, self._server)
 
-    def ended(self, task_id: TaskId) -> PostgresDigests:
+    def ended(self, window_id: WindowId) -> PostgresDigests:
         """See `FrameHome.ended`."""
-        return PostgresDigests(self._link, task_id)
+        return PostgresDigests(self._link, window_id)
 
-    def holds(self, task_id: TaskId) -> bool:
+    def holds(self, window_id: WindowId) -> bool:
         """See `FrameHome.holds`."""
-        return self.shard_count(task_id) > 0
+        return self.shard_count(window_id) > 0
 
-    def drop(self, task_id: TaskId) -> None:
+    def drop(self, window_id: WindowId) -> None:
         """See `FrameHome.drop`."""
 
         def both(db: Database) -> None:
-            db.execute("DELETE FROM shards WHERE task = ?", (bytes(task_id),))
-            db.execute(_for_task("DROP TABLE IF EXISTS TABLE_OF_TASK", task_id))
+            db.execute("DELETE FROM shards WHERE window_id = ?", (bytes(window_id),))
+            db.execute(_for_window("DROP TABLE IF EXISTS TABLE_OF_WINDOW", window_id))
 
         self._link.write(both)
 
-    def tasks(self) -> set[TaskId]:
-        """See `FrameHome.tasks`."""
-        query = "SELECT task FROM shards UNION SELECT task FROM ended"
-        return {TaskId(bytes(task)) for (task,) in self._link.read(lambda db: db.execute(query).fetchall())}
+    def windows(self) -> set[WindowId]:
+        """See `FrameHome.windows`."""
+        query = "SELECT window_id FROM shards UNION SELECT window_id FROM ended"
+        return {WindowId(bytes(window)) for (window,) in self._link.read(lambda db: db.execute(query).fetchall())}
 
-    def unload(self, task_id: TaskId) -> Iterator[RawFrame]:
+    def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
         """See `FrameHome.unload`."""
-        query = "SELECT shard, header, seq FROM shards WHERE task = ? ORDER BY shard"
-        for shard, header, end in self._link.read(lambda db: db.execute(query, (bytes(task_id),)).fetchall()):
+        query = "SELECT shard, header, seq FROM shards WHERE window_id = ? ORDER BY shard"
+        for shard, header, end in self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchall()):
             for sequence in range(end):
-                yield RawFrame(shard, header, *self._whole(task_id, shard, sequence))
+                yield RawFrame(shard, header, *self._whole(window_id, shard, sequence))
 
-    def _whole(self, task_id: TaskId, shard: int, sequence: int) -> tuple[bytes, bytes, bytes]:
-        select, where = _for_task(_SELECT_WHOLE, task_id), (shard, sequence)
+    def _whole(self, window_id: WindowId, shard: int, sequence: int) -> tuple[bytes, bytes, bytes]:
+        select, where = _for_window(_SELECT_WHOLE, window_id), (shard, sequence)
         row = self._link.read(lambda db: db.execute(select, where).fetchone())
         if row is None:
-            raise StoreError(f"task {task_id.hex()}: frame {sequence} of shard {shard} is missing")
+            raise StoreError(f"window {window_id.hex()}: frame {sequence} of shard {shard} is missing")
         head, columns, parts = map(bytes, row)
         return head, columns, parts
 
-    def load(self, task_id: TaskId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
         """See `FrameHome.load`."""
-        self.drop(task_id)
-        self._link.write(lambda db: install_shards(db, task_id, shards))
-        insert, ends = _for_task(_INSERT, task_id), dict.fromkeys(range(shards), 0)
+        self.drop(window_id)
+        self._link.write(lambda db: install_shards(db, window_id, shards))
+        insert, ends = _for_window(_INSERT, window_id), dict.fromkeys(range(shards), 0)
         for frame in frames:
             head = FrameHead.unchecked(frame.head)
             if head is None:
-                raise StoreError(f"task {task_id.hex()}: frame {ends[frame.shard]} of shard {frame.shard} is no frame")
+                raise StoreError(
+                    f"window {window_id.hex()}: frame {ends[frame.shard]} of shard {frame.shard} is no frame"
+                )
             row = (frame.shard, ends[frame.shard], head.round, head.count, *frame[2:])
-            moved = (head.count, frame.header, bytes(task_id), frame.shard)
+            moved = (head.count, frame.header, bytes(window_id), frame.shard)
 
             def one(db: Database, row: tuple[Any, ...] = row, moved: tuple[Any, ...] = moved) -> None:
                 db.execute(insert, row)
@@ -454,7 +462,7 @@ class PostgresHome:
             self._link.write(one)
             ends[frame.shard] += 1
         if closed:
-            self._link.write(lambda db: close_shards(db, task_id))
+            self._link.write(lambda db: close_shards(db, window_id))
 
     def close(self) -> None:
         """See `FrameHome.close`; what this process read with by itself is closed too."""

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import ReportId, TaskId
-from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK, SET_LEAVES
+from fleetcount_protocol.ids import ReportId, WindowId
+from fleetcount_protocol.limits import MAX_REPORTS_PER_WINDOW, SET_LEAVES
 from fleetcount_protocol.release.set_digest import leaf_head
 from numpy.typing import NDArray
 
@@ -118,27 +118,28 @@ def leaves_of(ids: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(ids, dtype=np.uint8)[::ID_BYTES]
 
 
-def sorted_leaf_digests(task_id: TaskId, ids: bytes, digests: NDArray[np.uint8], positions: Places) -> bytes:
+def sorted_leaf_digests(window_id: WindowId, ids: bytes, digests: NDArray[np.uint8], positions: Places) -> bytes:
     """Return `leaf_digests` (fleetcount_protocol) of joined ids that ascend and the digests of their shares.
 
     `digests` are those of all reports by position (n x 32), `positions` where the ids are. Of many reports the leaves
     are hashed in threads side by side.
 
     Raises:
-        UsageError: ids that do not ascend, another number of positions, or more reports than a leaf or a task may have.
+        UsageError: ids that do not ascend, another number of positions, or more reports than a leaf or a window may
+        have.
     """
     count = len(ids) // ID_BYTES
     if len(positions) != count or not ascending(ids):
         raise UsageError("the ids of a set do not ascend, or there is not one position for each")
-    if count > MAX_REPORTS_PER_TASK:
-        raise UsageError(f"{count} reports, allowed: at most {MAX_REPORTS_PER_TASK}")
+    if count > MAX_REPORTS_PER_WINDOW:
+        raise UsageError(f"{count} reports, allowed: at most {MAX_REPORTS_PER_WINDOW}")
     columns = np.frombuffer(ids, dtype=np.uint64).reshape(count, ID_BYTES // 8), digests.view(np.uint64)
     ends = np.searchsorted(leaves_of(ids), np.arange(SET_LEAVES - 1, dtype=np.uint8), side="right")
     bounds = [0, *ends.tolist(), count]
 
     def leaf(number: int) -> bytes:
         first, last = bounds[number], bounds[number + 1]
-        digest = hashlib.sha256(leaf_head(task_id, number, last - first))
+        digest = hashlib.sha256(leaf_head(window_id, number, last - first))
         for start in range(first, last, _BLOCK):
             block = slice(start, min(start + _BLOCK, last))
             digest.update(np.concatenate((columns[0][block], columns[1].take(positions[block], axis=0)), axis=1).data)

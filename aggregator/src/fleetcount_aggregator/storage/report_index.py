@@ -1,4 +1,4 @@
-"""What an aggregator holds of one task's reports, in memory and in columns: who sent what, and where it lies.
+"""What an aggregator holds of one window's reports, in memory and in columns: who sent what, and where it lies.
 
 Numbers only: report ids, certificates and row numbers. Decides what becomes of instalments; reads no file.
 """
@@ -9,7 +9,7 @@ from typing import Final, Self
 
 import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId
-from fleetcount_protocol.limits import MAX_REPORTS_PER_LEAF, MAX_REPORTS_PER_TASK, SET_LEAVES
+from fleetcount_protocol.limits import MAX_REPORTS_PER_LEAF, MAX_REPORTS_PER_WINDOW, SET_LEAVES
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
@@ -84,7 +84,7 @@ class _Pass:
 
 
 class ReportIndex:
-    """The reports of one task by their order of arrival; `expected` instalments (1 or 2) make one complete.
+    """The reports of one window by their order of arrival; `expected` instalments (1 or 2) make one complete.
 
     Rows are numbered by round, as they lie in the log. What was taken last can be dropped again when it could not be
     written. Not thread-safe.
@@ -158,12 +158,12 @@ class ReportIndex:
         return outcomes, taken
 
     def _beyond(self, left: _Pass, new: Mask) -> Mask:
-        """Return which new reports are more than their leaf or the task may have: no set could hold them."""
+        """Return which new reports are more than their leaf or the window may have: no set could hold them."""
         beyond, places = np.zeros(len(new), dtype=np.bool_), np.flatnonzero(new)
         leaves = _leaves(left.ids.take(places, axis=0))
         come = np.bincount(leaves, minlength=SET_LEAVES)
-        if len(self) + len(places) > MAX_REPORTS_PER_TASK:
-            beyond[places] = np.arange(len(places)) >= MAX_REPORTS_PER_TASK - len(self)
+        if len(self) + len(places) > MAX_REPORTS_PER_WINDOW:
+            beyond[places] = np.arange(len(places)) >= MAX_REPORTS_PER_WINDOW - len(self)
         for leaf in np.flatnonzero(self._leaves + come > MAX_REPORTS_PER_LEAF).tolist():
             beyond[places[leaves == leaf][MAX_REPORTS_PER_LEAF - self._leaves[leaf] :]] = True
         return beyond

@@ -1,6 +1,6 @@
-"""The log of one task's instalments, or of one shard of them: frames that are durable, an index of them in memory.
+"""The log of one window's instalments, or of one shard of them: frames that are durable, an index of them in memory.
 
-Written by one thread; other threads may look up digests and complete reports. Decides nothing about a task, and does
+Written by one thread; other threads may look up digests and complete reports. Decides nothing about a window, and does
 not know where its frames lie (frames).
 """
 
@@ -14,7 +14,7 @@ from itertools import accumulate, chain, pairwise
 from typing import Final
 
 import numpy as np
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.digest_file import DigestRecords
@@ -58,9 +58,9 @@ class ReportLog:
     durable or drops them all again.
     """
 
-    def __init__(self, frames: Frames, task_id: TaskId, log_key: bytes, expected: int) -> None:
+    def __init__(self, frames: Frames, window_id: WindowId, log_key: bytes, expected: int) -> None:
         self._frames = frames
-        self._task_id = task_id
+        self._window_id = window_id
         self._log_key = log_key
         self._index = ReportIndex(expected)
         self._rounds: dict[int, _Round] = {}
@@ -70,7 +70,7 @@ class ReportLog:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, frames: Frames, task_id: TaskId, log_key: bytes) -> "ReportLog | None":
+    def open(cls, frames: Frames, window_id: WindowId, log_key: bytes) -> "ReportLog | None":
         """Read a log's index back, None if there is nothing.
 
         Raises:
@@ -80,7 +80,7 @@ class ReportLog:
         first = next(read, None)
         if not frames.expected:
             return None
-        log = cls(frames, task_id, log_key, frames.expected)
+        log = cls(frames, window_id, log_key, frames.expected)
         for alike in _by_round(chain([] if first is None else [first], read)):
             log._load(alike)
         return log
@@ -135,7 +135,7 @@ class ReportLog:
             final = is_open and self._frames.is_final
             outcomes, taken = self._index.decide(runs, is_open=is_open and not final, digests_of=self._stored_digests)
             if final and (outcomes == StoreOutcome.CLOSED).any():
-                raise FencedError(f"a shard of task {self._task_id.hex()} is closed")
+                raise FencedError(f"a shard of window {self._window_id.hex()} is closed")
             ends = list(accumulate(map(len, runs), initial=0))
             for places in taken:
                 bounds = np.searchsorted(places, ends).tolist()
@@ -171,7 +171,7 @@ class ReportLog:
             numbers = self._frames.append(frames, self._index.expected)
             written = True
         except ValueError as error:
-            raise StoreError(f"task {self._task_id.hex()}: instalments could not be written: {error}") from error
+            raise StoreError(f"window {self._window_id.hex()}: instalments could not be written: {error}") from error
         finally:
             if not written:
                 self.drop()
@@ -248,14 +248,14 @@ class ReportLog:
 
     def complete(self) -> CompleteLog:
         """Return the complete reports of this log alone."""
-        return CompleteLog(self._frames.reader, self._task_id, self._log_key, [self.complete_shard()])
+        return CompleteLog(self._frames.reader, self._window_id, self._log_key, [self.complete_shard()])
 
     def reports_of(self, devices: bytes) -> bytes:
         """Return the ids of the reports of these devices (digests, n x 32), joined."""
         with self._lock:
             return self._index.of_certificates(devices)
 
-    # The end of the task.
+    # The end of the window.
 
     @property
     def row_count(self) -> int:

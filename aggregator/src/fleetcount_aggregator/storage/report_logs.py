@@ -1,6 +1,7 @@
-"""The report logs of one store: which shard of which task is written here, groups of instalments, what a task leaves.
+"""The report logs of one store: which shard of which window is written here, groups of instalments, what a window
+leaves.
 
-Run by the store's writer thread; `digest` and `complete` by any. Knows task states only as it is told, and not where
+Run by the store's writer thread; `digest` and `complete` by any. Knows window states only as it is told, and not where
 frames lie (frame_homes).
 """
 
@@ -10,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
@@ -27,7 +28,7 @@ __all__ = ["GroupAnswer", "ReportLogs"]
 GroupAnswer = list[bytes] | StoreError
 """What became of one list of runs of a group: `StoreOutcome` bytes, run by run."""
 
-Shard = tuple[TaskId, int]
+Shard = tuple[WindowId, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ class _Piece:
 
 
 class ReportLogs:
-    """All logs of a store. `keys`: under what the share parts of each task are sealed.
+    """All logs of a store. `keys`: under what the share parts of each window are sealed.
 
-    A shard is written by who took it (`take`); who is `alone` takes all of a task with its first instalment.
+    A shard is written by who took it (`take`); who is `alone` takes all of a window with its first instalment.
     """
 
     def __init__(self, home: FrameHome, keys: DataKeys, *, alone: bool = True) -> None:
@@ -51,68 +52,69 @@ class ReportLogs:
         self._keys = keys
         self._alone = alone
         self._logs: dict[Shard, ReportLog] = {}
-        """Those that hold something, by task and shard."""
+        """Those that hold something, by window and shard."""
         self._epochs: dict[Shard, int] = {}
         """The shards this store owns."""
-        self._counts: dict[TaskId, int] = {}
-        self._whole: dict[TaskId, CompleteLog] = {}
-        self._noted: dict[TaskId, int] = {}
-        self._damaged: dict[TaskId, Damage] = {}
-        self._adrift: set[TaskId] = set()
-        """Tasks of which what is held may not be what lies there: all is read back before it is used again."""
+        self._counts: dict[WindowId, int] = {}
+        self._whole: dict[WindowId, CompleteLog] = {}
+        self._noted: dict[WindowId, int] = {}
+        self._damaged: dict[WindowId, Damage] = {}
+        self._adrift: set[WindowId] = set()
+        """Windows of which what is held may not be what lies there: all is read back before it is used again."""
         self._lock = threading.RLock()
         """Held while logs are found and read back, by whichever thread asks first."""
 
     # Which shards are here.
 
-    def take(self, task_id: TaskId, shard: int = 0, epoch: int = 0) -> None:
+    def take(self, window_id: WindowId, shard: int = 0, epoch: int = 0) -> None:
         """Read a shard back and write it from now on, under an epoch.
 
         Raises:
             FencedError: another epoch is in force.
             DamagedError: it is damaged; the text names the place.
         """
-        self.give_up(task_id, shard)
-        log = self._read_back(task_id, shard, epoch)
+        self.give_up(window_id, shard)
+        log = self._read_back(window_id, shard, epoch)
         with self._lock:
-            self._epochs[task_id, shard] = epoch
+            self._epochs[window_id, shard] = epoch
             if log is not None:
-                self._logs[task_id, shard] = log
+                self._logs[window_id, shard] = log
 
-    def give_up(self, task_id: TaskId, shard: int) -> None:
+    def give_up(self, window_id: WindowId, shard: int) -> None:
         """Write a shard no more, and forget what is held of it."""
         with self._lock:
-            self._epochs.pop((task_id, shard), None)
-            log = self._logs.pop((task_id, shard), None)
+            self._epochs.pop((window_id, shard), None)
+            log = self._logs.pop((window_id, shard), None)
             if log is not None:
                 log.close()
 
-    def writes(self, task_id: TaskId, shard: int) -> bool:
+    def writes(self, window_id: WindowId, shard: int) -> bool:
         """Whether a shard is written here, as far as this process knows."""
-        return (task_id, shard) in self._epochs
+        return (window_id, shard) in self._epochs
 
-    def shard_count(self, task_id: TaskId) -> int:
-        """Return into how many shards a task is cut."""
-        if task_id not in self._counts and (count := self.home.shard_count(task_id)):
-            self._counts[task_id] = count
-        return self._counts.get(task_id, 1)
+    def shard_count(self, window_id: WindowId) -> int:
+        """Return into how many shards a window is cut."""
+        if window_id not in self._counts and (count := self.home.shard_count(window_id)):
+            self._counts[window_id] = count
+        return self._counts.get(window_id, 1)
 
-    def _read_back(self, task_id: TaskId, shard: int, epoch: int | None) -> ReportLog | None:
+    def _read_back(self, window_id: WindowId, shard: int, epoch: int | None) -> ReportLog | None:
         """Read a log back, for seconds where it is large, so not under the lock.
 
         Raises:
-            DamagedError: it is damaged; from now on nothing is written to the task or read of it.
+            DamagedError: it is damaged; from now on nothing is written to the window or read of it.
         """
-        self._check(task_id)
-        log_key = self._keys.of(task_id).log_key
+        self._check(window_id)
+        log_key = self._keys.of(window_id).log_key
         try:
-            return ReportLog.open(self.home.frames(task_id, log_key, shard, epoch), task_id, log_key)
+            return ReportLog.open(self.home.frames(window_id, log_key, shard, epoch), window_id, log_key)
         except DamagedFrameError as error:
-            damage = self._damaged[task_id] = Damage(table="log", what=str(error), task_id=task_id)
+            damage = self._damaged[window_id] = Damage(table="log", what=str(error), window_id=window_id)
             raise DamagedError(damage) from error
 
     def open(self, states: Sequence[LogState]) -> list[Damage]:
-        """Read back everything of a store that nobody else has; also of an ended task whose purge a crash has cut off.
+        """Read back everything of a store that nobody else has; also of an ended window whose purge a crash has cut
+        off.
 
         Returns which are damaged, or missing though instalments were promised, or without their key: they are left as
         they are, and nothing is written to them or read from them.
@@ -122,101 +124,103 @@ class ReportLogs:
         """
         self.home.know(states)
         for state in states:
-            if not self._alone or (state.ended and not self.home.holds(state.task_id)):
+            if not self._alone or (state.ended and not self.home.holds(state.window_id)):
                 continue  # Who is not alone has nothing until it takes it.
             try:
-                self._keys.of(state.task_id)
+                self._keys.of(state.window_id)
             except StoreAwayError:
                 raise
             except StoreError as error:
-                self._damaged[state.task_id] = Damage(table="log", what=str(error), task_id=state.task_id)
+                self._damaged[state.window_id] = Damage(table="log", what=str(error), window_id=state.window_id)
                 continue
             with suppress(DamagedError):
-                self._seize(state.task_id)
-                self._noted[state.task_id] = state.durable_length
+                self._seize(state.window_id)
+                self._noted[state.window_id] = state.durable_length
         return list(self._damaged.values())
 
-    def _check(self, task_id: TaskId) -> None:
-        if task_id in self._damaged:
-            raise DamagedError(self._damaged[task_id])
+    def _check(self, window_id: WindowId) -> None:
+        if window_id in self._damaged:
+            raise DamagedError(self._damaged[window_id])
 
-    def _own(self, task_id: TaskId, *, first: bool = False) -> None:
-        """Have all of a task here, as who is alone does: with its `first` instalment, and again after a lost answer.
+    def _own(self, window_id: WindowId, *, first: bool = False) -> None:
+        """Have all of a window here, as who is alone does: with its `first` instalment, and again after a lost answer.
 
         Raises:
             StoreError: it cannot be read back now; then nothing of it may be used.
         """
         with self._lock:
-            if self._alone and (task_id in self._adrift or (first and (task_id, 0) not in self._epochs)):
-                self._seize(task_id)
+            if self._alone and (window_id in self._adrift or (first and (window_id, 0) not in self._epochs)):
+                self._seize(window_id)
 
-    def _seize(self, task_id: TaskId) -> None:
-        self._adrift.add(task_id)
+    def _seize(self, window_id: WindowId) -> None:
+        self._adrift.add(window_id)
         try:
-            for shard, epoch in self.home.seize(task_id).items():
-                self.take(task_id, shard, epoch)
+            for shard, epoch in self.home.seize(window_id).items():
+                self.take(window_id, shard, epoch)
         except DamagedError:
-            self._adrift.discard(task_id)  # As it is said of the task from now on.
+            self._adrift.discard(window_id)  # As it is said of the window from now on.
             raise
-        self._adrift.discard(task_id)
+        self._adrift.discard(window_id)
 
-    def _to_read(self, task_id: TaskId, shard: int, *, whole: bool = False) -> ReportLog | None:
-        """Return the log of a shard, of a closed task also that of another owner; None where there is nothing.
+    def _to_read(self, window_id: WindowId, shard: int, *, whole: bool = False) -> ReportLog | None:
+        """Return the log of a shard, of a closed window also that of another owner; None where there is nothing.
 
         With `whole`, what is held of a closed shard is returned only if it is all that lies there, and no more.
         """
-        self._check(task_id)
-        self._own(task_id)
-        key = task_id, shard
+        self._check(window_id)
+        self._own(window_id)
+        key = window_id, shard
         with self._lock:
             log, mine = self._logs.get(key), self._alone or key in self._epochs
         if whole and not self._alone and (log is None or log.ends_elsewhere()):
             # Its last append is under way here while another process has closed it, or another has written it since.
             if log is not None:
-                self.give_up(task_id, shard)
+                self.give_up(window_id, shard)
             log, mine = None, False
-        if log is None and not mine and self.home.holds(task_id):
-            log = self._read_back(task_id, shard, None)
+        if log is None and not mine and self.home.holds(window_id):
+            log = self._read_back(window_id, shard, None)
             with self._lock:
                 # What its owner goes on writing would be old at once.
                 if log is not None and log.is_final and key not in self._epochs:
                     log = self._logs.setdefault(key, log)
         return log
 
-    def _to_write(self, task_id: TaskId, shard: int, expected: int) -> ReportLog:
-        """Return the log of an open task's shard."""
-        self._check(task_id)
+    def _to_write(self, window_id: WindowId, shard: int, expected: int) -> ReportLog:
+        """Return the log of an open window's shard."""
+        self._check(window_id)
         with self._lock:
-            epoch = self._epochs.get((task_id, shard))
+            epoch = self._epochs.get((window_id, shard))
             if epoch is None:
-                raise FencedError(f"shard {shard} of task {task_id.hex()} is not written by this process")
-            log = self._logs.get((task_id, shard))
+                raise FencedError(f"shard {shard} of window {window_id.hex()} is not written by this process")
+            log = self._logs.get((window_id, shard))
             if log is None:
-                log_key = self._keys.of(task_id).log_key
-                frames = self.home.frames(task_id, log_key, shard, epoch)
-                log = self._logs[task_id, shard] = ReportLog(frames, task_id, log_key, expected)
+                log_key = self._keys.of(window_id).log_key
+                frames = self.home.frames(window_id, log_key, shard, epoch)
+                log = self._logs[window_id, shard] = ReportLog(frames, window_id, log_key, expected)
             return log
 
-    def _held(self, task_id: TaskId) -> list[ReportLog]:
-        """Return the logs of a task that are here, in the order of their shards."""
+    def _held(self, window_id: WindowId) -> list[ReportLog]:
+        """Return the logs of a window that are here, in the order of their shards."""
         with self._lock:
-            self._own(task_id)
-            return [self._logs[key] for key in sorted(key for key in self._logs if key[0] == task_id)]
+            self._own(window_id)
+            return [self._logs[key] for key in sorted(key for key in self._logs if key[0] == window_id)]
 
-    def _all(self, task_id: TaskId) -> list[ReportLog]:
-        """Return the logs of a closed task, those of others read back, in the order of their shards."""
+    def _all(self, window_id: WindowId) -> list[ReportLog]:
+        """Return the logs of a closed window, those of others read back, in the order of their shards."""
         if self._alone:
-            return self._held(task_id)
-        logs = [self._to_read(task_id, shard, whole=True) for shard in range(self.shard_count(task_id))]
+            return self._held(window_id)
+        logs = [self._to_read(window_id, shard, whole=True) for shard in range(self.shard_count(window_id))]
         return [log for log in logs if log is not None]
 
-    def unnoted(self) -> dict[TaskId, int]:
+    def unnoted(self) -> dict[WindowId, int]:
         """Return the durable lengths of the logs that grew since `note`, where they are to be noted."""
         if not self.home.counts_bytes:
             return {}
-        return {task: log.length for (task, _), log in self._logs.items() if log.length != self._noted.get(task, 0)}
+        return {
+            window: log.length for (window, _), log in self._logs.items() if log.length != self._noted.get(window, 0)
+        }
 
-    def note(self, lengths: Mapping[TaskId, int]) -> None:
+    def note(self, lengths: Mapping[WindowId, int]) -> None:
         """Take it that these lengths are remembered."""
         self._noted.update(lengths)
 
@@ -228,7 +232,7 @@ class ReportLogs:
 
     # Writing.
 
-    def add(self, groups: Sequence[Sequence[InstalmentRun]], is_open: Callable[[TaskId], bool]) -> list[GroupAnswer]:
+    def add(self, groups: Sequence[Sequence[InstalmentRun]], is_open: Callable[[WindowId], bool]) -> list[GroupAnswer]:
         """Decide and store a group of lists of runs, with one sync a shard; one answer a list.
 
         A list with an instalment of a shard that cannot be written fails as a whole; the others do not.
@@ -238,11 +242,11 @@ class ReportLogs:
         by_shard: dict[Shard, list[_Piece]] = {}
         for number, run in enumerate(runs):
             for piece in self._cut(number, run):
-                by_shard.setdefault((run.task_id, piece.shard), []).append(piece)
-        opened = {task_id: is_open(task_id) for task_id in {run.task_id for run in runs}}
-        for task_id in [task_id for task_id, one in opened.items() if one]:
+                by_shard.setdefault((run.window_id, piece.shard), []).append(piece)
+        opened = {window_id: is_open(window_id) for window_id in {run.window_id for run in runs}}
+        for window_id in [window_id for window_id, one in opened.items() if one]:
             with suppress(DamagedError):  # Its own lists alone fail, in `_decide_all`.
-                self._own(task_id, first=True)
+                self._own(window_id, first=True)
         failed: dict[int, StoreError] = {}
         deciding: dict[Shard, ReportLog] = {}
         try:
@@ -259,24 +263,24 @@ class ReportLogs:
     def _decide_all(
         self,
         by_shard: Mapping[Shard, Sequence[_Piece]],
-        opened: Mapping[TaskId, bool],
+        opened: Mapping[WindowId, bool],
         deciding: dict[Shard, ReportLog],
         outcomes: Sequence[NDArray[np.uint8]],
         failed: dict[int, StoreError],
     ) -> None:
         """Decide pieces shard by shard: which logs took something, every outcome by its run, and why a run failed."""
-        for (task_id, shard), pieces in by_shard.items():
-            is_open, runs = opened[task_id], [piece.run for piece in pieces]
+        for (window_id, shard), pieces in by_shard.items():
+            is_open, runs = opened[window_id], [piece.run for piece in pieces]
             try:
-                log = self._to_write(task_id, shard, runs[0].expected) if is_open else self._to_read(task_id, shard)
+                log = self._to_write(window_id, shard, runs[0].expected) if is_open else self._to_read(window_id, shard)
                 if log is None:
                     decided = [self._decide_ended(run) for run in runs]
                 else:
-                    deciding[task_id, shard] = log
+                    deciding[window_id, shard] = log
                     decided = log.decide(runs, is_open=is_open)
             except StoreError as error:
-                # What lies of one task and cannot be read is no matter of the others in the group.
-                if (undecided := deciding.pop((task_id, shard), None)) is not None:
+                # What lies of one window and cannot be read is no matter of the others in the group.
+                if (undecided := deciding.pop((window_id, shard), None)) is not None:
                     undecided.drop()
                 failed.update((piece.number, error) for piece in pieces)
                 continue
@@ -285,7 +289,7 @@ class ReportLogs:
 
     def _cut(self, number: int, run: InstalmentRun) -> Iterator[_Piece]:
         """Yield a run shard by shard: shards are ranges of the first byte of a report id."""
-        count = self.shard_count(run.task_id)
+        count = self.shard_count(run.window_id)
         if count == 1:
             yield _Piece(number, 0, run, slice(None))
             return
@@ -295,7 +299,7 @@ class ReportLogs:
             yield _Piece(number, shard, run.only(places), places)
 
     def _decide_ended(self, run: InstalmentRun) -> bytes:
-        ended, size = self.home.ended(run.task_id), Digest.SIZE
+        ended, size = self.home.ended(run.window_id), Digest.SIZE
         outcomes: list[StoreOutcome] = []
         for at in range(len(run)):
             held = ended.find(ReportId(run.report_ids[at * ReportId.SIZE : (at + 1) * ReportId.SIZE]), run.round)
@@ -306,16 +310,16 @@ class ReportLogs:
             )
         return bytes(outcomes)
 
-    def _write(self, task_id: TaskId, shard: int, log: ReportLog) -> StoreError | None:
+    def _write(self, window_id: WindowId, shard: int, log: ReportLog) -> StoreError | None:
         """Make durable what a log took, though it were given up meanwhile; return why it could not be."""
         try:
             log.write()
         except (FencedError, UnknownWriteError) as error:
             # Another owner, or an answer that was lost: what lies there decides, and what is held is not it.
-            if self._logs.get((task_id, shard)) is log:
-                self.give_up(task_id, shard)
+            if self._logs.get((window_id, shard)) is log:
+                self.give_up(window_id, shard)
             if self._alone:
-                self._adrift.add(task_id)
+                self._adrift.add(window_id)
             return error
         except StoreError as error:
             return error
@@ -323,77 +327,77 @@ class ReportLogs:
 
     # Reading.
 
-    def digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
+    def digest(self, window_id: WindowId, report_id: ReportId, round_number: int) -> Digest | None:
         """See `Store.instalment_digest`."""
-        log = self._to_read(task_id, report_id[0] // (LEAVES // self.shard_count(task_id)))
+        log = self._to_read(window_id, report_id[0] // (LEAVES // self.shard_count(window_id)))
         if log is not None:
             return log.digest(report_id, round_number)
-        held = self.home.ended(task_id).find(report_id, round_number)
+        held = self.home.ended(window_id).find(report_id, round_number)
         return None if held is None else held.digest
 
-    def length(self, task_id: TaskId) -> int:
-        """Return how much of a task's log is durable: bytes of its file."""
-        return sum(log.length for log in self._held(task_id))
+    def length(self, window_id: WindowId) -> int:
+        """Return how much of a window's log is durable: bytes of its file."""
+        return sum(log.length for log in self._held(window_id))
 
-    def incomplete(self, task_id: TaskId) -> int:
-        """Return how many reports of a task lack an instalment."""
-        return sum(log.incomplete for log in self._all(task_id))
+    def incomplete(self, window_id: WindowId) -> int:
+        """Return how many reports of a window lack an instalment."""
+        return sum(log.incomplete for log in self._all(window_id))
 
-    def complete(self, task_id: TaskId, *, closed: bool) -> CompleteLog:
-        """See `Store.complete_reports`: of an open task those of the shards that are written here."""
-        self._check(task_id)
+    def complete(self, window_id: WindowId, *, closed: bool) -> CompleteLog:
+        """See `Store.complete_reports`: of an open window those of the shards that are written here."""
+        self._check(window_id)
         with self._lock:
-            if task_id in self._whole:
-                return self._whole[task_id]
-        shards = [log.complete_shard() for log in (self._all(task_id) if closed else self._held(task_id))]
-        log_key = self._keys.of(task_id).log_key if shards else b""
-        whole = CompleteLog(self.home.reader(task_id), task_id, log_key, shards)
+            if window_id in self._whole:
+                return self._whole[window_id]
+        shards = [log.complete_shard() for log in (self._all(window_id) if closed else self._held(window_id))]
+        log_key = self._keys.of(window_id).log_key if shards else b""
+        whole = CompleteLog(self.home.reader(window_id), window_id, log_key, shards)
         if closed and shards:
             with self._lock:
-                whole = self._whole.setdefault(task_id, whole)
+                whole = self._whole.setdefault(window_id, whole)
         return whole
 
-    def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
+    def reports_of(self, window_id: WindowId, devices: bytes) -> bytes:
         """See `Store.reports_of`."""
-        return b"".join([log.reports_of(devices) for log in self._all(task_id)])
+        return b"".join([log.reports_of(devices) for log in self._all(window_id)])
 
-    def key_uses(self, task_id: TaskId) -> bytes:
+    def key_uses(self, window_id: WindowId) -> bytes:
         """See `Store.key_uses`."""
-        return b"".join([log.key_uses() for log in self._all(task_id)])
+        return b"".join([log.key_uses() for log in self._all(window_id)])
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of all indexes."""
         return sum(log.memory_bytes for log in self._logs.values())
 
-    # The end of a task.
+    # The end of a window.
 
-    def purge(self, task_id: TaskId, chosen: bytes) -> None:
-        """Keep the digests of an ended task and delete its frames; doing it again changes nothing.
+    def purge(self, window_id: WindowId, chosen: bytes) -> None:
+        """Keep the digests of an ended window and delete its frames; doing it again changes nothing.
 
         `chosen` is the sealed set by position, or nothing. The digests are durable before the frames go; of a damaged
         log none are kept: its reports are not known any more.
         """
         with self._lock:
-            logs = [] if self._damaged.pop(task_id, None) else self._all(task_id)
+            logs = [] if self._damaged.pop(window_id, None) else self._all(window_id)
             if logs:
-                self.home.ended(task_id).write(sum(log.row_count for log in logs), _records(logs, chosen))
-            self.let_go(task_id)
-            self.home.drop(task_id)
+                self.home.ended(window_id).write(sum(log.row_count for log in logs), _records(logs, chosen))
+            self.let_go(window_id)
+            self.home.drop(window_id)
 
-    def forget(self, task_id: TaskId) -> None:
-        """Delete what is left of an ended task; doing it again changes nothing."""
-        self.home.ended(task_id).delete()
+    def forget(self, window_id: WindowId) -> None:
+        """Delete what is left of an ended window; doing it again changes nothing."""
+        self.home.ended(window_id).delete()
 
-    def let_go(self, task_id: TaskId) -> None:
-        """Hold nothing of an ended task any more, and write none of its shards."""
+    def let_go(self, window_id: WindowId) -> None:
+        """Hold nothing of an ended window any more, and write none of its shards."""
         with self._lock:
-            for _, shard in [key for key in {*self._logs, *self._epochs} if key[0] == task_id]:
-                self.give_up(task_id, shard)
-            self._adrift.discard(task_id)
-            self._whole.pop(task_id, None)
-            self._counts.pop(task_id, None)
-            self._noted.pop(task_id, None)
+            for _, shard in [key for key in {*self._logs, *self._epochs} if key[0] == window_id]:
+                self.give_up(window_id, shard)
+            self._adrift.discard(window_id)
+            self._whole.pop(window_id, None)
+            self._counts.pop(window_id, None)
+            self._noted.pop(window_id, None)
 
 
 def _records(logs: Sequence[ReportLog], chosen: bytes) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 A tag shows that a byte of the row has changed, or that the row was written by somebody without the store's key. It does
 not show an older copy of a whole row or of the whole store, which rollback marks are for, nor that a row is gone: what
-must not be forgotten is named in another row (`TASKS`, column `taken`). Knows no database and no meaning of a row.
+must not be forgotten is named in another row (`WINDOWS`, column `taken`). Knows no database and no meaning of a row.
 """
 
 import hmac
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage.store import StoreError
 
@@ -27,14 +27,14 @@ _INFO: Final = b"fleetcount aggregator rows 1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """Something of a store that is not as it was written: in which table, of which task if that shows, and what.
+    """Something of a store that is not as it was written: in which table, of which window if that shows, and what.
 
     Of files the table is "log" or "data key". `hides_charge`: with it nobody can tell what was charged, or for what.
     """
 
     table: str
     what: str
-    task_id: TaskId | None = None
+    window_id: WindowId | None = None
     hides_charge: bool = False
 
     def __str__(self) -> str:
@@ -157,39 +157,39 @@ class SealedTable:
         """Return what is said of a row that does not hold; its own key may be what is damaged."""
         named = [one.hex() if isinstance(one, bytes) else str(one) for one in row[: len(self.key)]]
         what = ", ".join(f"{name} {value}" for name, value in zip(self.key, named, strict=True))
-        of_task = self.key[0] == "task_id" and isinstance(row[0], bytes) and len(row[0]) == TaskId.SIZE
-        task = row[0] if of_task else None
+        of_window = self.key[0] == "window_id" and isinstance(row[0], bytes) and len(row[0]) == WindowId.SIZE
+        window = row[0] if of_window else None
         return Damage(
             table=self.table,
             what=f"the row with {what} is not as it was written",
-            task_id=None if task is None else TaskId(task),
+            window_id=None if window is None else WindowId(window),
         )
 
 
-TASKS: Final = SealedTable(
-    "tasks", ("task_id",), ("state", "abort_reason", "installed_at", "place", "log_bytes", "taken")
+WINDOWS: Final = SealedTable(
+    "windows", ("window_id",), ("state", "abort_reason", "installed_at", "place", "log_bytes", "taken")
 )
-"""`taken` names the lasting steps of the task, so that one whose row is gone is not taken again."""
-CANONICAL: Final = SealedTable("tasks", ("task_id",), ("canonical",), "canonical_seal")
-DURABLE: Final = SealedTable("tasks", ("task_id",), ("durable_bytes",), "durable_seal")
-CHOSEN: Final = SealedTable("tasks", ("task_id",), ("chosen",), "chosen_seal")
-STEPS: Final = SealedTable("steps", ("task_id", "name"), ("request", "answer", "passing"))
-BATCHES: Final = SealedTable("batches", ("task_id", "number"), ("positions", "verdicts", "share_digests", "kept"))
-REJECTIONS: Final = SealedTable("rejections", ("task_id", "reason"), ("count",))
-RESTS: Final = SealedTable("tasks", ("task_id",), ("rest", "expiry", "led"), "rest_seal")
+"""`taken` names the lasting steps of the window, so that one whose row is gone is not taken again."""
+CANONICAL: Final = SealedTable("windows", ("window_id",), ("canonical",), "canonical_seal")
+DURABLE: Final = SealedTable("windows", ("window_id",), ("durable_bytes",), "durable_seal")
+CHOSEN: Final = SealedTable("windows", ("window_id",), ("chosen",), "chosen_seal")
+STEPS: Final = SealedTable("steps", ("window_id", "name"), ("request", "answer", "passing"))
+BATCHES: Final = SealedTable("batches", ("window_id", "number"), ("positions", "verdicts", "share_digests", "kept"))
+REJECTIONS: Final = SealedTable("rejections", ("window_id", "reason"), ("count",))
+RESTS: Final = SealedTable("windows", ("window_id",), ("rest", "expiry", "led"), "rest_seal")
 LEDGER: Final = SealedTable(
-    "ledger", ("task_id",), ("signal", "opens", "closes", "epsilon", "debited_at", "place", "normal_signal")
+    "ledger", ("window_id",), ("signal", "opens", "closes", "epsilon", "debited_at", "place", "normal_signal")
 )
 COUNTERS: Final = SealedTable("counters", ("name",), ("value",))
 MARKS: Final = SealedTable("marks", ("peer",), ("ledger_rows",))
 SESSIONS: Final = SealedTable("sessions", ("session_id",), ("request", "certificate", "expiry", "accepted"))
-SERIES: Final = SealedTable("series", ("series_id",), ("signed", "seed", "installed_at", "place", "rest"))
-NOTES: Final = SealedTable("series_notes", ("series_id", "name"), ("note",))
-DECIDED: Final = SealedTable("decided", ("series_id", "number"), ("task_id", "missing"))
+QUESTION: Final = SealedTable("questions", ("question_id",), ("signed", "seed", "installed_at", "place", "rest"))
+NOTES: Final = SealedTable("question_notes", ("question_id", "name"), ("note",))
+DECIDED: Final = SealedTable("decided", ("question_id", "number"), ("window_id", "missing"))
 EPOCHS: Final = SealedTable("epochs", ("name",), ("epoch",))
 SEALED: Final = (
-    *(TASKS, CANONICAL, DURABLE, CHOSEN, RESTS, STEPS, BATCHES, REJECTIONS, LEDGER, COUNTERS, MARKS),
-    *(SESSIONS, SERIES, NOTES, DECIDED, EPOCHS),
+    *(WINDOWS, CANONICAL, DURABLE, CHOSEN, RESTS, STEPS, BATCHES, REJECTIONS, LEDGER, COUNTERS, MARKS),
+    *(SESSIONS, QUESTION, NOTES, DECIDED, EPOCHS),
 )  # fmt: skip
 """All there are. Chains of sessions and verify keys are not among them: they lie sealed, and open or do not."""
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_LEDGER_ROWS
-from fleetcount_protocol.task.signal import normal_signal
+from fleetcount_protocol.window.signal import normal_signal
 
 from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError, check_move
 from fleetcount_aggregator.storage.archive import Rest
@@ -30,7 +30,7 @@ from fleetcount_aggregator.storage.row_seal import (
     RESTS,
     SESSIONS,
     STEPS,
-    TASKS,
+    WINDOWS,
     Damage,
     DamagedError,
 )
@@ -42,13 +42,13 @@ from fleetcount_aggregator.storage.store import (
     SessionRow,
     StepRow,
     StoreError,
-    TaskChange,
-    TaskRow,
+    WindowChange,
+    WindowRow,
 )
 
 __all__ = [
     "IN_WORK",
-    "TASK",
+    "WINDOW",
     "Closing",
     "add_debit",
     "add_session",
@@ -56,7 +56,7 @@ __all__ = [
     "check_ended",
     "count_rejections",
     "forget_sessions",
-    "install_task",
+    "install_window",
     "ledger_row",
     "note_durable",
     "put_chains",
@@ -75,10 +75,10 @@ __all__ = [
     "read_sessions",
     "read_sessions_of",
     "read_step",
-    "read_task",
+    "read_window",
     "takes_instalments",
-    "task_holds",
-    "task_row",
+    "window_holds",
+    "window_row",
 ]
 
 _OPEN = (State.ANNOUNCED.value, State.COLLECTING.value)
@@ -86,17 +86,17 @@ _POSITION_BYTES = "<u4"
 _AT_ONCE: Final = 256
 _UNFINISHED = ", ".join(f"'{state.value}'" for state in (*(set(State) - FINAL_STATES),))
 IN_WORK: Final = f"(rest = {Rest.IN_WORK.value} OR state IN ({_UNFINISHED}))"
-"""Which tasks there is something to do for: those that have not ended, whatever else is said of them."""
+"""Which windows there is something to do for: those that have not ended, whatever else is said of them."""
 _DEBITS: Final = "debits"
 """The counter of all debits, those that are forgotten too: what peers compare with what they have seen."""
-TASK: Final = f"SELECT {TASKS.names}, canonical, canonical_seal, verify_key FROM tasks"  # noqa: S608 - constant
+WINDOW: Final = f"SELECT {WINDOWS.names}, canonical, canonical_seal, verify_key FROM windows"  # noqa: S608 - constant
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What the store holds of where a task stands; the fields are the columns of `TASKS`, in order."""
+    """What the store holds of where a window stands; the fields are the columns of `WINDOWS`, in order."""
 
-    task_id: TaskId
+    window_id: WindowId
     state: State
     abort_reason: str
     installed_at: int
@@ -106,10 +106,10 @@ class _Held:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "_Held":
-        return cls(TaskId(row[0]), State(row[1]), *row[2:7])
+        return cls(WindowId(row[0]), State(row[1]), *row[2:7])
 
     def row(self) -> tuple[object, ...]:
-        return (self.task_id, self.state.value, *(getattr(self, name) for name in TASKS.columns[1:]))
+        return (self.window_id, self.state.value, *(getattr(self, name) for name in WINDOWS.columns[1:]))
 
     def has_taken(self, name: str) -> bool:
         return name in self.taken.split(",")
@@ -198,53 +198,53 @@ def forget_sessions(db: SealedDatabase, expired_before: int) -> None:
     db.execute("DELETE FROM sessions WHERE expiry < ?", (expired_before,))
 
 
-def install_task(db: SealedDatabase, row: TaskRow) -> None:
-    """Remember a task; one that is there stays as it is."""
-    if read_task(db, row.task_id) is not None:
+def install_window(db: SealedDatabase, row: WindowRow) -> None:
+    """Remember a window; one that is there stays as it is."""
+    if read_window(db, row.window_id) is not None:
         return
-    place = db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM tasks").fetchone()[0]
-    held = _Held(row.task_id, row.state, row.abort_reason, row.installed_at, place, None, "")
-    tags = (CANONICAL.sealed(db, row.task_id, row.canonical), DURABLE.sealed(db, row.task_id, 0))
+    place = db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM windows").fetchone()[0]
+    held = _Held(row.window_id, row.state, row.abort_reason, row.installed_at, place, None, "")
+    tags = (CANONICAL.sealed(db, row.window_id, row.canonical), DURABLE.sealed(db, row.window_id, 0))
     columns = (
-        f"{TASKS.names}, canonical, canonical_seal, durable_bytes, durable_seal, chosen_seal, rest_seal, verify_key"
+        f"{WINDOWS.names}, canonical, canonical_seal, durable_bytes, durable_seal, chosen_seal, rest_seal, verify_key"
     )
-    others = CHOSEN.sealed(db, row.task_id, None)[-1], RESTS.sealed(db, row.task_id, Rest.IN_WORK.value, 0, 0)[-1]
+    others = CHOSEN.sealed(db, row.window_id, None)[-1], RESTS.sealed(db, row.window_id, Rest.IN_WORK.value, 0, 0)[-1]
     db.execute(
-        f"INSERT INTO tasks ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
-        (*TASKS.sealed(db, *held.row()), *tags[0][1:], *tags[1][1:], *others, row.verify_key),
+        f"INSERT INTO windows ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
+        (*WINDOWS.sealed(db, *held.row()), *tags[0][1:], *tags[1][1:], *others, row.verify_key),
     )
 
 
-def read_task(db: SealedDatabase, task_id: TaskId) -> TaskRow | None:
-    """See `Store.task`.
+def read_window(db: SealedDatabase, window_id: WindowId) -> WindowRow | None:
+    """See `Store.window`.
 
     Raises:
         DamagedError: it is not as it was written.
     """
-    row = db.execute(f"{TASK} WHERE task_id = ?", (task_id,)).fetchone()
+    row = db.execute(f"{WINDOW} WHERE window_id = ?", (window_id,)).fetchone()
     if row is None:
         return None
-    if not task_holds(db, row):
-        raise DamagedError(TASKS.damage(row))
-    return task_row(row)
+    if not window_holds(db, row):
+        raise DamagedError(WINDOWS.damage(row))
+    return window_row(row)
 
 
-def read_canonical(db: SealedDatabase, task_id: TaskId) -> bytes | None:
+def read_canonical(db: SealedDatabase, window_id: WindowId) -> bytes | None:
     """See `Store.canonical`."""
-    row = db.execute(f"{CANONICAL.select} WHERE task_id = ?", (task_id,)).fetchone()
+    row = db.execute(f"{CANONICAL.select} WHERE window_id = ?", (window_id,)).fetchone()
     return row[1] if row is not None and CANONICAL.holds(db, row) else None
 
 
-def task_holds(db: SealedDatabase, row: Sequence[Any]) -> bool:
-    """Return whether a row as `TASK` selects it is as it was written."""
-    return TASKS.holds(db, row[:8]) and CANONICAL.holds(db, (row[0], row[8], row[9]))
+def window_holds(db: SealedDatabase, row: Sequence[Any]) -> bool:
+    """Return whether a row as `WINDOW` selects it is as it was written."""
+    return WINDOWS.holds(db, row[:8]) and CANONICAL.holds(db, (row[0], row[8], row[9]))
 
 
-def task_row(row: Sequence[Any]) -> TaskRow:
-    """Return a task from a row as `TASK` selects it."""
+def window_row(row: Sequence[Any]) -> WindowRow:
+    """Return a window from a row as `WINDOW` selects it."""
     held = _Held.of(row)
-    return TaskRow(
-        task_id=held.task_id,
+    return WindowRow(
+        window_id=held.window_id,
         canonical=row[8],
         verify_key=row[10],
         state=held.state,
@@ -253,69 +253,70 @@ def task_row(row: Sequence[Any]) -> TaskRow:
     )
 
 
-def _held(db: SealedDatabase, task_id: TaskId) -> _Held:
-    row = db.execute(f"{TASKS.select} WHERE task_id = ?", (task_id,)).fetchone()
+def _held(db: SealedDatabase, window_id: WindowId) -> _Held:
+    row = db.execute(f"{WINDOWS.select} WHERE window_id = ?", (window_id,)).fetchone()
     if row is None:
-        raise StoreError(f"task {task_id!r} is not installed")
-    return _Held.of(TASKS.checked(db, row))
+        raise StoreError(f"window {window_id!r} is not installed")
+    return _Held.of(WINDOWS.checked(db, row))
 
 
-def takes_instalments(db: SealedDatabase, task_id: TaskId) -> bool:
-    """Return whether the task is there and its intake not closed."""
-    row = db.execute("SELECT state FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
+def takes_instalments(db: SealedDatabase, window_id: WindowId) -> bool:
+    """Return whether the window is there and its intake not closed."""
+    row = db.execute("SELECT state FROM windows WHERE window_id = ?", (window_id,)).fetchone()
     return row is not None and row[0] in _OPEN
 
 
 def read_log_states(db: SealedDatabase) -> list[LogState]:
-    """Return what the report logs must be, task in work by task, of those whose rows are as they were written."""
+    """Return what the report logs must be, window in work by window, of those whose rows are as they were written."""
     found = db.execute(f"{DURABLE.select} WHERE {IN_WORK}").fetchall()
     durable = {row[0]: row[1] for row in found if DURABLE.holds(db, row)}
-    rows = db.execute(f"{TASKS.select} WHERE {IN_WORK}").fetchall()
-    rows = [row for row in rows if TASKS.holds(db, row) and row[0] in durable]
+    rows = db.execute(f"{WINDOWS.select} WHERE {IN_WORK}").fetchall()
+    rows = [row for row in rows if WINDOWS.holds(db, row) and row[0] in durable]
     return [
         LogState(
-            task_id=held.task_id,
+            window_id=held.window_id,
             ended=held.state in FINAL_STATES,
             set_sealed=held.state is State.RELEASING,
-            durable_length=durable[held.task_id],
+            durable_length=durable[held.window_id],
             closed_length=held.log_bytes,
         )
         for held in map(_Held.of, rows)
     ]
 
 
-def note_durable(db: SealedDatabase, lengths: Mapping[TaskId, int]) -> None:
+def note_durable(db: SealedDatabase, lengths: Mapping[WindowId, int]) -> None:
     """Remember how long logs are: so many bytes are on the disk, and receipts were given for them."""
-    db.executemany(DURABLE.update, [DURABLE.updating(db, task, length) for task, length in lengths.items()])
+    db.executemany(DURABLE.update, [DURABLE.updating(db, window, length) for window, length in lengths.items()])
 
 
-def count_rejections(db: SealedDatabase, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
+def count_rejections(db: SealedDatabase, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
     """See `Store.count_rejections`."""
     if not counts:
         return
-    known = read_rejections(db, task_id)
-    rows = [(task_id, reason.value, known.get(reason, 0) + count) for reason, count in counts.items()]
+    known = read_rejections(db, window_id)
+    rows = [(window_id, reason.value, known.get(reason, 0) + count) for reason, count in counts.items()]
     db.executemany(
-        f"{REJECTIONS.insert} ON CONFLICT (task_id, reason) DO UPDATE SET count = excluded.count, seal = excluded.seal",
+        f"{REJECTIONS.insert} ON CONFLICT (window_id, reason)"
+        " DO UPDATE SET count = excluded.count, seal = excluded.seal",
         [REJECTIONS.sealed(db, *row) for row in rows],
     )
 
 
-def read_rejections(db: SealedDatabase, task_id: TaskId) -> Mapping[RejectReason, int]:
+def read_rejections(db: SealedDatabase, window_id: WindowId) -> Mapping[RejectReason, int]:
     """See `Store.rejections`."""
-    rows = db.execute(f"{REJECTIONS.select} WHERE task_id = ?", (task_id,)).fetchall()
+    rows = db.execute(f"{REJECTIONS.select} WHERE window_id = ?", (window_id,)).fetchall()
     return {RejectReason(reason): count for _, reason, count, _ in (REJECTIONS.checked(db, row) for row in rows)}
 
 
-def read_batches(db: SealedDatabase, task_id: TaskId, above: int) -> Sequence[BatchRow]:
+def read_batches(db: SealedDatabase, window_id: WindowId, above: int) -> Sequence[BatchRow]:
     """See `Store.batches`."""
-    query = f"{BATCHES.select} WHERE task_id = ? AND number > ? ORDER BY number LIMIT ?"
-    return [_batch_row(db, row) for row in db.execute(query, (task_id, above, BATCHES_AT_ONCE)).fetchall()]
+    query = f"{BATCHES.select} WHERE window_id = ? AND number > ? ORDER BY number LIMIT ?"
+    return [_batch_row(db, row) for row in db.execute(query, (window_id, above, BATCHES_AT_ONCE)).fetchall()]
 
 
-def read_batch(db: SealedDatabase, task_id: TaskId, number: int) -> BatchRow | None:
+def read_batch(db: SealedDatabase, window_id: WindowId, number: int) -> BatchRow | None:
     """See `Store.batch`."""
-    row = db.execute(f"{BATCHES.select} WHERE task_id = ? AND number = ?", (task_id, number)).fetchone()
+    row = db.execute(f"{BATCHES.select} WHERE window_id = ? AND number = ?", (window_id, number)).fetchone()
     return None if row is None else _batch_row(db, row)
 
 
@@ -330,91 +331,91 @@ def _batch_row(db: SealedDatabase, row: Sequence[Any]) -> BatchRow:
     )
 
 
-def read_chosen(db: SealedDatabase, task_id: TaskId) -> bytes | None:
+def read_chosen(db: SealedDatabase, window_id: WindowId) -> bytes | None:
     """See `Store.chosen`."""
-    row = db.execute(f"{CHOSEN.select} WHERE task_id = ?", (task_id,)).fetchone()
+    row = db.execute(f"{CHOSEN.select} WHERE window_id = ?", (window_id,)).fetchone()
     kept = None if row is None else CHOSEN.checked(db, row)[1]
     return None if kept is None else chosen_of(kept)
 
 
-def read_step(db: SealedDatabase, task_id: TaskId, name: str) -> StepRow | None:
+def read_step(db: SealedDatabase, window_id: WindowId, name: str) -> StepRow | None:
     """See `Store.step`.
 
     Raises:
         DamagedError: the step is not as it was written, or was taken and is gone.
     """
-    query = f"{STEPS.select} WHERE task_id = ? AND name = ?"
-    row = db.execute(query, (task_id, name)).fetchone()
+    query = f"{STEPS.select} WHERE window_id = ? AND name = ?"
+    row = db.execute(query, (window_id, name)).fetchone()
     if row is None:
         if "/" in name:
             return None  # Of a batch, whose row shows that it is gone (`row_scan`).
-        held = db.execute(f"{TASKS.select} WHERE task_id = ?", (task_id,)).fetchone()
-        if held is None or not _Held.of(TASKS.checked(db, held)).has_taken(name):
+        held = db.execute(f"{WINDOWS.select} WHERE window_id = ?", (window_id,)).fetchone()
+        if held is None or not _Held.of(WINDOWS.checked(db, held)).has_taken(name):
             return None
         # Who only reads is in no transaction: it may have been taken since it was looked for.
-        row = db.execute(query, (task_id, name)).fetchone()
+        row = db.execute(query, (window_id, name)).fetchone()
         if row is None:
             raise DamagedError(
                 Damage(
                     table="steps",
-                    what=f"step {name} of task {task_id.hex()} was taken, and its row is gone",
-                    task_id=task_id,
+                    what=f"step {name} of window {window_id.hex()} was taken, and its row is gone",
+                    window_id=window_id,
                 )
             )
     _, _, request, answer, passing, _ = STEPS.checked(db, row)
     return StepRow(name=name, request=request, answer=answer, passing=bool(passing))
 
 
-def apply_change(db: SealedDatabase, change: TaskChange, closing: Closing | None) -> StepRow | None:
+def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | None) -> StepRow | None:
     """See `Store.apply`; `closing` comes with a change that closes intake."""
-    held = task = _held(db, change.task_id)
-    if change.step is not None and (known := read_step(db, change.task_id, change.step.name)) is not None:
+    held = window = _held(db, change.window_id)
+    if change.step is not None and (known := read_step(db, change.window_id, change.step.name)) is not None:
         return known
-    if task.state not in change.required:
-        raise StateConflictError(task.state, change.step.name if change.step else "this change")
+    if window.state not in change.required:
+        raise StateConflictError(window.state, change.step.name if change.step else "this change")
     if change.new_state is not None:
-        check_move(task.state, change.new_state)
-        task = replace(task, state=change.new_state, abort_reason=change.abort_reason)
+        check_move(window.state, change.new_state)
+        window = replace(window, state=change.new_state, abort_reason=change.abort_reason)
         # What was at rest, and is released by a record shown late, is in work again.
-        db.execute(RESTS.update, RESTS.updating(db, change.task_id, Rest.IN_WORK.value, 0, 0))
+        db.execute(RESTS.update, RESTS.updating(db, change.window_id, Rest.IN_WORK.value, 0, 0))
     if change.step is not None:
         step = change.step
-        row = STEPS.sealed(db, change.task_id, step.name, step.request, step.answer, int(step.passing))
+        row = STEPS.sealed(db, change.window_id, step.name, step.request, step.answer, int(step.passing))
         db.execute(STEPS.insert, row)
         if not step.passing:
-            task = replace(task, taken=",".join(filter(None, (task.taken, step.name))))
+            window = replace(window, taken=",".join(filter(None, (window.taken, step.name))))
     if change.batch is not None:
-        _put_batch(db, change.task_id, change.batch)
+        _put_batch(db, change.window_id, change.batch)
     if change.chosen is not None:
-        db.execute(CHOSEN.update, CHOSEN.updating(db, change.task_id, kept_chosen(change.chosen)))
+        db.execute(CHOSEN.update, CHOSEN.updating(db, change.window_id, kept_chosen(change.chosen)))
     if change.debit is not None:
         add_debit(db, change.debit)
-    count_rejections(db, change.task_id, change.rejections)
+    count_rejections(db, change.window_id, change.rejections)
     if closing is not None:
-        task = replace(task, log_bytes=closing.log_bytes)
+        window = replace(window, log_bytes=closing.log_bytes)
         if closing.half_pairs:
-            count_rejections(db, change.task_id, {RejectReason.HALF_PAIR: closing.half_pairs})
-    if task != held:
-        db.execute(TASKS.update, TASKS.updating(db, *task.row()))
+            count_rejections(db, change.window_id, {RejectReason.HALF_PAIR: closing.half_pairs})
+    if window != held:
+        db.execute(WINDOWS.update, WINDOWS.updating(db, *window.row()))
     return None
 
 
-def _put_batch(db: SealedDatabase, task_id: TaskId, row: BatchRow) -> None:
+def _put_batch(db: SealedDatabase, window_id: WindowId, row: BatchRow) -> None:
     positions = row.positions.astype(_POSITION_BYTES).tobytes()
     db.execute(
-        f"{BATCHES.insert} ON CONFLICT (task_id, number) DO UPDATE SET positions = excluded.positions,"
+        f"{BATCHES.insert} ON CONFLICT (window_id, number) DO UPDATE SET positions = excluded.positions,"
         " verdicts = excluded.verdicts, share_digests = excluded.share_digests, kept = excluded.kept,"
         " seal = excluded.seal",
-        BATCHES.sealed(db, task_id, row.number, positions, row.verdicts, row.share_digests, row.kept),
+        BATCHES.sealed(db, window_id, row.number, positions, row.verdicts, row.share_digests, row.kept),
     )
 
 
 def add_debit(db: SealedDatabase, row: LedgerRow) -> None:
-    """Write a debit, unless the task has one, and count it."""
-    if db.execute("SELECT 1 FROM ledger WHERE task_id = ?", (row.task_id,)).fetchone():
+    """Write a debit, unless the window has one, and count it."""
+    if db.execute("SELECT 1 FROM ledger WHERE window_id = ?", (row.window_id,)).fetchone():
         return
     place = read_ledger_rows(db)
-    columns = (row.task_id, row.signal, row.opens, row.closes, row.epsilon, row.debited_at, place)
+    columns = (row.window_id, row.signal, row.opens, row.closes, row.epsilon, row.debited_at, place)
     db.execute(LEDGER.insert, LEDGER.sealed(db, *columns, normal_signal(row.signal)))
     db.execute(
         f"{COUNTERS.insert} ON CONFLICT (name) DO UPDATE SET value = excluded.value, seal = excluded.seal",
@@ -439,7 +440,7 @@ def read_ledger(db: SealedDatabase, most: int = MAX_LEDGER_ROWS) -> Sequence[Led
 def ledger_row(row: Sequence[Any]) -> LedgerRow:
     """Return a debit from a row as `LEDGER` selects it."""
     return LedgerRow(
-        task_id=TaskId(row[0]), signal=row[1], opens=row[2], closes=row[3], epsilon=row[4], debited_at=row[5]
+        window_id=WindowId(row[0]), signal=row[1], opens=row[2], closes=row[3], epsilon=row[4], debited_at=row[5]
     )
 
 
@@ -458,12 +459,12 @@ def read_high_water(db: SealedDatabase) -> Mapping[AggregatorId, int]:
     return {AggregatorId(peer): ledger_rows for peer, ledger_rows, _ in rows}
 
 
-def check_ended(db: SealedDatabase, task_id: TaskId) -> None:
-    """Refuse what may happen to an ended task alone.
+def check_ended(db: SealedDatabase, window_id: WindowId) -> None:
+    """Refuse what may happen to an ended window alone.
 
     Raises:
-        StoreError: the task has not ended, or is not installed.
+        StoreError: the window has not ended, or is not installed.
     """
-    state = _held(db, task_id).state
+    state = _held(db, window_id).state
     if state not in FINAL_STATES:
-        raise StoreError(f"task {task_id.hex()} is {state.value}: only of an ended task anything is deleted")
+        raise StoreError(f"window {window_id.hex()} is {state.value}: only of an ended window anything is deleted")

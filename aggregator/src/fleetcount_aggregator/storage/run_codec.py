@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.layout import Reader, sized, uint
 
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
@@ -45,7 +45,7 @@ def encode_runs(runs: Sequence[InstalmentRun]) -> bytes:
 
 
 def _encoded(run: InstalmentRun) -> bytes:
-    head = run.task_id + uint(run.round, 1) + uint(run.expected, 1) + uint(len(run), 4) + uint(bool(run.key_uses), 1)
+    head = run.window_id + uint(run.round, 1) + uint(run.expected, 1) + uint(len(run), 4) + uint(bool(run.key_uses), 1)
     fixed = run.report_ids + run.certificates + run.digests + run.key_uses
     return head + fixed + sized(run.public_shares, 4) + sized(run.parts, 4)
 
@@ -60,7 +60,7 @@ def decode_runs(data: bytes) -> list[InstalmentRun]:
 
 
 def _decoded(reader: Reader) -> InstalmentRun:
-    task_id = TaskId(reader.take(TaskId.SIZE))
+    window_id = WindowId(reader.take(WindowId.SIZE))
     round_number, expected = reader.count(1, 0, _MOST_ROUND), reader.count(1, 1, _MOST_ROUND)
     count, used = reader.count(4, 1, _MOST_ROWS), reader.flag()
     ids, certificates, digests, uses = (
@@ -70,7 +70,7 @@ def _decoded(reader: Reader) -> InstalmentRun:
     if len(public_shares) % count or len(parts) % count:
         raise DecodeError(f"forwarded columns of {count} instalments that do not fit each other")
     return InstalmentRun(
-        task_id=task_id,
+        window_id=window_id,
         round=round_number,
         expected=expected,
         report_ids=ids,
@@ -100,9 +100,9 @@ def decode_outcomes(data: bytes, counts: Sequence[int]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestQuery:
-    """Instalments of one task and round whose digests are asked for; `report_ids` are joined."""
+    """Instalments of one window and round whose digests are asked for; `report_ids` are joined."""
 
-    task_id: TaskId
+    window_id: WindowId
     round: int
     report_ids: bytes
 
@@ -114,19 +114,19 @@ class DigestQuery:
 
 def encode_query(query: DigestQuery) -> bytes:
     """Return a query as bytes."""
-    return _QUERY + query.task_id + uint(query.round, 1) + sized(query.report_ids, 4)
+    return _QUERY + query.window_id + uint(query.round, 1) + sized(query.report_ids, 4)
 
 
 def decode_query(data: bytes) -> DigestQuery:
     """Return the query of some bytes; raises DecodeError unless they are what `encode_query` writes."""
     reader = Reader(data, "a query for digests", MOST_RUN_BYTES)
     reader.expect(_QUERY)
-    task_id, round_number = TaskId(reader.take(TaskId.SIZE)), reader.count(1, 0, _MOST_ROUND)
+    window_id, round_number = WindowId(reader.take(WindowId.SIZE)), reader.count(1, 0, _MOST_ROUND)
     report_ids = reader.sized(4, ReportId.SIZE, _MOST_ROWS * ReportId.SIZE)
     reader.finish()
     if len(report_ids) % ReportId.SIZE:
         raise DecodeError(f"{len(report_ids)} bytes are no whole report ids")
-    return DigestQuery(task_id=task_id, round=round_number, report_ids=report_ids)
+    return DigestQuery(window_id=window_id, round=round_number, report_ids=report_ids)
 
 
 def encode_digests(digests: Sequence[Digest | None]) -> bytes:

@@ -39,44 +39,44 @@ _INSTANCE_TABLES: Final = (
 )
 """The one row of a store about itself: whether it may be served, and which server it was last seen on."""
 _TABLES: Final = (
-    # `taken`: the lasting steps by name, so that one whose row is gone is not taken again. `rest`: how far a task's
+    # `taken`: the lasting steps by name, so that one whose row is gone is not taken again. `rest`: how far a window's
     # life has come (`archive.Rest`); `expiry` and `led`, whether it is led here, are known once it rests.
-    "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, canonical BLOB NOT NULL, verify_key BLOB NOT NULL,"
+    "CREATE TABLE windows (window_id BLOB PRIMARY KEY, canonical BLOB NOT NULL, verify_key BLOB NOT NULL,"
     " state TEXT NOT NULL, abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL,"
     " durable_bytes INTEGER NOT NULL DEFAULT 0, log_bytes INTEGER, chosen BLOB, taken TEXT NOT NULL DEFAULT '',"
     " rest INTEGER NOT NULL DEFAULT 0, expiry INTEGER NOT NULL DEFAULT 0, led INTEGER NOT NULL DEFAULT 0,"
     " seal BLOB, canonical_seal BLOB, durable_seal BLOB, chosen_seal BLOB, rest_seal BLOB)",
-    "CREATE INDEX tasks_by_rest ON tasks (rest, expiry, task_id)",
-    "CREATE INDEX tasks_by_state ON tasks (state)",
-    "CREATE INDEX tasks_by_place ON tasks (place)",
+    "CREATE INDEX windows_by_rest ON windows (rest, expiry, window_id)",
+    "CREATE INDEX windows_by_state ON windows (state)",
+    "CREATE INDEX windows_by_place ON windows (place)",
     "CREATE TABLE sessions (session_id BLOB PRIMARY KEY, request BLOB NOT NULL, certificate BLOB NOT NULL,"
     " expiry INTEGER NOT NULL, accepted BLOB NOT NULL, seal BLOB)",
     "CREATE INDEX sessions_by_certificate ON sessions (certificate, expiry)",
     "CREATE INDEX sessions_by_expiry ON sessions (expiry)",
-    # By themselves, and lying by id: a task's end overwrites the chain of each of its sessions.
+    # By themselves, and lying by id: a window's end overwrites the chain of each of its sessions.
     "CREATE TABLE chains (session_id BLOB PRIMARY KEY, chain BLOB NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE batches (task_id BLOB NOT NULL, number INTEGER NOT NULL, positions BLOB NOT NULL,"
+    "CREATE TABLE batches (window_id BLOB NOT NULL, number INTEGER NOT NULL, positions BLOB NOT NULL,"
     " verdicts BLOB NOT NULL, share_digests BLOB NOT NULL, kept BLOB NOT NULL, seal BLOB,"
-    " PRIMARY KEY (task_id, number))",
-    "CREATE TABLE rejections (task_id BLOB NOT NULL, reason INTEGER NOT NULL, count INTEGER NOT NULL, seal BLOB,"
-    " PRIMARY KEY (task_id, reason))",
-    "CREATE TABLE steps (task_id BLOB NOT NULL, name TEXT NOT NULL, request BLOB NOT NULL, answer BLOB NOT NULL,"
-    " passing INTEGER NOT NULL, seal BLOB, PRIMARY KEY (task_id, name))",
-    "CREATE TABLE ledger (task_id BLOB PRIMARY KEY, signal TEXT NOT NULL, opens INTEGER NOT NULL,"
+    " PRIMARY KEY (window_id, number))",
+    "CREATE TABLE rejections (window_id BLOB NOT NULL, reason INTEGER NOT NULL, count INTEGER NOT NULL, seal BLOB,"
+    " PRIMARY KEY (window_id, reason))",
+    "CREATE TABLE steps (window_id BLOB NOT NULL, name TEXT NOT NULL, request BLOB NOT NULL, answer BLOB NOT NULL,"
+    " passing INTEGER NOT NULL, seal BLOB, PRIMARY KEY (window_id, name))",
+    "CREATE TABLE ledger (window_id BLOB PRIMARY KEY, signal TEXT NOT NULL, opens INTEGER NOT NULL,"
     " closes INTEGER NOT NULL, epsilon TEXT NOT NULL, debited_at INTEGER NOT NULL, place INTEGER NOT NULL,"
     " normal_signal TEXT NOT NULL DEFAULT '', seal BLOB)",
     "CREATE INDEX ledger_by_signal ON ledger (normal_signal, closes)",
     "CREATE INDEX ledger_by_place ON ledger (place)",
     "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL, seal BLOB)",
     "CREATE TABLE marks (peer TEXT PRIMARY KEY, ledger_rows INTEGER NOT NULL, seal BLOB)",
-    # `rest`: when a series at rest ended, 0 while it is in work.
-    "CREATE TABLE series (series_id BLOB PRIMARY KEY, signed BLOB NOT NULL, seed BLOB NOT NULL,"
+    # `rest`: when a question at rest ended, 0 while it is in work.
+    "CREATE TABLE questions (question_id BLOB PRIMARY KEY, signed BLOB NOT NULL, seed BLOB NOT NULL,"
     " installed_at INTEGER NOT NULL, place INTEGER NOT NULL, rest INTEGER NOT NULL DEFAULT 0, seal BLOB)",
-    "CREATE TABLE series_notes (series_id BLOB NOT NULL, name TEXT NOT NULL, note BLOB NOT NULL, seal BLOB,"
-    " PRIMARY KEY (series_id, name))",
-    "CREATE TABLE decided (series_id BLOB NOT NULL, number INTEGER NOT NULL, task_id BLOB NOT NULL,"
-    " missing TEXT NOT NULL, seal BLOB, PRIMARY KEY (series_id, number))",
-    "CREATE INDEX decided_by_task ON decided (task_id)",
+    "CREATE TABLE question_notes (question_id BLOB NOT NULL, name TEXT NOT NULL, note BLOB NOT NULL, seal BLOB,"
+    " PRIMARY KEY (question_id, name))",
+    "CREATE TABLE decided (question_id BLOB NOT NULL, number INTEGER NOT NULL, window_id BLOB NOT NULL,"
+    " missing TEXT NOT NULL, seal BLOB, PRIMARY KEY (question_id, number))",
+    "CREATE INDEX decided_by_window ON decided (window_id)",
     EPOCH_TABLE,
     "CREATE TABLE schema_version (version INTEGER NOT NULL)",
     *_INSTANCE_TABLES,
@@ -87,13 +87,14 @@ SQLITE: Final = Schema(version=1, tables=_TABLES, steps={})
 
 FRAME_TABLES: Final = (
     # Half of a page is left free, so that the row that moves with every group stays where it is.
-    "CREATE TABLE shards (task bytea NOT NULL, shard integer NOT NULL, epoch bigint NOT NULL DEFAULT 0,"
+    "CREATE TABLE shards (window_id bytea NOT NULL, shard integer NOT NULL, epoch bigint NOT NULL DEFAULT 0,"
     " owner text NOT NULL DEFAULT '', seq bigint NOT NULL DEFAULT 0, rows bigint NOT NULL DEFAULT 0,"
-    " header bytea NOT NULL DEFAULT '', closed_seq bigint, PRIMARY KEY (task, shard)) WITH (fillfactor = 50)",
-    "CREATE TABLE ended (task bytea NOT NULL, leaf integer NOT NULL, digests bytea NOT NULL, PRIMARY KEY (task, leaf))",
+    " header bytea NOT NULL DEFAULT '', closed_seq bigint, PRIMARY KEY (window_id, shard)) WITH (fillfactor = 50)",
+    "CREATE TABLE ended (window_id bytea NOT NULL, leaf integer NOT NULL, digests bytea NOT NULL,"
+    " PRIMARY KEY (window_id, leaf))",
     "ALTER TABLE ended ALTER digests SET STORAGE EXTERNAL",
 )
-"""Who may append what next (`postgres_frames`); the table of a task's frames comes and goes with the task."""
+"""Who may append what next (`postgres_frames`); the table of a window's frames comes and goes with the window."""
 _OTHER_WORDS: Final = ((" BLOB", " BYTEA"), (" INTEGER", " BIGINT"), (" WITHOUT ROWID", ""))
 _POSTGRES_TABLES: Final = (
     *LEASE_TABLES,
@@ -146,7 +147,7 @@ TABLES: Final = tuple(_columns(statement) for statement in _TABLES if _of_store(
 
 SERVING: Final = "serving"
 RESTORED: Final = "restored"
-"""The store is a backup that was put back, and tasks of it may have ended elsewhere since."""
+"""The store is a backup that was put back, and windows of it may have ended elsewhere since."""
 MOVING: Final = "moving"
 """And the move's number, once one has been drawn: a move of a store to here has begun and not ended."""
 MOVED: Final = "moved"

@@ -1,6 +1,6 @@
 """Sessions as an aggregator holds them: packed in memory, their chains of keys sealed at rest, moved on to erase keys.
 
-The chain in the store is the only way to a session's task keys: what `erase_task_keys` has taken out of it is gone.
+The chain in the store is the only way to a session's window keys: what `erase_window_keys` has taken out of it is gone.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.chain import KeyChain
-from fleetcount_protocol.ids import Digest, SessionId, TaskId
+from fleetcount_protocol.ids import Digest, SessionId, WindowId
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES
 from fleetcount_aggregator.storage.store import Store, StoreError
 
-__all__ = ["ChainSeal", "PackedSession", "erase_task_keys"]
+__all__ = ["ChainSeal", "PackedSession", "erase_window_keys"]
 
 USES_AT_ONCE: Final = 256
 """Keys erased between two turns of the event loop: some 10 ms."""
@@ -32,9 +32,9 @@ _NUMBER: Final = slice(_CHAIN_AT + 2, _CHAIN_AT + 4)
 
 
 class PackedSession(bytes):
-    """A session in 140 bytes: the task key whose turn it is, receipt key, digest of the device's key, expiry, chain.
+    """A session in 140 bytes: the window key whose turn it is, receipt key, digest of the device's key, expiry, chain.
 
-    36 bytes more for each task key that is still open below it. Never shown.
+    36 bytes more for each window key that is still open below it. Never shown.
     """
 
     __slots__ = ()
@@ -42,17 +42,17 @@ class PackedSession(bytes):
     @classmethod
     def of(cls, chain: KeyChain, receipt_key: bytes, certificate: Digest, expiry: int) -> "PackedSession":
         """Return a session packed."""
-        key = chain.task_key(chain.number) or bytes(len(chain.key))  # None once the chain has come to its end.
+        key = chain.window_key(chain.number) or bytes(len(chain.key))  # None once the chain has come to its end.
         return cls(key + receipt_key + certificate + expiry.to_bytes(_EXPIRY_BYTES) + chain.encode())
 
     def __repr__(self) -> str:
         return "PackedSession(…)"
 
-    def task_key(self, number: bytes) -> bytes | None:
-        """Return the 32-byte task key of a number in two bytes; None if it is erased or too far ahead."""
+    def window_key(self, number: bytes) -> bytes | None:
+        """Return the 32-byte window key of a number in two bytes; None if it is erased or too far ahead."""
         if self[_NUMBER] == number:
             return self[:32]
-        return self.chain.task_key(int.from_bytes(number))
+        return self.chain.window_key(int.from_bytes(number))
 
     @property
     def chain(self) -> KeyChain:
@@ -87,8 +87,8 @@ class PackedSession(bytes):
 class ChainSeal:
     """Seals chains with their receipt keys for the store: AES-256-GCM, a key a session, random nonces.
 
-    A chain is sealed again with every task of its session, so one key for all would see more than 2^32 seals in a year
-    of a large fleet's hours (NIST SP 800-38D, 8.3). `keys`: `DataKeys.chain_keys`, the first of which seals.
+    A chain is sealed again with every window of its session, so one key for all would see more than 2^32 seals in a
+    year of a large fleet's hours (NIST SP 800-38D, 8.3). `keys`: `DataKeys.chain_keys`, the first of which seals.
     """
 
     def __init__(self, keys: Sequence[bytes], source: RandomSource) -> None:
@@ -130,14 +130,15 @@ def _cipher(key: bytes, session_id: bytes) -> AESGCM:
     return AESGCM(hmac.digest(key, session_id, "sha256"))
 
 
-async def erase_task_keys(
-    store: Store, seal: ChainSeal, live: MutableMapping[bytes, PackedSession], task_id: TaskId
+async def erase_window_keys(
+    store: Store, seal: ChainSeal, live: MutableMapping[bytes, PackedSession], window_id: WindowId
 ) -> None:
-    """Take the keys of a task's reports out of every chain, in the store and in memory; run when the task has ended.
+    """Take the keys of a window's reports out of every chain, in the store and in memory; run when the window has
+    ended.
 
     In slices, each durable: doing it again after a crash finishes it, and then changes nothing.
     """
-    uses = await store.key_uses(task_id)
+    uses = await store.key_uses(window_id)
     # Sorted as the store has them, so that each of its pages is written once; a million take a second.
     rows = await asyncio.to_thread(np.unique, np.frombuffer(uses, dtype=f"V{USE_BYTES}"))
     for start in range(0, len(rows), USES_AT_ONCE):

@@ -1,4 +1,4 @@
-"""The archive of a store in SQL: ended tasks at rest, retired and forgotten (`Archive`).
+"""The archive of a store in SQL: ended windows at rest, retired and forgotten (`Archive`).
 
 Mixed into the store, whose threads run the statements; owns nothing.
 """
@@ -6,10 +6,10 @@ Mixed into the store, whose threads run the statements; owns nothing.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.ids import QuestionId, WindowId
 
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage import archive_rows, series_rows
+from fleetcount_aggregator.storage import archive_rows, question_rows
 from fleetcount_aggregator.storage.archive import Place, Rest, RestRow
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.rows import read_ledger_rows
@@ -30,9 +30,9 @@ class SqlArchive:
     async def _lead(self, operation: Callable[[SealedDatabase], Any]) -> Any:
         raise NotImplementedError
 
-    async def tasks_in_work(self) -> Sequence[TaskId]:
-        """See `Archive.tasks_in_work`."""
-        rows: Sequence[TaskId] = await self._read(archive_rows.read_in_work)
+    async def windows_in_work(self) -> Sequence[WindowId]:
+        """See `Archive.windows_in_work`."""
+        rows: Sequence[WindowId] = await self._read(archive_rows.read_in_work)
         return rows
 
     async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
@@ -44,23 +44,23 @@ class SqlArchive:
         rows: Sequence[RestRow] = await self._read(lambda db: archive_rows.read_resting(db, rest, above, until))
         return rows
 
-    async def retire(self, task_ids: Sequence[TaskId], kept: Mapping[State, Sequence[str]]) -> None:
+    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[State, Sequence[str]]) -> None:
         """See `Archive.retire`."""
-        await self._lead(lambda db: self._retire(db, task_ids, kept))
+        await self._lead(lambda db: self._retire(db, window_ids, kept))
 
-    def _retire(self, db: SealedDatabase, task_ids: Sequence[TaskId], kept: Mapping[State, Sequence[str]]) -> None:
-        # Before the commit: a crash in between leaves tasks at rest, which are retired again.
-        for task_id in archive_rows.retire_tasks(db, task_ids, kept):
-            self.logs.forget(task_id)
+    def _retire(self, db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[State, Sequence[str]]) -> None:
+        # Before the commit: a crash in between leaves windows at rest, which are retired again.
+        for window_id in archive_rows.retire_windows(db, window_ids, kept):
+            self.logs.forget(window_id)
 
-    async def forget(self, task_ids: Sequence[TaskId]) -> Sequence[TaskId]:
+    async def forget(self, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
         """See `Archive.forget`."""
-        gone: Sequence[TaskId] = await self._lead(lambda db: archive_rows.forget_tasks(db, task_ids))
+        gone: Sequence[WindowId] = await self._lead(lambda db: archive_rows.forget_windows(db, window_ids))
         return gone
 
-    async def debit(self, task_id: TaskId) -> LedgerRow | None:
+    async def debit(self, window_id: WindowId) -> LedgerRow | None:
         """See `Archive.debit`."""
-        row: LedgerRow | None = await self._read(lambda db: archive_rows.read_debit(db, task_id))
+        row: LedgerRow | None = await self._read(lambda db: archive_rows.read_debit(db, window_id))
         return row
 
     async def ledger_rows(self) -> int:
@@ -68,6 +68,6 @@ class SqlArchive:
         count: int = await self._read(read_ledger_rows)
         return count
 
-    async def rest_series(self, series_id: SeriesId, end: int, dropped: str) -> None:
-        """See `Archive.rest_series`."""
-        await self._lead(lambda db: series_rows.rest_series(db, series_id, end, dropped))
+    async def rest_question(self, question_id: QuestionId, end: int, dropped: str) -> None:
+        """See `Archive.rest_question`."""
+        await self._lead(lambda db: question_rows.rest_question(db, question_id, end, dropped))

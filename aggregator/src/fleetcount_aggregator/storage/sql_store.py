@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
+from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.host.malloc import give_back
 from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason, State
+from fleetcount_aggregator.storage import question_rows
 from fleetcount_aggregator.storage import rows as sql
-from fleetcount_aggregator.storage import series_rows
-from fleetcount_aggregator.storage.archive_rows import purge_task, read_cost, read_unpurged
+from fleetcount_aggregator.storage.archive_rows import purge_window, read_cost, read_unpurged
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import Engine
 from fleetcount_aggregator.storage.epochs import SqlEpochs
@@ -39,12 +39,12 @@ from fleetcount_aggregator.storage.store import (
     Cost,
     DecidedWindow,
     LedgerRow,
-    SeriesRow,
+    QuestionRow,
     SessionRow,
     StepRow,
     StoreError,
-    TaskChange,
-    TaskRow,
+    WindowChange,
+    WindowRow,
 )
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.storage.write_queue import WriteQueue
@@ -62,7 +62,7 @@ class SqlStore(SqlArchive, SqlEpochs):
         engine: SealedEngine,
         logs: ReportLogs,
         data_keys: DataKeys,
-        unpurged: Sequence[TaskId],
+        unpurged: Sequence[WindowId],
         damaged: Sequence[Damage],
     ) -> None:
         self.data_keys = data_keys
@@ -71,7 +71,7 @@ class SqlStore(SqlArchive, SqlEpochs):
         self._place = engine.plain.place
         self._damaged = tuple(damaged)
         self.logs = logs
-        """Who shares the tasks of this store with other processes says here which shards are its own."""
+        """Who shares the windows of this store with other processes says here which shards are its own."""
         self._closed = False
         self._unpurged = tuple(unpurged)
         self._writes = WriteQueue(engine, logs)
@@ -86,8 +86,8 @@ class SqlStore(SqlArchive, SqlEpochs):
     def over(cls, engine: Engine, path: Path, at_rest_key: bytes, former: bytes | None = None) -> Self:
         """Return the store of an open database, which is closed with it; files beside it are named after `path`.
 
-        What a crash left of purging is `unpurged`, and what is damaged of single tasks is `damaged`. The keys are those
-        of `DataKeys`.
+        What a crash left of purging is `unpurged`, and what is damaged of single windows is `damaged`. The keys are
+        those of `DataKeys`.
 
         Raises:
             StoreError: the database is damaged, or the store lies under another key.
@@ -104,14 +104,14 @@ class SqlStore(SqlArchive, SqlEpochs):
             if given_up := home.given_up(states):
                 sealed.write(lambda db: _end_lost(db, given_up))
                 states = sealed.read(sql.read_log_states)
-            needed = [one.task_id for one in states if not one.ended or home.holds(one.task_id)]
+            needed = [one.window_id for one in states if not one.ended or home.holds(one.window_id)]
             damaged = data_keys.take_up(needed)
             move_to_present_key(sealed, data_keys)
-            keyless = {one.task_id for one in damaged}
+            keyless = {one.window_id for one in damaged}
             # Without its key a log cannot be read either, which is one damage and not two.
-            damaged += [one for one in logs.open(states) if one.task_id not in keyless]
+            damaged += [one for one in logs.open(states) if one.window_id not in keyless]
             damaged += sealed.read(damage_at_start)
-            rows, ended = sealed.read(read_unpurged), [one.task_id for one in states if one.ended]
+            rows, ended = sealed.read(read_unpurged), [one.window_id for one in states if one.ended]
             keys = data_keys.held()
             left = [one for one in ended if one in rows or home.leaves(one) or one in keys]
             engine.slim()
@@ -191,23 +191,23 @@ class SqlStore(SqlArchive, SqlEpochs):
         """See `Store.put_chains`."""
         await self._lead(lambda db: sql.put_chains(db, chains))
 
-    async def key_uses(self, task_id: TaskId) -> bytes:
+    async def key_uses(self, window_id: WindowId) -> bytes:
         """See `Store.key_uses`."""
-        uses: bytes = await self._read(lambda _: self.logs.key_uses(task_id))
+        uses: bytes = await self._read(lambda _: self.logs.key_uses(window_id))
         return uses
 
-    async def _ensure_key(self, row: TaskRow) -> None:
+    async def _ensure_key(self, row: WindowRow) -> None:
         if row.state not in FINAL_STATES:
-            await asyncio.to_thread(self.data_keys.make, row.task_id)
+            await asyncio.to_thread(self.data_keys.make, row.window_id)
 
-    async def task(self, task_id: TaskId) -> TaskRow | None:
-        """See `Store.task`."""
-        row: TaskRow | None = await self._read(lambda db: sql.read_task(db, task_id))
+    async def window(self, window_id: WindowId) -> WindowRow | None:
+        """See `Store.window`."""
+        row: WindowRow | None = await self._read(lambda db: sql.read_window(db, window_id))
         return row
 
-    async def canonical(self, task_id: TaskId) -> bytes | None:
+    async def canonical(self, window_id: WindowId) -> bytes | None:
         """See `Store.canonical`."""
-        canonical: bytes | None = await self._read(lambda db: sql.read_canonical(db, task_id))
+        canonical: bytes | None = await self._read(lambda db: sql.read_canonical(db, window_id))
         return canonical
 
     async def damaged(self) -> Sequence[Damage]:
@@ -217,8 +217,8 @@ class SqlStore(SqlArchive, SqlEpochs):
         return self._damaged
 
     def _still_damaged(self, db: SealedDatabase) -> tuple[Damage, ...]:
-        unended = {one.task_id for one in sql.read_log_states(db) if not one.ended}
-        files = (one for one in self._damaged if one.table in {"log", "data key"} and one.task_id in unended)
+        unended = {one.window_id for one in sql.read_log_states(db) if not one.ended}
+        files = (one for one in self._damaged if one.table in {"log", "data key"} and one.window_id in unended)
         return *files, *damage_at_start(db)
 
     async def look(self, work: Callable[[SealedDatabase], T]) -> T:
@@ -235,47 +235,47 @@ class SqlStore(SqlArchive, SqlEpochs):
         """See `Store.restored`."""
         return await self.look(is_restored)
 
-    async def install_series(self, row: SeriesRow, notes: Mapping[str, bytes]) -> SeriesRow:
-        """See `Store.install_series`."""
-        stored: SeriesRow = await self._lead(lambda db: series_rows.install_series(db, row, notes))
+    async def install_question(self, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
+        """See `Store.install_question`."""
+        stored: QuestionRow = await self._lead(lambda db: question_rows.install_question(db, row, notes))
         return stored
 
-    async def series(self, *, ended_after: int = -1) -> Sequence[SeriesRow]:
-        """See `Store.series`."""
-        rows: Sequence[SeriesRow] = await self._read(lambda db: series_rows.read_series(db, ended_after))
+    async def questions(self, *, ended_after: int = -1) -> Sequence[QuestionRow]:
+        """See `Store.question`."""
+        rows: Sequence[QuestionRow] = await self._read(lambda db: question_rows.read_questions(db, ended_after))
         return rows
 
-    async def one_series(self, series_id: SeriesId) -> SeriesRow | None:
-        """See `Store.one_series`."""
-        row: SeriesRow | None = await self._read(lambda db: series_rows.read_one_series(db, series_id))
+    async def one_question(self, question_id: QuestionId) -> QuestionRow | None:
+        """See `Store.one_question`."""
+        row: QuestionRow | None = await self._read(lambda db: question_rows.read_one_question(db, question_id))
         return row
 
-    async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
-        """See `Store.note_series`."""
-        await self._lead(lambda db: series_rows.note_series(db, series_id, name, note))
+    async def note_question(self, question_id: QuestionId, name: str, note: bytes) -> None:
+        """See `Store.note_question`."""
+        await self._lead(lambda db: question_rows.note_question(db, question_id, name, note))
 
-    async def series_notes(self, series_id: SeriesId) -> Mapping[str, bytes]:
-        """See `Store.series_notes`."""
-        notes: Mapping[str, bytes] = await self._read(lambda db: series_rows.read_notes(db, series_id))
+    async def question_notes(self, question_id: QuestionId) -> Mapping[str, bytes]:
+        """See `Store.question_notes`."""
+        notes: Mapping[str, bytes] = await self._read(lambda db: question_rows.read_notes(db, question_id))
         return notes
 
-    async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
+    async def decide_windows(self, rows: Sequence[DecidedWindow], window: WindowRow | None = None) -> None:
         """See `Store.decide_windows`."""
-        if task is not None:
-            await self._ensure_key(task)
-        await self._lead(lambda db: self._decide_windows(db, rows, task))
+        if window is not None:
+            await self._ensure_key(window)
+        await self._lead(lambda db: self._decide_windows(db, rows, window))
 
-    def _decide_windows(self, db: SealedDatabase, rows: Sequence[DecidedWindow], task: TaskRow | None) -> None:
-        series_rows.decide_windows(db, rows, task)
-        if task is not None:
-            self.logs.home.install(db, task.task_id)
+    def _decide_windows(self, db: SealedDatabase, rows: Sequence[DecidedWindow], window: WindowRow | None) -> None:
+        question_rows.decide_windows(db, rows, window)
+        if window is not None:
+            self.logs.home.install(db, window.window_id)
 
     async def decided(
-        self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
+        self, question_id: QuestionId, *, above: int = -1, below: int = MAX_QUESTION_WINDOWS
     ) -> Sequence[DecidedWindow]:
         """See `Store.decided`."""
         rows: Sequence[DecidedWindow] = await self._read(
-            lambda db: series_rows.read_decided(db, series_id, above, below)
+            lambda db: question_rows.read_decided(db, question_id, above, below)
         )
         return rows
 
@@ -284,9 +284,9 @@ class SqlStore(SqlArchive, SqlEpochs):
         costs: Sequence[Cost] = await self._read(lambda db: [read_cost(db, one) for one in asked])
         return costs
 
-    async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
+    async def decided_of(self, window_id: WindowId) -> DecidedWindow | None:
         """See `Store.decided_of`."""
-        row: DecidedWindow | None = await self._read(lambda db: series_rows.read_decided_of(db, task_id))
+        row: DecidedWindow | None = await self._read(lambda db: question_rows.read_decided_of(db, window_id))
         return row
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
@@ -295,72 +295,72 @@ class SqlStore(SqlArchive, SqlEpochs):
         outcomes: Sequence[bytes] = await self._writes.append(runs)
         return outcomes
 
-    async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
+    async def instalment_digest(self, window_id: WindowId, report_id: ReportId, round_number: int) -> Digest | None:
         """See `Store.instalment_digest`."""
-        digest: Digest | None = await self._read(lambda _: self.logs.digest(task_id, report_id, round_number))
+        digest: Digest | None = await self._read(lambda _: self.logs.digest(window_id, report_id, round_number))
         return digest
 
-    async def count_rejections(self, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
+    async def count_rejections(self, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
         """See `Store.count_rejections`."""
-        await self._write(lambda db: sql.count_rejections(db, task_id, counts))
+        await self._write(lambda db: sql.count_rejections(db, window_id, counts))
 
-    async def rejections(self, task_id: TaskId) -> Mapping[RejectReason, int]:
+    async def rejections(self, window_id: WindowId) -> Mapping[RejectReason, int]:
         """See `Store.rejections`."""
-        counts: Mapping[RejectReason, int] = await self._read(lambda db: sql.read_rejections(db, task_id))
+        counts: Mapping[RejectReason, int] = await self._read(lambda db: sql.read_rejections(db, window_id))
         return counts
 
-    async def complete_reports(self, task_id: TaskId) -> CompleteReports:
+    async def complete_reports(self, window_id: WindowId) -> CompleteReports:
         """See `Store.complete_reports`."""
         found: CompleteReports = await self._read(
-            lambda db: self.logs.complete(task_id, closed=not sql.takes_instalments(db, task_id))
+            lambda db: self.logs.complete(window_id, closed=not sql.takes_instalments(db, window_id))
         )
         return found
 
-    async def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
+    async def reports_of(self, window_id: WindowId, devices: bytes) -> bytes:
         """See `Store.reports_of`."""
-        found: bytes = await self._read(lambda _: self.logs.reports_of(task_id, devices))
+        found: bytes = await self._read(lambda _: self.logs.reports_of(window_id, devices))
         return found
 
-    async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
+    async def batches(self, window_id: WindowId, *, above: int = -1) -> Sequence[BatchRow]:
         """See `Store.batches`."""
-        rows: Sequence[BatchRow] = await self._read(lambda db: sql.read_batches(db, task_id, above))
+        rows: Sequence[BatchRow] = await self._read(lambda db: sql.read_batches(db, window_id, above))
         return rows
 
-    async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:
+    async def batch(self, window_id: WindowId, number: int) -> BatchRow | None:
         """See `Store.batch`."""
-        row: BatchRow | None = await self._read(lambda db: sql.read_batch(db, task_id, number))
+        row: BatchRow | None = await self._read(lambda db: sql.read_batch(db, window_id, number))
         return row
 
-    async def chosen(self, task_id: TaskId) -> bytes | None:
+    async def chosen(self, window_id: WindowId) -> bytes | None:
         """See `Store.chosen`."""
-        chosen: bytes | None = await self._read(lambda db: sql.read_chosen(db, task_id))
+        chosen: bytes | None = await self._read(lambda db: sql.read_chosen(db, window_id))
         return chosen
 
-    async def step(self, task_id: TaskId, name: str) -> StepRow | None:
+    async def step(self, window_id: WindowId, name: str) -> StepRow | None:
         """See `Store.step`."""
-        step: StepRow | None = await self._read(lambda db: sql.read_step(db, task_id, name))
+        step: StepRow | None = await self._read(lambda db: sql.read_step(db, window_id, name))
         return step
 
-    async def apply(self, change: TaskChange) -> StepRow | None:
+    async def apply(self, change: WindowChange) -> StepRow | None:
         """See `Store.apply`."""
         if change.new_state is State.AGREEING and not self._engine.alone:
             # Other owners stop first. What they have is read back here, and not in the transaction that counts it.
-            await self._lead(lambda db: self._stop(db, change.task_id))
-            await self._read(lambda _: self.logs.incomplete(change.task_id))
+            await self._lead(lambda db: self._stop(db, change.window_id))
+            await self._read(lambda _: self.logs.incomplete(change.window_id))
         step: StepRow | None = await self._lead(lambda db: self._apply(db, change))
         return step
 
-    def _stop(self, db: SealedDatabase, task_id: TaskId) -> None:
-        if sql.takes_instalments(db, task_id):
-            self.logs.home.close_task(db, task_id)
+    def _stop(self, db: SealedDatabase, window_id: WindowId) -> None:
+        if sql.takes_instalments(db, window_id):
+            self.logs.home.close_window(db, window_id)
 
-    def _apply(self, db: SealedDatabase, change: TaskChange) -> StepRow | None:
+    def _apply(self, db: SealedDatabase, change: WindowChange) -> StepRow | None:
         held = None
         # A million reports are gone through once, when intake really closes, and not whenever that is asked for.
-        if change.new_state is State.AGREEING and sql.takes_instalments(db, change.task_id):
-            held = sql.Closing(self.logs.length(change.task_id), self.logs.incomplete(change.task_id))
+        if change.new_state is State.AGREEING and sql.takes_instalments(db, change.window_id):
+            held = sql.Closing(self.logs.length(change.window_id), self.logs.incomplete(change.window_id))
         if change.new_state not in {None, State.ANNOUNCED, State.COLLECTING}:
-            self.logs.home.close_task(db, change.task_id)
+            self.logs.home.close_window(db, change.window_id)
         return sql.apply_change(db, change, held)
 
     async def ledger(self) -> Sequence[LedgerRow]:
@@ -377,34 +377,34 @@ class SqlStore(SqlArchive, SqlEpochs):
         marks: Mapping[AggregatorId, int] = await self._read(sql.read_high_water)
         return marks
 
-    async def unpurged(self) -> Sequence[TaskId]:
+    async def unpurged(self) -> Sequence[WindowId]:
         """See `Store.unpurged`."""
         return self._unpurged
 
     def forget_destroyed(self) -> None:
-        """Hold nothing of tasks whose data key another process has destroyed; for a thread. Raises StoreError."""
-        for task_id in self.data_keys.forget_destroyed():
-            self.logs.let_go(task_id)
+        """Hold nothing of windows whose data key another process has destroyed; for a thread. Raises StoreError."""
+        for window_id in self.data_keys.forget_destroyed():
+            self.logs.let_go(window_id)
 
-    async def purge(self, task_id: TaskId) -> None:
+    async def purge(self, window_id: WindowId) -> None:
         """See `Store.purge`."""
-        await self._lead(lambda db: self._purge(db, task_id))
-        # Only when the end of the task and of its rows is on the disk: a key that is gone cannot be had back.
-        await asyncio.to_thread(self.data_keys.destroy, task_id)
+        await self._lead(lambda db: self._purge(db, window_id))
+        # Only when the end of the window and of its rows is on the disk: a key that is gone cannot be had back.
+        await asyncio.to_thread(self.data_keys.destroy, window_id)
 
-    def _purge(self, db: SealedDatabase, task_id: TaskId) -> None:
-        sql.check_ended(db, task_id)
-        self.logs.purge(task_id, sql.read_chosen(db, task_id) or b"")
-        purge_task(db, task_id)
+    def _purge(self, db: SealedDatabase, window_id: WindowId) -> None:
+        sql.check_ended(db, window_id)
+        self.logs.purge(window_id, sql.read_chosen(db, window_id) or b"")
+        purge_window(db, window_id)
         self._writes.erased = True
 
 
-def _end_lost(db: SealedDatabase, task_ids: Sequence[TaskId]) -> None:
-    """Abort the tasks whose logs are lost: receipts were given for reports that no release can count any more."""
+def _end_lost(db: SealedDatabase, window_ids: Sequence[WindowId]) -> None:
+    """Abort the windows whose logs are lost: receipts were given for reports that no release can count any more."""
     open_states = frozenset({State.ANNOUNCED, State.COLLECTING, State.AGREEING})
-    for task_id in task_ids:
-        change = TaskChange(
-            task_id=task_id, required=open_states, new_state=State.ABORTED, abort_reason=AbortReason.LOG_LOST.value
+    for window_id in window_ids:
+        change = WindowChange(
+            window_id=window_id, required=open_states, new_state=State.ABORTED, abort_reason=AbortReason.LOG_LOST.value
         )
         sql.apply_change(db, change, None)
-        log.error("task_ended_without_its_log", task=task_id.hex())
+        log.error("window_ended_without_its_log", window=window_id.hex())

@@ -1,7 +1,7 @@
 """What an aggregator remembers, and what every store keeps to: durable before answered, first bytes win.
 
 Defines the rows and the `Store` protocol; it does not know files or SQL (memory_store, sql_store). Reports are
-columns: they are named by their position among a closed task's complete reports.
+columns: they are named by their position among a closed window's complete reports.
 """
 
 import enum
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
 from fleetcount_protocol.errors import MachineError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
+from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.host.states import State
@@ -35,9 +35,9 @@ __all__ = [
     "FencedError",
     "LedgerRow",
     "LoadedReports",
+    "QuestionRow",
     "ReportSource",
     "ReportVerdict",
-    "SeriesRow",
     "SessionRow",
     "StepRow",
     "Store",
@@ -45,9 +45,9 @@ __all__ = [
     "StoreBusyError",
     "StoreError",
     "StoreOutcome",
-    "TaskChange",
-    "TaskRow",
     "UnknownWriteError",
+    "WindowChange",
+    "WindowRow",
     "every_batch",
 ]  # fmt: skip
 
@@ -82,13 +82,13 @@ class StoreOutcome(enum.IntEnum):
     SAME = 1
     """The same bytes are held already: the same receipt is due."""
     OTHER_BYTES = 2
-    """Another instalment holds this (task, report id, round), or another device the report: the first one wins."""
+    """Another instalment holds this (window, report id, round), or another device the report: the first one wins."""
     SECOND_REPORT = 3
-    """This device already has a report with another id in this task."""
+    """This device already has a report with another id in this window."""
     CLOSED = 4
-    """The task takes no instalments any more."""
+    """The window takes no instalments any more."""
     FULL = 5
-    """The task has as many reports as a task can have; a second instalment of one of them is still taken."""
+    """The window has as many reports as a window can have; a second instalment of one of them is still taken."""
     BUSY = 6
     """Who decides about it cannot be reached at present; it is to be sent again."""
 
@@ -123,10 +123,10 @@ class SessionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRow:
-    """A task's canonical bytes, its verify key (sealed at rest) and where it stands."""
+class WindowRow:
+    """A window's canonical bytes, its verify key (sealed at rest) and where it stands."""
 
-    task_id: TaskId
+    window_id: WindowId
     canonical: bytes = field(repr=False)
     verify_key: bytes = field(repr=False)
     state: State
@@ -135,10 +135,10 @@ class TaskRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesRow:
-    """A series signed by all and the seed of its verify keys, sealed at rest."""
+class QuestionRow:
+    """A question signed by all and the seed of its verify keys, sealed at rest."""
 
-    series_id: SeriesId
+    question_id: QuestionId
     signed: bytes = field(repr=False)
     seed: bytes = field(repr=False)
     installed_at: int
@@ -146,19 +146,19 @@ class SeriesRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedWindow:
-    """What was decided about one window of a series, once: its task is installed, or it is missing for a reason.
+    """What was decided about one window of a question, once: its window is installed, or it is missing for a reason.
 
-    `task_id` is None where nothing says what the task would have been: a missing later step of a drill-down.
+    `window_id` is None where nothing says what the window would have been: a missing later step of a drill-down.
     """
 
-    series_id: SeriesId
+    question_id: QuestionId
     index: int
-    task_id: TaskId | None
+    window_id: WindowId | None
     missing: str = ""
 
 
 class Cost(enum.Enum):
-    """What a series costs, by what was decided about its windows."""
+    """What a question costs, by what was decided about its windows."""
 
     NOTHING = enum.auto()
     OPEN = enum.auto()
@@ -167,24 +167,25 @@ class Cost(enum.Enum):
 
 
 class Charged(NamedTuple):
-    """A series whose cost is asked for: how many windows it has, and whether it was withdrawn.
+    """A question whose cost is asked for: how many windows it has, and whether it was withdrawn.
 
     It was if a party refused it, or stopped it before its first window.
     """
 
-    series_id: SeriesId
+    question_id: QuestionId
     windows: int
     withdrawn: bool
 
-    def cost(self, decided: int, tasks: Iterable[tuple[State | None, bool]]) -> Cost:
+    def cost(self, decided: int, windows: Iterable[tuple[State | None, bool]]) -> Cost:
         """Return what it costs: nothing if it was withdrawn or its one window failed, and without a debit.
 
         Windows of others that failed give nothing back: those that follow count from the unit that they began.
-        `decided`: how many windows are; `tasks`: the state of each task that was installed, and whether it was debited.
+        `decided`: how many windows are; `windows`: the state of each window that was installed, and whether it was
+        debited.
         """
         if not self.withdrawn and (self.windows > 1 or not decided):
             return Cost.OPEN
-        found = list(tasks)
+        found = list(windows)
         if any(debited for _, debited in found):
             return Cost.DEBITED
         return Cost.NOTHING if all(state is State.ABORTED for state, _ in found) else Cost.OPEN
@@ -199,7 +200,7 @@ class LoadedReports:
 
 
 class ReportSource(Protocol):
-    """Some complete reports of one task; survives pickling, so that a worker process loads them by itself."""
+    """Some complete reports of one window; survives pickling, so that a worker process loads them by itself."""
 
     def load(self) -> LoadedReports:
         """Return the reports with their input shares joined, in order; raises StoreError if the file fails."""
@@ -207,7 +208,7 @@ class ReportSource(Protocol):
 
 
 class CompleteReports(Protocol):
-    """The reports of a task that have all their instalments, by position. Fixed from the moment intake is closed."""
+    """The reports of a window that have all their instalments, by position. Fixed from the moment intake is closed."""
 
     @property
     def ids(self) -> ReportIds:
@@ -236,9 +237,9 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """A step that happens once a task: the digest of what was asked, and the bytes answered ever after.
+    """A step that happens once a window: the digest of what was asked, and the bytes answered ever after.
 
-    `passing`: not needed once the task has ended; `Store.purge` deletes it.
+    `passing`: not needed once the window has ended; `Store.purge` deletes it.
     """
 
     name: str
@@ -251,7 +252,7 @@ class StepRow:
 class LedgerRow:
     """One release charged to a signal and window. `epsilon` is decimal text, "none" without a finite eps."""
 
-    task_id: TaskId
+    window_id: WindowId
     signal: str
     opens: int
     closes: int
@@ -260,14 +261,14 @@ class LedgerRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskChange:
+class WindowChange:
     """Everything one step changes, applied in one transaction or not at all.
 
     `required` are the states in which the change is allowed. If `step` is stored already, nothing is applied.
     Moving to AGREEING closes intake: what lacks an instalment then is counted as a half pair.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     required: frozenset[State]
     new_state: State | None = None
     abort_reason: str = ""
@@ -285,7 +286,7 @@ class Store(Archive, Protocol):
 
     @property
     def data_keys(self) -> "DataKeys":
-        """The keys that what lies sealed is sealed under, one a task; every task that has not ended has its key."""
+        """The keys that what lies sealed is sealed under, one a window; every window that has not ended has its key."""
         ...
 
     @property
@@ -324,50 +325,54 @@ class Store(Archive, Protocol):
         """Overwrite the sealed keys of sessions, each given with its session's id; one that is forgotten stays so."""
         ...
 
-    async def key_uses(self, task_id: TaskId) -> bytes:
-        """Return which keys opened a task's instalments (`InstalmentRun.key_uses`), in any order; none once purged."""
+    async def key_uses(self, window_id: WindowId) -> bytes:
+        """Return which keys opened a window's instalments (`InstalmentRun.key_uses`), in any order; none once
+        purged.
+        """
         ...
 
-    async def task(self, task_id: TaskId) -> TaskRow | None:
-        """Return one task, or None."""
+    async def window(self, window_id: WindowId) -> WindowRow | None:
+        """Return one window, or None."""
         ...
 
-    async def canonical(self, task_id: TaskId) -> bytes | None:
-        """Return a task's bytes, None if they are not as they were written, whatever else of it is."""
+    async def canonical(self, window_id: WindowId) -> bytes | None:
+        """Return a window's bytes, None if they are not as they were written, whatever else of it is."""
         ...
 
     async def damaged(self) -> Sequence["Damage"]:
-        """Return what was found damaged when the store was opened; of tasks at rest it shows later."""
+        """Return what was found damaged when the store was opened; of windows at rest it shows later."""
         ...
 
     async def restored(self) -> bool:
         """Return whether the store was put back from a backup, and what came after it is not settled yet."""
         ...
 
-    async def install_series(self, row: SeriesRow, notes: Mapping[str, bytes]) -> SeriesRow:
-        """Remember a series with its first notes, all or nothing; return the row that is stored, which is the first."""
+    async def install_question(self, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
+        """Remember a question with its first notes, all or nothing; return the row that is stored, which is the
+        first.
+        """
         ...
 
-    async def series(self, *, ended_after: int = -1) -> Sequence[SeriesRow]:
-        """Return every series that is in work or ended after a second, in order of installation."""
+    async def questions(self, *, ended_after: int = -1) -> Sequence[QuestionRow]:
+        """Return every question that is in work or ended after a second, in order of installation."""
         ...
 
-    async def one_series(self, series_id: SeriesId) -> SeriesRow | None:
-        """Return one series, or None."""
+    async def one_question(self, question_id: QuestionId) -> QuestionRow | None:
+        """Return one question, or None."""
         ...
 
-    async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
-        """Remember something by name beside a series, in place of what was noted under this name before."""
+    async def note_question(self, question_id: QuestionId, name: str, note: bytes) -> None:
+        """Remember something by name beside a question, in place of what was noted under this name before."""
         ...
 
-    async def series_notes(self, series_id: SeriesId) -> Mapping[str, bytes]:
-        """Return all notes of a series."""
+    async def question_notes(self, question_id: QuestionId) -> Mapping[str, bytes]:
+        """Return all notes of a question."""
         ...
 
-    async def decide_windows(self, rows: Sequence[DecidedWindow], task: TaskRow | None = None) -> None:
-        """Remember what was decided about windows and install the task of one of them: all of it or nothing.
+    async def decide_windows(self, rows: Sequence[DecidedWindow], window: WindowRow | None = None) -> None:
+        """Remember what was decided about windows and install the window of one of them: all of it or nothing.
 
-        A task that is there stays as it is.
+        A window that is there stays as it is.
 
         Raises:
             StoreError: one of the windows is decided already, otherwise; then nothing changes.
@@ -375,67 +380,67 @@ class Store(Archive, Protocol):
         ...
 
     async def decided(
-        self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
+        self, question_id: QuestionId, *, above: int = -1, below: int = MAX_QUESTION_WINDOWS
     ) -> Sequence[DecidedWindow]:
-        """Return the windows of a series that are decided, in order, above an index and below another."""
+        """Return the windows of a question that are decided, in order, above an index and below another."""
         ...
 
     async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
-        """Return what each series costs."""
+        """Return what each question costs."""
         ...
 
-    async def decided_of(self, task_id: TaskId) -> DecidedWindow | None:
-        """Return what was decided about the window whose task this is or would be; None if it is none's."""
+    async def decided_of(self, window_id: WindowId) -> DecidedWindow | None:
+        """Return what was decided about the window that this id names or would name; None if it is none's."""
         ...
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
-        """Store instalments with one sync a task; for each run one byte of `StoreOutcome` an instalment, in order."""
+        """Store instalments with one sync a window; for each run one byte of `StoreOutcome` an instalment, in order."""
         ...
 
-    async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
+    async def instalment_digest(self, window_id: WindowId, report_id: ReportId, round_number: int) -> Digest | None:
         """Return the digest of a stored instalment, or None."""
         ...
 
-    async def count_rejections(self, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
-        """Add to a task's rejection counters."""
+    async def count_rejections(self, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
+        """Add to a window's rejection counters."""
         ...
 
-    async def rejections(self, task_id: TaskId) -> Mapping[RejectReason, int]:
-        """Return a task's rejection counters."""
+    async def rejections(self, window_id: WindowId) -> Mapping[RejectReason, int]:
+        """Return a window's rejection counters."""
         ...
 
-    async def complete_reports(self, task_id: TaskId) -> CompleteReports:
-        """Return the complete reports of a task, until it is purged: the same ever after intake is closed."""
+    async def complete_reports(self, window_id: WindowId) -> CompleteReports:
+        """Return the complete reports of a window, until it is purged: the same ever after intake is closed."""
         ...
 
-    async def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
-        """Return the ids of the reports of a task under way that these devices sent, joined, in any order.
+    async def reports_of(self, window_id: WindowId, devices: bytes) -> bytes:
+        """Return the ids of the reports of a window under way that these devices sent, joined, in any order.
 
         `devices` are the digests of their public keys, n x 32.
         """
         ...
 
-    async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
-        """Return the batches of a task by number, above a number and `BATCHES_AT_ONCE` at most (`every_batch`)."""
+    async def batches(self, window_id: WindowId, *, above: int = -1) -> Sequence[BatchRow]:
+        """Return the batches of a window by number, above a number and `BATCHES_AT_ONCE` at most (`every_batch`)."""
         ...
 
-    async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:
+    async def batch(self, window_id: WindowId, number: int) -> BatchRow | None:
         """Return one batch, or None."""
         ...
 
-    async def chosen(self, task_id: TaskId) -> bytes | None:
+    async def chosen(self, window_id: WindowId) -> bytes | None:
         """Return the sealed set, one byte of 0 or 1 a complete report; None before it is sealed and after purging."""
         ...
 
-    async def step(self, task_id: TaskId, name: str) -> StepRow | None:
+    async def step(self, window_id: WindowId, name: str) -> StepRow | None:
         """Return a step that was taken, or None."""
         ...
 
-    async def apply(self, change: TaskChange) -> StepRow | None:
+    async def apply(self, change: WindowChange) -> StepRow | None:
         """Apply a change; return the stored step if `change.step` had been taken before (then nothing is applied).
 
         Raises:
-            StateConflictError: the task is not in a required state, or the table forbids the move.
+            StateConflictError: the window is not in a required state, or the table forbids the move.
         """
         ...
 
@@ -459,18 +464,19 @@ class Store(Archive, Protocol):
         """Return the epochs by name (`greetings`)."""
         ...
 
-    async def unpurged(self) -> Sequence[TaskId]:
-        """Return the ended tasks whose purge a crash has cut off before this start."""
+    async def unpurged(self) -> Sequence[WindowId]:
+        """Return the ended windows whose purge a crash has cut off before this start."""
         ...
 
-    async def purge(self, task_id: TaskId) -> None:
-        """Delete what an ended task no longer needs: share parts, batches, passing steps, its data key; never digests.
+    async def purge(self, window_id: WindowId) -> None:
+        """Delete what an ended window no longer needs: share parts, batches, passing steps, its data key; never
+        digests.
 
         An instalment that comes again is still known by its bytes, and which reports were in the set stays known. The
-        data key goes last, once the end of the task is durable.
+        data key goes last, once the end of the window is durable.
 
         Raises:
-            StoreError: the task has not ended.
+            StoreError: the window has not ended.
         """
         ...
 
@@ -483,10 +489,10 @@ class Store(Archive, Protocol):
         ...
 
 
-async def every_batch(store: Store, task_id: TaskId) -> AsyncIterator[BatchRow]:
-    """Yield the batches of a task by number; few are in memory at a time."""
+async def every_batch(store: Store, window_id: WindowId) -> AsyncIterator[BatchRow]:
+    """Yield the batches of a window by number; few are in memory at a time."""
     above = -1
-    while rows := await store.batches(task_id, above=above):
+    while rows := await store.batches(window_id, above=above):
         for row in rows:
             yield row
         above = rows[-1].number

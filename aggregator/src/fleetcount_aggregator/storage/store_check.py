@@ -1,6 +1,6 @@
 """What of a store is damaged, what that means, and what a repair would do; for an operator. Changes nothing.
 
-Rows by their tags, data keys by whether they open, report logs of tasks under way frame by frame.
+Rows by their tags, data keys by whether they open, report logs of windows under way frame by frame.
 """
 
 import fcntl
@@ -30,27 +30,27 @@ from fleetcount_aggregator.storage.store_keys import StoreKeys
 
 __all__ = ["StoreCheck", "Verdict", "check_key", "check_store"]
 
-_TASK: Final = (
-    "the task is in quarantine: it takes part in nothing, and what it was charged goes on to count",
-    "asks the other aggregators for the task's record and adopts one that all have signed; without one ends it here",
+_WINDOW: Final = (
+    "the window is in quarantine: it takes part in nothing, and what it was charged goes on to count",
+    "asks the other aggregators for the window's record and adopts one that all have signed; without one ends it here",
 )
-_SERIES: Final = (
-    "the series is not served, its open windows are in quarantine, and no new task or series is taken on",
+_QUESTION: Final = (
+    "the question is not served, its open windows are in quarantine, and no new question is taken on",
     "nothing: put back a backup",
 )
 _VERDICTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "ledger": (
             "what was charged is not known, so nothing new is taken on",
-            "writes the debit again, from its task",
+            "writes the debit again, from its window",
         ),
         "marks": ("a peer's ledger may have been longer than is remembered", "forgets it; the peer's next is its mark"),
         "counters": ("how many debits there have ever been is not known", "counts those that are there"),
         "epochs": ("which start of an aggregator is the newest is not known", "nothing: the next start notes it again"),
         "sessions": ("a device opens another session", "forgets the session"),
-        "series": _SERIES,
-        "series_notes": _SERIES,
-        "decided": _SERIES,
+        "questions": _QUESTION,
+        "question_notes": _QUESTION,
+        "decided": _QUESTION,
         "database": ("the file itself is damaged, beyond single rows", "nothing: put back a backup"),
     }
 )
@@ -104,15 +104,17 @@ def check_key(place: StorePlace, keys: StoreKeys) -> None:
 
 
 def _of_unended(place: StorePlace, keys: StoreKeys, beside: Sequence[Damage]) -> list[Damage]:
-    """Return what is damaged of tasks that have not ended by now either: what lies beside the rows goes at the end."""
+    """Return what is damaged of windows that have not ended by now either: what lies beside the rows goes at the
+    end.
+    """
     with reading(place) as later:
         states = sql.read_log_states(SealedDatabase(later, keys.row_seal))
-    unended = {one.task_id for one in states if not one.ended}
-    return [one for one in beside if one.task_id in unended]
+    unended = {one.window_id for one in states if not one.ended}
+    return [one for one in beside if one.window_id in unended]
 
 
 def _verdict(damage: Damage) -> Verdict:
-    means, repair = _VERDICTS.get(damage.table, _TASK)
+    means, repair = _VERDICTS.get(damage.table, _WINDOW)
     return Verdict(damage=damage, means=means, repair=repair)
 
 
@@ -153,13 +155,13 @@ class _Unwritten(KeyFiles):
 def _files(db: SealedDatabase, database: Path, keys: StoreKeys, *, logs: bool) -> Iterator[Damage]:
     states = [one for one in sql.read_log_states(db) if not one.ended]
     data_keys = DataKeys(keys.at_rest, _Unwritten(database), keys.former)
-    missing = data_keys.take_up([one.task_id for one in states])
+    missing = data_keys.take_up([one.window_id for one in states])
     yield from missing
-    without = {one.task_id for one in missing}
+    without = {one.window_id for one in missing}
     for state in states if logs else ():
-        path = database.with_name(f"{database.stem}.{state.task_id.hex()}.log")
-        if state.task_id not in without and (said := _log(path, state, data_keys)):
-            yield Damage(table="log", what=said, task_id=state.task_id)
+        path = database.with_name(f"{database.stem}.{state.window_id.hex()}.log")
+        if state.window_id not in without and (said := _log(path, state, data_keys)):
+            yield Damage(table="log", what=said, window_id=state.window_id)
 
 
 def _log(path: Path, state: LogState, data_keys: DataKeys) -> str:
@@ -168,7 +170,7 @@ def _log(path: Path, state: LogState, data_keys: DataKeys) -> str:
     if not path.exists():
         return f"{path} is missing: {promised} bytes of it have receipts" if promised else ""
     try:
-        with LogScan(path, state.task_id, data_keys.of(state.task_id).log_key) as scan:
+        with LogScan(path, state.window_id, data_keys.of(state.window_id).log_key) as scan:
             for _ in scan.frames():
                 pass
     except StoreError as error:

@@ -1,6 +1,6 @@
 """The one writer of a store: a queue, and a thread that takes what waits as one group.
 
-Instalments go first, with one sync a task (report_logs), then everything else in one transaction (`rows`). So closing
+Instalments go first, with one sync a window (report_logs), then everything else in one transaction (`rows`). So closing
 intake never overtakes an instalment. Knows no statement but the one that notes how long logs are.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fleetcount_protocol.errors import FleetcountError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
@@ -46,7 +46,7 @@ class _Write:
     instalments: Sequence[InstalmentRun] = ()
     size: int = 0
     leading: bool = False
-    """Whether it happens once a task, so that only who leads the aggregator may do it."""
+    """Whether it happens once a window, so that only who leads the aggregator may do it."""
     epoch: int | None = None
     """Under which it was asked for: who was followed meanwhile and leads again has read what is old."""
     result: Any = None
@@ -178,8 +178,8 @@ class WriteQueue:
             else:
                 write.result = answer
 
-    def _takes_instalments(self, task_id: TaskId) -> bool:
-        return self._sealed.peek(lambda db: sql.takes_instalments(db, task_id))
+    def _takes_instalments(self, window_id: WindowId) -> bool:
+        return self._sealed.peek(lambda db: sql.takes_instalments(db, window_id))
 
     def _commit(self, group: Sequence[_Write], *, ending: bool) -> None:
         """Run operations in one transaction; a failed commit fails every one of them, a failed one only itself.

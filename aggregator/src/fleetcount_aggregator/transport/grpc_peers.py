@@ -8,10 +8,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
+from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 from fleetcount_protocol.messages import (
-    AbortTask,
+    AbortWindow,
     BatchDecision,
     BatchProposal,
     BatchReply,
@@ -19,25 +19,25 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
-    InstallSeries,
+    InstallQuestion,
     NoisedShare,
     OpenQuery,
+    QuestionAnswer,
     RecordProposal,
     RecordSignature,
     ReleaseAnswer,
     SealSet,
-    SeriesAnswer,
     SetAgreed,
     SetDiffers,
-    TaskStatus,
+    WindowStatus,
 )
-from fleetcount_protocol.series.orders import SignedOrder
+from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.wire.call_metadata import GREETING_HEADER
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
 from fleetcount_protocol.wire.peer import (
     ABORT_ANSWER,
-    ABORT_TASK,
+    ABORT_WINDOW,
     BATCH_DECISION,
     BATCH_PROPOSAL,
     BATCH_REPLY,
@@ -55,12 +55,12 @@ from fleetcount_protocol.wire.peer import (
     STATUS_QUERY,
     split_seal_set,
 )
-from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_SERIES_QUERY
-from fleetcount_protocol.wire.series import (
+from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_QUESTION_QUERY
+from fleetcount_protocol.wire.question import (
     DELIVER_ORDER,
     DELIVER_ORDER_ANSWER,
-    INSTALL_SERIES,
-    INSTALL_SERIES_ANSWER,
+    INSTALL_QUESTION,
+    INSTALL_QUESTION_ANSWER,
 )
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_transport.lost_reasons import call_reason
@@ -179,14 +179,16 @@ class GrpcPeer:
         call: Callable[..., Any] = self._channel.unary_unary(f"/{PEER_SERVICE}/{method}")
         return await self._call(call, encoder.encode(request), decoder.decode)
 
-    async def install_series(self, request: InstallSeries) -> SeriesAnswer:
-        """See `Peer.install_series`."""
-        answer: SeriesAnswer = await self._unary("InstallSeries", INSTALL_SERIES, request, INSTALL_SERIES_ANSWER)
+    async def install_question(self, request: InstallQuestion) -> QuestionAnswer:
+        """See `Peer.install_question`."""
+        answer: QuestionAnswer = await self._unary(
+            "InstallQuestion", INSTALL_QUESTION, request, INSTALL_QUESTION_ANSWER
+        )
         return answer
 
-    async def deliver_order(self, signed: SignedOrder) -> SeriesAnswer:
+    async def deliver_order(self, signed: SignedOrder) -> QuestionAnswer:
         """See `Peer.deliver_order`."""
-        answer: SeriesAnswer = await self._unary("DeliverOrder", DELIVER_ORDER, signed, DELIVER_ORDER_ANSWER)
+        answer: QuestionAnswer = await self._unary("DeliverOrder", DELIVER_ORDER, signed, DELIVER_ORDER_ANSWER)
         return answer
 
     async def propose_batch(self, request: BatchProposal) -> BatchReply:
@@ -225,27 +227,29 @@ class GrpcPeer:
         state: State = await self._unary("DeliverRecord", FINISHED_RECORD, request, DELIVER_ANSWER)
         return state
 
-    async def abort(self, request: AbortTask) -> State:
+    async def abort(self, request: AbortWindow) -> State:
         """See `Peer.abort`."""
-        state: State = await self._unary("Abort", ABORT_TASK, request, ABORT_ANSWER)
+        state: State = await self._unary("Abort", ABORT_WINDOW, request, ABORT_ANSWER)
         return state
 
-    async def status(self, task_id: TaskId) -> TaskStatus:
+    async def status(self, window_id: WindowId) -> WindowStatus:
         """See `Peer.status`."""
-        status: TaskStatus = await self._unary("GetStatus", STATUS_QUERY, task_id, STATUS)
+        status: WindowStatus = await self._unary("GetStatus", STATUS_QUERY, window_id, STATUS)
         return status
 
-    async def shared(self, after: SeriesId | None) -> SharedIds:
+    async def shared(self, after: QuestionId | None) -> SharedIds:
         """See `Peer.shared`."""
         shared: SharedIds = await self._unary("ListShared", SHARED_QUERY, after, SHARED_IDS)
         return shared
 
-    async def shared_series(self, series_id: SeriesId) -> InstallSeries:
-        """See `Peer.shared_series`."""
-        shown: InstallSeries = await self._unary("GetSharedSeries", SHARED_SERIES_QUERY, series_id, INSTALL_SERIES)
+    async def shared_question(self, question_id: QuestionId) -> InstallQuestion:
+        """See `Peer.shared_question`."""
+        shown: InstallQuestion = await self._unary(
+            "GetSharedQuestion", SHARED_QUESTION_QUERY, question_id, INSTALL_QUESTION
+        )
         return shown
 
-    async def outcome(self, task_id: TaskId) -> ReleaseAnswer:
+    async def outcome(self, window_id: WindowId) -> ReleaseAnswer:
         """See `Peer.outcome`."""
-        answer: ReleaseAnswer = await self._unary("GetOutcome", STATUS_QUERY, task_id, RELEASE_ANSWER)
+        answer: ReleaseAnswer = await self._unary("GetOutcome", STATUS_QUERY, window_id, RELEASE_ANSWER)
         return answer

@@ -68,7 +68,7 @@ class ReplicaShell:
     async def _find(self, request: bytes, call: Call) -> bytes:
         async def work() -> bytes:
             query = decode_query(request)
-            return encode_digests(await self._reports.stored(query.task_id, query.round, query.ids))
+            return encode_digests(await self._reports.stored(query.window_id, query.round, query.ids))
 
         return await self._answer(call, work)
 

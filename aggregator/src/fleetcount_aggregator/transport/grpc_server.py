@@ -31,7 +31,7 @@ from fleetcount_protocol.wire.device import (
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER
 from fleetcount_protocol.wire.peer import (
     ABORT_ANSWER,
-    ABORT_TASK,
+    ABORT_WINDOW,
     BATCH_DECISION,
     BATCH_PROPOSAL,
     BATCH_REPLY,
@@ -49,14 +49,14 @@ from fleetcount_protocol.wire.peer import (
     STATUS_QUERY,
     SealSetChunks,
 )
-from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_SERIES_QUERY
-from fleetcount_protocol.wire.series import (
+from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_QUESTION_QUERY
+from fleetcount_protocol.wire.question import (
     DELIVER_ORDER,
     DELIVER_ORDER_ANSWER,
-    INSTALL_SERIES,
-    INSTALL_SERIES_ANSWER,
-    SERIES_LIST,
-    SERIES_LIST_QUERY,
+    INSTALL_QUESTION,
+    INSTALL_QUESTION_ANSWER,
+    QUESTION_LIST,
+    QUESTION_LIST_QUERY,
 )
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_transport.admission.admission import Admission, BusyError
@@ -70,7 +70,7 @@ from fleetcount_transport.pipelining import IdleStreamError, in_order
 from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_aggregator.host.metrics import Metrics
-from fleetcount_aggregator.intake.device_service import DeviceService, UnknownTaskError
+from fleetcount_aggregator.intake.device_service import DeviceService, UnknownWindowError
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.store import StoreError
@@ -87,7 +87,7 @@ PEER_SERVICE: Final = "fleetcount_protocol.v1.PeerService"
 _CODES: Final = {
     PeerProblem.NOT_YET: grpc.StatusCode.FAILED_PRECONDITION,
     PeerProblem.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    PeerProblem.UNKNOWN_TASK: grpc.StatusCode.NOT_FOUND,
+    PeerProblem.UNKNOWN_WINDOW: grpc.StatusCode.NOT_FOUND,
     PeerProblem.UNKNOWN_AGGREGATOR: grpc.StatusCode.NOT_FOUND,
     PeerProblem.NOT_LEADER: grpc.StatusCode.PERMISSION_DENIED,
     PeerProblem.MALFORMED: grpc.StatusCode.INVALID_ARGUMENT,
@@ -114,8 +114,8 @@ async def answer_call(call: Call, metrics: Metrics, work: Callable[[], Awaitable
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, PeerProblem.MALFORMED.value)
     except IdleStreamError:
         raise
-    except UnknownTaskError:
-        await context.abort(grpc.StatusCode.NOT_FOUND, PeerProblem.UNKNOWN_TASK.value)
+    except UnknownWindowError:
+        await context.abort(grpc.StatusCode.NOT_FOUND, PeerProblem.UNKNOWN_WINDOW.value)
     except PeerRefusalError as refusal:
         code = _CODES.get(refusal.problem, grpc.StatusCode.ABORTED)
         await context.abort(code, refusal.problem.value)
@@ -156,7 +156,7 @@ class DeviceShell:
         """Return the service's methods, by the names of device.proto."""
         reading, reporting = certified(_READING, self._denies), certified(_REPORTING, self._denies)
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "ListSeries": self.door.unary(self._list_series, reading),
+            "ListQuestions": self.door.unary(self._list_questions, reading),
             "OpenSessions": self.door.unary(self._open_sessions, reporting, first_alone=True),
             "Upload": self.door.stream(self._upload, reporting),
             "GetRelease": self.door.unary(self._get_release, reading),
@@ -167,11 +167,11 @@ class DeviceShell:
         """Return the health service of this listener."""
         return health_handlers(self.door, certified(_READING, self._denies), _DEVICE_SERVICE, self._is_serving)
 
-    async def _list_series(self, request: bytes, call: Call) -> bytes:
-        """Every series that is not over."""
+    async def _list_questions(self, request: bytes, call: Call) -> bytes:
+        """Every question that is not over."""
 
         async def work() -> bytes:
-            return SERIES_LIST.encode(self._service.series(SERIES_LIST_QUERY.decode(request)))
+            return QUESTION_LIST.encode(self._service.questions(QUESTION_LIST_QUERY.decode(request)))
 
         return await answer_call(call, self._metrics, work)
 
@@ -203,12 +203,12 @@ class DeviceShell:
         return UPLOAD_ANSWER.encode(answer)
 
     async def _get_release(self, request: bytes, call: Call) -> bytes:
-        """A task's state or record."""
+        """A window's state or record."""
 
         async def work() -> bytes:
             query = RELEASE_QUERY.decode(request)
             self._service.check_own(query.aggregator_id)
-            return RELEASE_ANSWER.encode(await self._service.release(query.task_id))
+            return RELEASE_ANSWER.encode(await self._service.release(query.window_id))
 
         return await answer_call(call, self._metrics, work)
 
@@ -235,7 +235,7 @@ class PeerShell:
         """Return the service's methods, by the names of peer.proto."""
         helper = self._helper
         methods = {
-            "InstallSeries": self._method(INSTALL_SERIES, helper.install_series, INSTALL_SERIES_ANSWER),
+            "InstallQuestion": self._method(INSTALL_QUESTION, helper.install_question, INSTALL_QUESTION_ANSWER),
             "DeliverOrder": self._method(DELIVER_ORDER, helper.deliver_order, DELIVER_ORDER_ANSWER),
             "ProposeBatch": self._method(BATCH_PROPOSAL, helper.propose_batch, BATCH_REPLY),
             "FinishBatch": self._method(FINISH_BATCH, helper.finish_batch, BATCH_DECISION),
@@ -244,11 +244,11 @@ class PeerShell:
             "Open": self._method(OPEN_QUERY, helper.open_share, NOISED_SHARE),
             "SignRecord": self._method(RECORD_PROPOSAL, helper.sign_record, RECORD_SIGNATURE),
             "DeliverRecord": self._method(FINISHED_RECORD, helper.deliver_record, DELIVER_ANSWER),
-            "Abort": self._method(ABORT_TASK, helper.abort, ABORT_ANSWER),
+            "Abort": self._method(ABORT_WINDOW, helper.abort, ABORT_ANSWER),
             "GetOutcome": self._method(STATUS_QUERY, helper.outcome, RELEASE_ANSWER),
             "ListShared": self._method(SHARED_QUERY, helper.shared, SHARED_IDS),
-            "GetSharedSeries": self._method(SHARED_SERIES_QUERY, helper.shared_series, INSTALL_SERIES),
-            "GetStatus": self._method(STATUS_QUERY, lambda caller, task_id: helper.status(task_id, caller), STATUS),
+            "GetSharedQuestion": self._method(SHARED_QUESTION_QUERY, helper.shared_question, INSTALL_QUESTION),
+            "GetStatus": self._method(STATUS_QUERY, lambda caller, window_id: helper.status(window_id, caller), STATUS),
         }
         return grpc.method_handlers_generic_handler(PEER_SERVICE, methods)
 
@@ -295,8 +295,8 @@ class PeerShell:
     async def _gather(self, requests: AsyncIterator[bytes], call: Call) -> SealSet:
         """Read a set: the first chunk says whose it is, and nothing more is read before it is known who leads."""
         chunks = SealSetChunks()
-        task_id = chunks.add(await _chunk(requests, call))
-        async with self._helper.sealing(_peer(call), task_id) as most:
+        window_id = chunks.add(await _chunk(requests, call))
+        async with self._helper.sealing(_peer(call), window_id) as most:
             if chunks.following > most:
                 raise PeerRefusalError(PeerProblem.DISAGREES)
             while not chunks.complete:

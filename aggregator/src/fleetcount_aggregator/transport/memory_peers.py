@@ -6,9 +6,9 @@ For tests and simulations; `before` and `after` let a test drop requests or repl
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
+from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.messages import (
-    AbortTask,
+    AbortWindow,
     BatchDecision,
     BatchProposal,
     BatchReply,
@@ -16,19 +16,19 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
-    InstallSeries,
+    InstallQuestion,
     NoisedShare,
     OpenQuery,
+    QuestionAnswer,
     RecordProposal,
     RecordSignature,
     ReleaseAnswer,
     SealSet,
-    SeriesAnswer,
     SetAgreed,
     SetDiffers,
-    TaskStatus,
+    WindowStatus,
 )
-from fleetcount_protocol.series.orders import SignedOrder
+from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
 
 from fleetcount_aggregator.greetings import Greetings
@@ -84,11 +84,11 @@ class MemoryPeer:
         finally:
             await own.hear_answer(there.aggregator_id, there.greetings.say(self._caller), asked)
 
-    async def install_series(self, request: InstallSeries) -> SeriesAnswer:
-        """See `Peer.install_series`."""
-        return await self._send("install_series", lambda helper: helper.install_series(self._caller, request))
+    async def install_question(self, request: InstallQuestion) -> QuestionAnswer:
+        """See `Peer.install_question`."""
+        return await self._send("install_question", lambda helper: helper.install_question(self._caller, request))
 
-    async def deliver_order(self, signed: SignedOrder) -> SeriesAnswer:
+    async def deliver_order(self, signed: SignedOrder) -> QuestionAnswer:
         """See `Peer.deliver_order`."""
         return await self._send("deliver_order", lambda helper: helper.deliver_order(self._caller, signed))
 
@@ -120,22 +120,22 @@ class MemoryPeer:
         """See `Peer.deliver_record`."""
         return await self._send("deliver_record", lambda helper: helper.deliver_record(self._caller, request))
 
-    async def abort(self, request: AbortTask) -> State:
+    async def abort(self, request: AbortWindow) -> State:
         """See `Peer.abort`."""
         return await self._send("abort", lambda helper: helper.abort(self._caller, request))
 
-    async def status(self, task_id: TaskId) -> TaskStatus:
+    async def status(self, window_id: WindowId) -> WindowStatus:
         """See `Peer.status`."""
-        return await self._send("status", lambda helper: helper.status(task_id, self._caller))
+        return await self._send("status", lambda helper: helper.status(window_id, self._caller))
 
-    async def shared(self, after: SeriesId | None) -> SharedIds:
+    async def shared(self, after: QuestionId | None) -> SharedIds:
         """See `Peer.shared`."""
         return await self._send("shared", lambda helper: helper.shared(self._caller, after))
 
-    async def shared_series(self, series_id: SeriesId) -> InstallSeries:
-        """See `Peer.shared_series`."""
-        return await self._send("shared_series", lambda helper: helper.shared_series(self._caller, series_id))
+    async def shared_question(self, question_id: QuestionId) -> InstallQuestion:
+        """See `Peer.shared_question`."""
+        return await self._send("shared_question", lambda helper: helper.shared_question(self._caller, question_id))
 
-    async def outcome(self, task_id: TaskId) -> ReleaseAnswer:
+    async def outcome(self, window_id: WindowId) -> ReleaseAnswer:
         """See `Peer.outcome`."""
-        return await self._send("outcome", lambda helper: helper.outcome(self._caller, task_id))
+        return await self._send("outcome", lambda helper: helper.outcome(self._caller, window_id))

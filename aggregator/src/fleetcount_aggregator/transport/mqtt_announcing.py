@@ -1,4 +1,4 @@
-"""What an aggregator keeps at the broker: releases and offers of series as retained messages.
+"""What an aggregator keeps at the broker: releases and offers of questions as retained messages.
 
 A shell: ask, encode, publish. It takes no message of a device (mqtt_intake).
 """
@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from typing import Final
 
 import aiomqtt
-from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_UNIX_TIME
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
-from fleetcount_protocol.wire.series import SERIES_OFFER
-from fleetcount_protocol.wire.topics import release_topic, series_topic
+from fleetcount_protocol.wire.question import QUESTION_OFFER
+from fleetcount_protocol.wire.topics import question_topic, release_topic
 from fleetcount_transport.mqtt_connection import MqttConnection
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES, State
-from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest
 from fleetcount_aggregator.transport.mqtt_subscribing import FOLLOW_S, Subscribing
@@ -30,7 +30,7 @@ _OFFER_S: Final = 2.0
 class Announcing:
     """What one connection of one aggregator keeps at the broker; each method runs until it is cancelled.
 
-    A task is announced after `subscribing` has begun to read its reports.
+    A window is announced after `subscribing` has begun to read its reports.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Announcing:
         self._place = context.identity.deployment, context.aggregator_id
 
     async def announce(self) -> None:
-        """Keep subscriptions and retained messages in step with the tasks."""
+        """Keep subscriptions and retained messages in step with the windows."""
         before, self._context.withdraw = self._context.withdraw, self._withdraw
         try:
             await self._announce()
@@ -53,7 +53,7 @@ class Announcing:
     async def _announce(self) -> None:
         ended = [one for one in self._context.live.values() if one.is_leader and self._state(one) in FINAL_STATES]
         published = self._context.outcome_count
-        await self._publish([(one.task_id, one.asked.expiry) for one in ended])
+        await self._publish([(one.window_id, one.asked.expiry) for one in ended])
         older: Place | None = (self._context.now(), b"")
         while True:
             await self._subscribing.follow()
@@ -61,36 +61,36 @@ class Announcing:
             older = None if older is None else await self._publish_older(older)
             await asyncio.sleep(FOLLOW_S)
 
-    def _state(self, task: InstalledTask) -> State:
-        return self._context.states[task.task_id]
+    def _state(self, window: InstalledWindow) -> State:
+        return self._context.states[window.window_id]
 
     async def offer(self) -> None:
-        """Keep the offer of every series that devices may join as a retained message, and take those over away."""
-        known: dict[SeriesId, object] = {}
+        """Keep the offer of every question that devices may join as a retained message, and take those over away."""
+        known: dict[QuestionId, object] = {}
         while True:
-            running = {one.series_id: one for one in self._service.offered()}
-            for series_id, series in running.items():
+            running = {one.question_id: one for one in self._service.offered()}
+            for question_id, question in running.items():
                 # Compared part by part: thousands of offers are not encoded to find that none has changed.
-                lists = tuple(self._context.key_lists.get(one.aggregator_id) for one in series.asked.aggregators)
-                if known.get(series_id) != (series.orders, lists):
-                    payload = SERIES_OFFER.encode(self._service.offer(series))
-                    await self._keep(series_topic(*self._place, series_id), payload)
-                    known[series_id] = (series.orders, lists)
-            for series_id in known.keys() - running.keys():
-                await self._keep(series_topic(*self._place, series_id), b"")
-                del known[series_id]
+                lists = tuple(self._context.key_lists.get(one.aggregator_id) for one in question.asked.aggregators)
+                if known.get(question_id) != (question.orders, lists):
+                    payload = QUESTION_OFFER.encode(self._service.offer(question))
+                    await self._keep(question_topic(*self._place, question_id), payload)
+                    known[question_id] = (question.orders, lists)
+            for question_id in known.keys() - running.keys():
+                await self._keep(question_topic(*self._place, question_id), b"")
+                del known[question_id]
             await asyncio.sleep(_OFFER_S)
 
     async def _keep(self, topic: str, payload: bytes) -> None:
         """Have the broker keep a message, or, empty, keep it no more."""
         await self._client.publish(topic, payload, qos=1, retain=True)
 
-    async def _publish(self, outcomes: Iterable[tuple[TaskId, int]]) -> None:
-        """Keep the outcomes of tasks that have not expired as retained messages."""
-        for task_id, expiry in outcomes:
+    async def _publish(self, outcomes: Iterable[tuple[WindowId, int]]) -> None:
+        """Keep the outcomes of windows that have not expired as retained messages."""
+        for window_id, expiry in outcomes:
             if self._context.clock.now() < expiry:
-                payload = RELEASE_ANSWER.encode(await self._service.release(task_id))
-                await self._keep(release_topic(*self._place, task_id), payload)
+                payload = RELEASE_ANSWER.encode(await self._service.release(window_id))
+                await self._keep(release_topic(*self._place, window_id), payload)
 
     async def _publish_fresh(self, published: int) -> int:
         """Keep the outcomes of what this aggregator leads and has ended since so many had; return how many have."""
@@ -99,18 +99,18 @@ class Announcing:
         return count
 
     async def _publish_older(self, place: Place) -> Place | None:
-        """Keep the outcomes of tasks at rest, some a round, above a place: the broker may be a new one, or empty.
+        """Keep the outcomes of windows at rest, some a round, above a place: the broker may be a new one, or empty.
 
         Return the place reached, None after the last.
         """
         rows = await self._context.store.resting(Rest.AT_REST, place, MAX_UNIX_TIME)
-        await self._publish((row.task_id, row.expiry) for row in rows if row.led)
+        await self._publish((row.window_id, row.expiry) for row in rows if row.led)
         return rows[-1].place if len(rows) == AT_ONCE else None
 
-    async def _withdraw(self, task_id: TaskId) -> bool:
+    async def _withdraw(self, window_id: WindowId) -> bool:
         """See `Context.withdraw`."""
         try:
-            await self._keep(release_topic(*self._place, task_id), b"")
+            await self._keep(release_topic(*self._place, window_id), b"")
         except aiomqtt.MqttError:
             return False
         return True

@@ -81,7 +81,7 @@ class MqttIntake:
             retries.attempt()
             session = asyncio.create_task(self._session(), name="mqtt-session")
             try:
-                # Waited for and not awaited: before Python 3.13 a group of tasks one of which fails swallows the
+                # Waited for and not awaited: before Python 3.13 a group of windows one of which fails swallows the
                 # cancellation of that moment, and this aggregator would not end.
                 await asyncio.wait([session])
             finally:
@@ -95,7 +95,7 @@ class MqttIntake:
                 reasons = sorted({broker_reason(one) for one in group.exceptions})
                 log.warning("mqtt_disconnected", broker=self._broker, reasons=reasons)
             except* Exception as group:
-                # The top of a task: an unexpected error must not end the aggregator, whose gRPC goes on.
+                # The top of a window: an unexpected error must not end the aggregator, whose gRPC goes on.
                 self._context.metrics.mqtt_failed()
                 log.error("mqtt_failed", errors=sorted({type(one).__name__ for one in group.exceptions}))
             await retries.rest()
@@ -249,11 +249,11 @@ class MqttIntake:
         return SESSION_REQUEST.decode(arrival.message.payload)
 
     def _instalment(self, arrival: Arrival) -> Instalment:
-        """Return the one instalment of an upload that is for this aggregator and of its topic's task."""
+        """Return the one instalment of an upload that is for this aggregator and of its topic's window."""
         upload = UPLOAD.decode(arrival.message.payload)
         instalment = upload.only_one
-        if upload.aggregator_id != self._context.aggregator_id or instalment.task_id != arrival.subject:
-            raise DecodeError("an instalment on the topic of another aggregator or task")
+        if upload.aggregator_id != self._context.aggregator_id or instalment.window_id != arrival.subject:
+            raise DecodeError("an instalment on the topic of another aggregator or window")
         return instalment
 
 

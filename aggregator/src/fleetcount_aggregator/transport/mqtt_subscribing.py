@@ -1,4 +1,5 @@
-"""What a slot of an aggregator reads at the broker: session requests and the reports of open tasks, of its users alone.
+"""What a slot of an aggregator reads at the broker: session requests and the reports of open windows, of its users
+alone.
 
 A shell: build topics, subscribe. It takes no message (mqtt_intake) and publishes none (mqtt_announcing).
 """
@@ -7,7 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.wire.topics import BUCKETS, report_filters, session_filters
 from fleetcount_transport.mqtt_connection import MqttConnection
 
@@ -18,7 +19,7 @@ from fleetcount_aggregator.host.states import State
 __all__ = ["FOLLOW_S", "Subscribing"]
 
 FOLLOW_S: Final = 0.25
-"""How often subscriptions are brought in step with the tasks."""
+"""How often subscriptions are brought in step with the windows."""
 _OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
 _AT_ONCE: Final = 512
 """Topics of one packet: some tenth of the longest that a broker takes."""
@@ -35,22 +36,22 @@ class Subscribing:
         self._client = client
         self._share = share
         self._place = context.identity.deployment, context.aggregator_id
-        self._reading: set[TaskId] = set()
+        self._reading: set[WindowId] = set()
 
     async def begin(self) -> None:
         """Subscribe to session requests."""
         await self._keep(self._sessions(self._share), (one for share in _EVERY for one in self._sessions(share)))
 
     async def follow(self) -> None:
-        """Subscribe to the report topics of open tasks, and leave those of closed ones."""
-        opened = {task_id for task_id in self._context.live if self._context.states[task_id] in _OPEN}
+        """Subscribe to the report topics of open windows, and leave those of closed ones."""
+        opened = {window_id for window_id in self._context.live if self._context.states[window_id] in _OPEN}
         new = opened - self._reading
         await self._keep(
-            [one for task_id in new for one in self._reports(task_id, self._share)],
-            (one for task_id in new for share in _EVERY for one in self._reports(task_id, share)),
+            [one for window_id in new for one in self._reports(window_id, self._share)],
+            (one for window_id in new for share in _EVERY for one in self._reports(window_id, share)),
         )
         closed = self._reading - opened
-        await self._leave(one for task_id in closed for one in self._reports(task_id, self._share))
+        await self._leave(one for window_id in closed for one in self._reports(window_id, self._share))
         self._reading = opened
 
     async def run(self) -> None:
@@ -62,8 +63,8 @@ class Subscribing:
     def _sessions(self, share: Share) -> list[str]:
         return session_filters(*self._place, share.slot, share.slots)
 
-    def _reports(self, task_id: TaskId, share: Share) -> list[str]:
-        return report_filters(*self._place, task_id, share.slot, share.slots)
+    def _reports(self, window_id: WindowId, share: Share) -> list[str]:
+        return report_filters(*self._place, window_id, share.slot, share.slots)
 
     async def _keep(self, own: list[str], every: Iterable[str]) -> None:
         """Subscribe to filters; a session that was there already leaves all others, which are other slots' by now."""

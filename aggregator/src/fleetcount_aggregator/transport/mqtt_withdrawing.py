@@ -1,4 +1,4 @@
-"""Has the broker keep nothing of a task, for a coordinator whose intake another process has: a connection each time.
+"""Has the broker keep nothing of a window, for a coordinator whose intake another process has: a connection each time.
 
 It takes no message and keeps none at the broker (mqtt_announcing).
 """
@@ -6,7 +6,7 @@ It takes no message and keeps none at the broker (mqtt_announcing).
 from typing import Final
 
 import aiomqtt
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.wire.topics import release_topic
 from fleetcount_transport.key_files import tls_context
 from fleetcount_transport.mqtt_connection import MqttConnection
@@ -29,7 +29,7 @@ class Withdrawing:
         self._broker = table.broker
         self._tls = tls_context(table.ca_file, table.certificate_file, table.key_file)
 
-    async def __call__(self, task_id: TaskId) -> bool:
+    async def __call__(self, window_id: WindowId) -> bool:
         """Take the outcome away; return whether the broker keeps none."""
         deployment, aggregator_id = self._place
         connection = MqttConnection(
@@ -44,7 +44,7 @@ class Withdrawing:
         )
         try:
             async with connection as client:
-                await client.publish(release_topic(*self._place, task_id), b"", qos=1, retain=True)
+                await client.publish(release_topic(*self._place, window_id), b"", qos=1, retain=True)
         except aiomqtt.MqttError:
             return False
         return True

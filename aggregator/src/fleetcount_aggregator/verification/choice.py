@@ -21,8 +21,8 @@ Prefer = Literal["auto", "scalar", "kernel"]
 def new_batch_verifier(setting: VerifierSetting, *, prefer: Prefer = "auto") -> BatchVerifier:
     """Return the verifier to use for this setting on this machine; its `name` says which one it is.
 
-    "auto" takes compiled code where Numba is installed, the circuit is one of a task and a process's first check finds
-    that it agrees with plain Python (`self_check`), otherwise plain Python. The first call on a machine compiles
+    "auto" takes compiled code where Numba is installed, the circuit is one of a window and a process's first check
+    finds that it agrees with plain Python (`self_check`), otherwise plain Python. The first call on a machine compiles
     (`fleetcount_kernel.compiling`). Raises UsageError when `prefer` is "kernel" and there is no compiled verifier for
     this setting or on this machine.
     """

@@ -1,4 +1,4 @@
-"""Compiles the batch verifier ahead of the first task that needs it: in a process of its own, of low priority.
+"""Compiles the batch verifier ahead of the first window that needs it: in a process of its own, of low priority.
 
 What is compiled is kept on disk (`fleetcount_kernel.compiling`), where the workers find it; a worker that needs it
 earlier waits for the same compilation. The machine code is also compared with the scalar code here (`self_check`), so
@@ -78,7 +78,7 @@ def _steps() -> tuple[Step, ...]:
 
 
 STEPS: Final = _steps()
-"""Every kind of task on either side; the kernel knows which of them share machine code."""
+"""Every kind of window on either side; the kernel knows which of them share machine code."""
 
 
 def _say_in_log(what: str, step: int, of: int) -> None:

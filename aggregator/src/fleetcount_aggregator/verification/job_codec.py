@@ -1,6 +1,6 @@
 """A verification job and its result as bytes, for a worker in another process: typed, versioned, refused unless whole.
 
-A job names reports by where they lie; the worker reads them and the task itself, so that no key is in a job. Pure.
+A job names reports by where they lie; the worker reads them and the window itself, so that no key is in a job. Pure.
 """
 
 from dataclasses import dataclass

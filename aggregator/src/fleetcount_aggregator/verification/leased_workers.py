@@ -1,6 +1,6 @@
 """Workers on other machines: verification becomes jobs that they lease; everything else is done in this process's own.
 
-The asker seals a job under its task's data key and waits for the result, which opens under the same key and for that
+The asker seals a job under its window's data key and waits for the result, which opens under the same key and for that
 job alone. Stores and decides nothing about a report.
 """
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar, cast
 
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.storage.data_keys import DataKey, DataKeys
@@ -32,24 +32,24 @@ _JOB: Final = b"verify job"
 _RESULT: Final = b"verify result"
 
 
-def seal_job(key: DataKey, task_id: TaskId, job: VerifyJob) -> bytes:
+def seal_job(key: DataKey, window_id: WindowId, job: VerifyJob) -> bytes:
     """Return a job as it lies in the database."""
-    return key.seal(encode_job(job), _JOB, task_id)
+    return key.seal(encode_job(job), _JOB, window_id)
 
 
-def open_job(key: DataKey, task_id: TaskId, sealed: bytes) -> bytes:
-    """Return the bytes of a job; raises StoreError if it is damaged or another task's."""
-    return key.open(sealed, _JOB, task_id)
+def open_job(key: DataKey, window_id: WindowId, sealed: bytes) -> bytes:
+    """Return the bytes of a job; raises StoreError if it is damaged or another window's."""
+    return key.open(sealed, _JOB, window_id)
 
 
-def seal_result(key: DataKey, task_id: TaskId, request: bytes, result: bytes) -> bytes:
+def seal_result(key: DataKey, window_id: WindowId, request: bytes, result: bytes) -> bytes:
     """Return what came out of the sealed job `request` as it lies in the database."""
-    return key.seal(result, _RESULT, task_id, hashlib.sha256(request).digest())
+    return key.seal(result, _RESULT, window_id, hashlib.sha256(request).digest())
 
 
-def open_result(key: DataKey, task_id: TaskId, request: bytes, sealed: bytes) -> bytes:
+def open_result(key: DataKey, window_id: WindowId, request: bytes, sealed: bytes) -> bytes:
     """Return what came out of a job; raises StoreError if it is damaged or another job's."""
-    return key.open(sealed, _RESULT, task_id, hashlib.sha256(request).digest())
+    return key.open(sealed, _RESULT, window_id, hashlib.sha256(request).digest())
 
 
 class _Asked(NamedTuple):
@@ -93,23 +93,23 @@ class LeasedWorkers:
         return await self._local.run(function, *arguments)
 
     async def _verify(self, setting: ProofSetting, source: LogSlice) -> VerifiedReports:
-        task_id, key = source.task_id, self._data_keys.of(source.task_id)
+        window_id, key = source.window_id, self._data_keys.of(source.window_id)
         job = VerifyJob(prefer=setting.prefer, ids=source.ids, frames=source.frames, places=source.places)
-        request = seal_job(key, task_id, job)
-        sealed = await self._ask(task_id, request)
+        request = seal_job(key, window_id, job)
+        sealed = await self._ask(window_id, request)
         try:
-            verified = decode_result(open_result(key, task_id, request, sealed), len(source.frames))
+            verified = decode_result(open_result(key, window_id, request, sealed), len(source.frames))
         except DecodeError as error:
             raise StoreError(f"the result of a verification job cannot be read: {error}") from error
         if isinstance(verified, str):
             raise StoreError(f"a worker could not verify a batch: {verified}")
         return verified
 
-    async def _ask(self, task_id: TaskId, request: bytes) -> bytes:
+    async def _ask(self, window_id: WindowId, request: bytes) -> bytes:
         self._asking += 1
         asker = self._jobs.asker
         try:
-            number = await self._jobs.put(task_id, request)
+            number = await self._jobs.put(window_id, request)
         finally:
             self._asking -= 1
         if number in self._early:

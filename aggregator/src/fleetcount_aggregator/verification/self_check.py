@@ -37,7 +37,7 @@ _WORD_BYTES: Final = FIELD64.encoded_size
 
 
 def may_verify(prio3: Prio3, aggregator: int) -> bool:
-    """Return whether compiled code gives what plain Python gives for this kind of task at this aggregator."""
+    """Return whether compiled code gives what plain Python gives for this kind of window at this aggregator."""
     return _covered(prio3) and _agrees("verification", _small(prio3), aggregator, _verifies_alike)
 
 

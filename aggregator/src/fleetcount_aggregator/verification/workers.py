@@ -25,8 +25,8 @@ from fleetcount_kernel.proofs import BatchVerifier, ProofBatch, VerifierSetting,
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.set_digest import public_share_digest
-from fleetcount_protocol.task.task import decode_task
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
+from fleetcount_protocol.window.window import decode_window
 from fleetcount_transport.hardening import keep_out_of_dumps
 from fleetcount_transport.logs import log
 
@@ -52,12 +52,12 @@ _ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofSetting:
-    """What the arithmetic of one task at one aggregator needs: its canonical bytes, verify key and share number.
+    """What the arithmetic of one window at one aggregator needs: its canonical bytes, verify key and share number.
 
     `prefer` is which implementation, as for `verifiers.new_batch_verifier`; all give the same bytes.
     """
 
-    task: bytes
+    window: bytes
     verify_key: bytes = field(repr=False)
     position: int
     prefer: Prefer = "auto"
@@ -81,7 +81,7 @@ class VerifiedReports:
 
 @lru_cache(maxsize=16)
 def _verifier(setting: ProofSetting) -> tuple[VerifierSetting, BatchVerifier]:
-    opened = setting_of(decode_task(setting.task), setting.verify_key, setting.position)
+    opened = setting_of(decode_window(setting.window), setting.verify_key, setting.position)
     return opened, new_batch_verifier(opened, prefer=setting.prefer)
 
 

@@ -1,9 +1,9 @@
-"""Answers people can use: sums, changes and simultaneous intervals of a series' table, readable numbers, exports.
+"""Answers people can use: sums, changes and simultaneous intervals of a question's table, readable numbers, exports.
 
 `table` holds what was released; `combinations` answers questions fixed before looking and `chosen` those found by
 looking; `drill_down` reads walks and says what one will find; `readings`, `smoothing`, `hierarchy` and `zooms` are
 readings beside the raw numbers; `sides`, `metering` and `telling` say what is proven and what is inferred; `places` and
-`export` write files. Works on plain columns and never sees a task. The page for analysts is docs/answers.md. Loads
+`export` write files. Works on plain columns and never sees a window. The page for analysts is docs/answers.md. Loads
 nothing before a name is used.
 """
 
@@ -18,9 +18,9 @@ __all__ = [
     "OpenedWindow",
     "PrunedPlace",
     "Pyramid",
+    "QuestionTable",
     "RatioAnswer",
     "Region",
-    "SeriesTable",
     "Side",
     "WalkStep",
     "WindowCounts",
@@ -44,8 +44,8 @@ __all__ = [
     "most_told",
     "one_zoom",
     "pruned_places",
+    "question_table",
     "readable",
-    "series_table",
     "sides_of_intervals",
     "smallest_found",
     "smallest_refused",
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.readings import readable
     from fleetcount_analysis.answers.sides import Side, both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
-    from fleetcount_analysis.answers.table import Region, SeriesTable, WindowCounts, series_table
+    from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
     from fleetcount_analysis.answers.telling import OpenedWindow, most_told, smallest_refused
     from fleetcount_analysis.answers.zooms import consistent_errors, consistent_zooms, one_zoom, zoom_numbers
 else:
@@ -100,7 +100,7 @@ else:
             "readings": "readable",
             "sides": "Side both_sides compare_one_sided sides_of_intervals",
             "smoothing": "smoothed",
-            "table": "Region SeriesTable WindowCounts series_table",
+            "table": "Region QuestionTable WindowCounts question_table",
             "telling": "OpenedWindow most_told smallest_refused",
             "zooms": "consistent_errors consistent_zooms one_zoom zoom_numbers",
         },

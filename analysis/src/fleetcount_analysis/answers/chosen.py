@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.combinations import Answer, differing
 from fleetcount_analysis.answers.ends import Sums, difference_ends, sum_ends
-from fleetcount_analysis.answers.table import Region, SeriesTable
+from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.intervals import simultaneous_level
 
@@ -50,10 +50,10 @@ def each_level(design: Design, level: Fraction, together: int) -> Fraction:
     return 1 - max(root, 1 - joint)
 
 
-def all_at_once(table: SeriesTable, region: Region) -> list[Chosen]:
+def all_at_once(table: QuestionTable, region: Region) -> list[Chosen]:
     """Return every count of a region with intervals that hold all at once: windows in turn, in each cell by cell.
 
-    The region must be fixed before looking, for example `SeriesTable.everything`.
+    The region must be fixed before looking, for example `QuestionTable.everything`.
 
     Raises:
         RangeError: a window or cell that is not there, or so many that a level leaves the range of exact tails.
@@ -66,7 +66,7 @@ def all_at_once(table: SeriesTable, region: Region) -> list[Chosen]:
     return _chosen(table, places, estimates, (low, high))
 
 
-def window_ends(table: SeriesTable) -> tuple[Integers, Integers]:
+def window_ends(table: QuestionTable) -> tuple[Integers, Integers]:
     """Return interval ends of every count, windows in turn, that hold at once for all cells of its window.
 
     A table that grows keeps them: they do not depend on other windows.
@@ -78,7 +78,7 @@ def window_ends(table: SeriesTable) -> tuple[Integers, Integers]:
     return sum_ends(table.design, _single(table, places), each_level(table.design, table.level, table.design.values))
 
 
-def largest(table: SeriesTable, number: int, region: Region | None = None) -> list[Chosen]:
+def largest(table: QuestionTable, number: int, region: Region | None = None) -> list[Chosen]:
     """Return the `number` largest estimates among all candidates of a region, largest first (ties by window and cell).
 
     Their intervals hold for all candidates at once, so also for those that were picked.
@@ -92,7 +92,7 @@ def largest(table: SeriesTable, number: int, region: Region | None = None) -> li
     return sorted(candidates, key=lambda one: -one.answer.estimate)[:number]
 
 
-def survivors(table: SeriesTable, threshold: float, region: Region | None = None) -> list[Chosen]:
+def survivors(table: QuestionTable, threshold: float, region: Region | None = None) -> list[Chosen]:
     """Return the counts whose estimate is at least a threshold, with intervals that hold for all candidates at once.
 
     Raises:
@@ -102,7 +102,7 @@ def survivors(table: SeriesTable, threshold: float, region: Region | None = None
 
 
 def largest_changes(
-    table: SeriesTable, later: int, earlier: int, number: int, cells: Sequence[int] | None = None
+    table: QuestionTable, later: int, earlier: int, number: int, cells: Sequence[int] | None = None
 ) -> list[Chosen]:
     """Return the cells that changed most, up or down, between two windows, with intervals that hold for all cells.
 
@@ -124,7 +124,7 @@ def largest_changes(
     return sorted(found, key=lambda one: -abs(one.answer.estimate))[:number]
 
 
-def _single(table: SeriesTable, places: Sequence[tuple[int, int]]) -> Sums:
+def _single(table: QuestionTable, places: Sequence[tuple[int, int]]) -> Sums:
     """Return single counts as sums of one, given by row and column."""
     rows, columns = (np.array(part, dtype=np.int64) for part in zip(*places, strict=True))
     devices = table.devices[rows] if table.design.baseline_opened else None
@@ -132,7 +132,7 @@ def _single(table: SeriesTable, places: Sequence[tuple[int, int]]) -> Sums:
 
 
 def _chosen(
-    table: SeriesTable, places: Sequence[tuple[int, int]], estimates: Sequence[float], ends: tuple[Integers, Integers]
+    table: QuestionTable, places: Sequence[tuple[int, int]], estimates: Sequence[float], ends: tuple[Integers, Integers]
 ) -> list[Chosen]:
     together = len(places)
     return [

@@ -1,4 +1,4 @@
-"""Sums over cells and windows, and differences, of a series' table: for questions that were fixed before looking.
+"""Sums over cells and windows, and differences, of a question's table: for questions that were fixed before looking.
 
 It must not be given a region chosen by its numbers: intervals of `total` and `difference` hold for one question each.
 `totals_at_once` is for several of which one is then picked, `chosen` for single cells.
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.ends import Sums, difference_ends, estimates_of, sum_ends
-from fleetcount_analysis.answers.table import Region, SeriesTable
+from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_analysis.intervals import simultaneous_level
@@ -49,7 +49,7 @@ class Answer:
         return f"{ends} ({level_text(self.level)} interval, estimate {self.estimate:,.1f}{assumed})"
 
 
-def total(table: SeriesTable, region: Region, *, seen_at_most: int | None = None) -> Answer:
+def total(table: QuestionTable, region: Region, *, seen_at_most: int | None = None) -> Answer:
     """Return the sum of the true counts of a region, for example a district over a week.
 
     Under a coin that holds for several windows a device may be counted in all of those windows with one toss, and the
@@ -69,7 +69,7 @@ def total(table: SeriesTable, region: Region, *, seen_at_most: int | None = None
     return _answer(table, sums, sum_ends(table.design, sums, table.level), assumes=assumes)
 
 
-def difference(table: SeriesTable, later: Region, earlier: Region, *, stayed_at_least: int = 0) -> Answer:
+def difference(table: QuestionTable, later: Region, earlier: Region, *, stayed_at_least: int = 0) -> Answer:
     """Return the sum of the true counts of `later` less that of `earlier`, two regions without a common count.
 
     How many devices are counted in both is not public: the interval holds for any number. `stayed_at_least` states a
@@ -104,7 +104,7 @@ def difference(table: SeriesTable, later: Region, earlier: Region, *, stayed_at_
     )
 
 
-def totals_at_once(table: SeriesTable, regions: Sequence[Region]) -> list[Answer]:
+def totals_at_once(table: QuestionTable, regions: Sequence[Region]) -> list[Answer]:
     """Return the sums of several regions with intervals that hold all at once: also for the largest of them.
 
     The regions, which may overlap, must be fixed before looking. Each interval has the level 1 - (1 - level)/m
@@ -118,7 +118,7 @@ def totals_at_once(table: SeriesTable, regions: Sequence[Region]) -> list[Answer
     return [_answer(table, sums, sum_ends(table.design, sums, level), together=len(regions)) for sums in every]
 
 
-def sums_of(table: SeriesTable, regions: Sequence[Region], together: int | None = None) -> Sums:
+def sums_of(table: QuestionTable, regions: Sequence[Region], together: int | None = None) -> Sums:
     """Return the added-up opened numbers of regions of one form, for `ends`.
 
     Raises:
@@ -142,14 +142,14 @@ def sums_of(table: SeriesTable, regions: Sequence[Region], together: int | None 
     )
 
 
-def differing(table: SeriesTable, later: frozenset[int], earlier: frozenset[int]) -> tuple[int, int]:
+def differing(table: QuestionTable, later: frozenset[int], earlier: frozenset[int]) -> tuple[int, int]:
     """Return how many windows of one unit hold the wider of two sets of windows, and both of them together."""
     wider = max(_together(table, one) for one in (later, earlier))
     return wider, _together(table, later | earlier)
 
 
 def _answer(
-    table: SeriesTable, sums: Sums, ends: tuple[Integers, Integers], together: int = 1, assumes: str = ""
+    table: QuestionTable, sums: Sums, ends: tuple[Integers, Integers], together: int = 1, assumes: str = ""
 ) -> Answer:
     return Answer(
         estimate=float(estimates_of(table.design, sums)[0]),
@@ -161,11 +161,11 @@ def _answer(
     )
 
 
-def _together(table: SeriesTable, windows: frozenset[int]) -> int:
+def _together(table: QuestionTable, windows: frozenset[int]) -> int:
     return max(Counter(table.units[table.rows(windows)].tolist()).values())
 
 
-def _check_stayed(table: SeriesTable, later: Region, earlier: Region, stayed: int) -> None:
+def _check_stayed(table: QuestionTable, later: Region, earlier: Region, stayed: int) -> None:
     windows = later.windows | earlier.windows
     shared = len(later.windows) == len(earlier.windows) == 1 and _together(table, windows) == 2
     if stayed < 0 or not shared:

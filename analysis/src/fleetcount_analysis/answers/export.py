@@ -1,4 +1,4 @@
-"""A series' table as a file: Parquet that grows, CSV, and GeoJSON of one window.
+"""A question's table as a file: Parquet that grows, CSV, and GeoJSON of one window.
 
 It must not write a number without its interval, level and statement: these are the file's metadata. A file appears
 whole or not at all. Columns are those of `COLUMNS` (docs/answers.md); a row is one cell of one released window.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fleetcount_analysis.answers.chosen import window_ends
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.readings import readable
-from fleetcount_analysis.answers.table import SeriesTable
+from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.errors import ExportError, ShapeError
 
 __all__ = [
@@ -39,12 +39,12 @@ COLUMNS: Final = (
     "raw", "estimate", "low", "high", "low_all", "high_all", "readable",
 )  # fmt: skip
 
-_FORMAT: Final = "fleetcount-series-table-1"
+_FORMAT: Final = "fleetcount-question-table-1"
 _KEY: Final = "fleetcount"
 _CONFIG: Final[dict[str, Any]] = {"threads": 1, "memory_limit": "1GB", "autoinstall_known_extensions": False}
 
 
-def columns_of(table: SeriesTable, participants: Sequence[int] | None = None) -> dict[str, NDArray[Any]]:
+def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) -> dict[str, NDArray[Any]]:
     """Return the table's columns, windows in turn and in each cell by cell.
 
     `participants` are the noised numbers of devices that the records release, one a window: the readable numbers then
@@ -74,7 +74,7 @@ def columns_of(table: SeriesTable, participants: Sequence[int] | None = None) ->
     }
 
 
-def metadata_of(table: SeriesTable, title: str = "") -> dict[str, Any]:
+def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
     """Return what the numbers are: question, law, level, statement and missing windows, as plain JSON values."""
     design = table.design
     return {
@@ -92,7 +92,7 @@ def metadata_of(table: SeriesTable, title: str = "") -> dict[str, Any]:
     }
 
 
-def write_csv(table: SeriesTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
+def write_csv(table: QuestionTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
     """Write the table as UTF-8 CSV whose first line is `#`, a space and the metadata as JSON, the second the names.
 
     Times are ISO 8601 in UTC. Readers skip one line.
@@ -112,7 +112,7 @@ def write_csv(table: SeriesTable, path: Path, title: str = "", participants: Seq
 
 
 def write_geojson(
-    table: SeriesTable,
+    table: QuestionTable,
     places: Places,
     window: int,
     path: Path,
@@ -153,7 +153,7 @@ def write_geojson(
     _appear(path, lambda temporary: _write_bytes(temporary, content))
 
 
-def write_parquet(table: SeriesTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
+def write_parquet(table: QuestionTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
     """Write the table as Parquet; the metadata are the JSON text under the key `fleetcount` of the file's footer.
 
     Raises:
@@ -164,7 +164,9 @@ def write_parquet(table: SeriesTable, path: Path, title: str = "", participants:
     _appear(path, lambda temporary: _copy("SELECT * FROM made", columns, metadata, temporary))
 
 
-def append_parquet(table: SeriesTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
+def append_parquet(
+    table: QuestionTable, path: Path, title: str = "", participants: Sequence[int] | None = None
+) -> None:
     """Add later windows to a Parquet file; without a file, write it.
 
     Old rows are copied as they are and never computed again. The grown file takes the place of the old one at once, so
@@ -227,9 +229,9 @@ def _described(path: Path) -> tuple[dict[str, Any], int]:
             found = database.execute(f"SELECT max(window_index) FROM read_parquet({_quoted(path)})").fetchone()  # noqa: S608
         metadata = json.loads(rows[0][0]) if len(rows) == 1 else None
     except (duckdb.Error, ValueError) as error:
-        raise ExportError(f"{path.name} cannot be read as the table of a series") from error
+        raise ExportError(f"{path.name} cannot be read as the table of a question") from error
     if not isinstance(metadata, dict) or tuple(row[0] for row in names) != COLUMNS or not found or found[0] is None:
-        raise ExportError(f"{path.name} is not the table of a series")
+        raise ExportError(f"{path.name} is not the table of a question")
     if not isinstance(metadata.get("missing"), dict):
         raise ExportError(f"{path.name} names no missing windows")
     return metadata, int(found[0])

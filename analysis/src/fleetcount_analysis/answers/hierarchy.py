@@ -186,7 +186,7 @@ def consistent(
 
 @lru_cache(maxsize=16)
 def _reaches(pyramid: Pyramid, laws: tuple[NoiseTotal, ...], level: Fraction) -> tuple[Floats, ...]:
-    """Return the half width of every cell of every level, which the laws decide and no number: once for a series."""
+    """Return the half width of every cell of every level, which the laws decide and no number: once for a question."""
     up = _Upward(pyramid, [law.variance for law in laws])
     return tuple(
         np.array([half_width(up.parts(number, cell, laws), level) for cell in range(size)])

@@ -46,7 +46,7 @@ class Places(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridPlaces:
-    """Squares of side `size` from the corner (x0, y0), row by row northwards, as `SquareGrid` tasks number them.
+    """Squares of side `size` from the corner (x0, y0), row by row northwards, as `SquareGrid` windows number them.
 
     `to_degrees` turns arrays of x and y into longitudes and latitudes (`fleetcount_analysis.places.to_degrees` makes it
     from a frame); without it outlines stay in the grid's own unit.

@@ -25,7 +25,7 @@ from fleetcount_mechanisms.sides import Side, side_of
 from numpy.typing import ArrayLike
 
 from fleetcount_analysis.answers.chosen import all_at_once
-from fleetcount_analysis.answers.table import Region, SeriesTable
+from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.one_sided import expected_yield, found_probabilities, one_sided_map
 
@@ -65,7 +65,7 @@ def both_sides(up: Sequence[int], down: Sequence[int], thresholds: ArrayLike) ->
     return Sides(sides=sides, wrong=Fraction(0), guarantee=words)
 
 
-def sides_of_intervals(table: SeriesTable, region: Region, thresholds: ArrayLike) -> Sides:
+def sides_of_intervals(table: QuestionTable, region: Region, thresholds: ArrayLike) -> Sides:
     """Return the side of every count of a region that intervals holding all at once show, in the order of the region.
 
     Order: windows in turn, in each cell by cell. `thresholds` is one number, or one a count.
@@ -86,7 +86,7 @@ def sides_of_intervals(table: SeriesTable, region: Region, thresholds: ArrayLike
     return Sides(sides=tuple(sides), wrong=1 - table.level, guarantee=words)
 
 
-def _sure(table: SeriesTable) -> str:
+def _sure(table: QuestionTable) -> str:
     noise = table.design.noise
     if not isinstance(noise, OneSidedNoise):
         return 'all "safe" and "danger" together are right with'

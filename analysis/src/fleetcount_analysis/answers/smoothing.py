@@ -15,7 +15,7 @@ from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.noises import noise_total
-from fleetcount_analysis.answers.table import SeriesTable
+from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.errors import RangeError
 
 __all__ = ["Smoothed", "smoothed"]
@@ -36,7 +36,7 @@ class Smoothed:
     standard_errors: Floats
 
 
-def smoothed(table: SeriesTable, cells: Iterable[int], *, change_sd: float) -> Smoothed:
+def smoothed(table: QuestionTable, cells: Iterable[int], *, change_sd: float) -> Smoothed:
     """Return the local-level reading of cells; `change_sd` is how far a count moves from one window to the next, in sd.
 
     Windows that are missing widen the step between their neighbours. The variance of one estimate is that of the noise

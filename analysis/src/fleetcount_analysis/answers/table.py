@@ -1,7 +1,7 @@
-"""The growing table of a series: the opened numbers of every released window, what is read out of them, and how they
+"""The growing table of a question: the opened numbers of every released window, what is read out of them, and how they
 were asked.
 
-It must not know tasks, records or the wire: it is made of plain columns. A window that was not released is absent and
+It must not know windows, records or the wire: it is made of plain columns. A window that was not released is absent and
 may be named with its reason; no number stands in for it.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.reading import read
 
-__all__ = ["Region", "SeriesTable", "WindowCounts", "series_table"]
+__all__ = ["QuestionTable", "Region", "WindowCounts", "question_table"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -25,7 +25,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCounts:
-    """What one window's record shows: its index in the series, when it opened (Unix seconds), its opened numbers.
+    """What one window's record shows: its index in the question, when it opened (Unix seconds), its opened numbers.
 
     `unit` is the number of the coin's unit that holds the window: windows of one unit share one toss a device. Without
     a sampling coin, or with a fresh one a window, it is the index. `outputs` are `Design.output_count` raw numbers.
@@ -39,7 +39,7 @@ class WindowCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """A set of cells (values 1..V) in a set of windows (indices in the series): every pair of the two counts.
+    """A set of cells (values 1..V) in a set of windows (indices in the question): every pair of the two counts.
 
     Raises:
         RangeError: no cell or no window.
@@ -65,7 +65,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SeriesTable:
+class QuestionTable:
     """Hold W released windows of V cells; made by `question_table`.
 
     `windows`, `opens` and `units` have shape (W,), ascending in the index; `outputs` are the opened numbers, (W,
@@ -130,15 +130,15 @@ class SeriesTable:
         return [cell - 1 for cell in chosen]
 
 
-def series_table(
+def question_table(
     design: Design,
     level: Fraction,
     labels: Sequence[str],
     statement: Sequence[str],
     released: Iterable[WindowCounts],
     missing: Mapping[int, str] | None = None,
-) -> SeriesTable:
-    """Return the table of the released windows of a series, all of one design, every cell with its own interval.
+) -> QuestionTable:
+    """Return the table of the released windows of a question, all of one design, every cell with its own interval.
 
     Raises:
         ShapeError: not one label a cell, or a window without `Design.output_count` numbers.
@@ -154,7 +154,7 @@ def series_table(
             raise ShapeError(f"window {one.index} has {len(one.outputs)} numbers; allowed is {design.output_count}")
     outputs = np.array([one.outputs for one in counts], dtype=np.int64)
     reading = read(design, outputs, level)
-    return SeriesTable(
+    return QuestionTable(
         design=design,
         level=level,
         labels=tuple(labels),

@@ -64,7 +64,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Colour (a role or "#rrggbb") and shape of a series, so that it can be told apart without colours too."""
+    """Colour (a role or "#rrggbb") and shape of a question, so that it can be told apart without colours too."""
 
     colour: str
     shape: int = 0

@@ -42,7 +42,7 @@ COLOURS: Final = {
     **{f"s{number}": colour for number, colour in enumerate(PALETTE)},
 }
 """Roles on paper: text, text beside, axes, grid, the range where a measurement should be, background, a broken
-promise, and series s0 to s6."""
+promise, and questions s0 to s6."""
 
 DARK: Final = {
     "ink": "#ececec",

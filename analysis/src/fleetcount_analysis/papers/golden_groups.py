@@ -57,8 +57,8 @@ from fleetcount_analysis.papers.bounded_geometric import (
     figure_two,
     single_device_losses,
 )
+from fleetcount_analysis.papers.golden_question import QUESTION_GROUPS
 from fleetcount_analysis.papers.golden_rows import GoldenRow, MalformedGoldenError, ratio_of, shown
-from fleetcount_analysis.papers.golden_series import SERIES_GROUPS
 from fleetcount_analysis.remap import geometric_remap, user_optimum
 
 __all__ = ["Recompute", "matrix_group", "row_group"]
@@ -293,7 +293,7 @@ def row_group(name: str) -> Recompute | None:
     if remap:
         largest, ratio = int(remap["n"]), Fraction(remap["a"])
         return lambda _row: _uniform_remap(largest, ratio)
-    return _ROW_GROUPS.get(name) or SERIES_GROUPS.get(name)
+    return _ROW_GROUPS.get(name) or QUESTION_GROUPS.get(name)
 
 
 def matrix_group(name: str) -> Callable[[object], Matrix] | None:

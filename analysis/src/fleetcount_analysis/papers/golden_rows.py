@@ -14,7 +14,7 @@ from fleetcount_analysis.errors import AnalysisError
 __all__ = ["LARGEST_EXPONENT", "Beyond", "GoldenRow", "MalformedGoldenError", "integers_of", "ratio_of", "shown"]
 
 LARGEST_EXPONENT: Final = 100_000
-"""Numbers are read from 1e-100000 on: p**U of a long series is far below what a float holds, and compared exactly."""
+"""Numbers are read from 1e-100000 on: p**U of a long question is far below what a float holds, and compared exactly."""
 _SHOWN: Final = 80
 _FLOAT_BITS: Final = 1000
 _DIGITS: Final = Context(prec=15, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999)

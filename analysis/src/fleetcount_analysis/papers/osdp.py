@@ -1,6 +1,6 @@
 """One-sided differential privacy and Blowfish as policies, to show why they are not enough for one-sided answers.
 
-Comparison only ([ADP] sections II-A1 and III): no task releases anything under these definitions.
+Comparison only ([ADP] sections II-A1 and III): no window releases anything under these definitions.
 """
 
 import math

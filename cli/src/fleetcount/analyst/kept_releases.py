@@ -1,4 +1,4 @@
-"""A series in Python: the kept records of its windows as one table, and answers that hold over time.
+"""A question in Python: the kept records of its windows as one table, and answers that hold over time.
 
 Every signature and the chain of the records are checked before a number is shown. It must not add intervals or invent
 a missing window.
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from fleetcount_analysis.answers import Answer, Region, difference, total
 from fleetcount_analysis.interval_words import level_text
-from fleetcount_mechanisms.accounting.series_statement import plain_words, series_views
+from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.series.signing import verify_signed_series
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.signing import verify_signed_question
 
 from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.releases import Labels, cells_named
 from fleetcount.analyst.statements import Statement
 from fleetcount.analyst.tables import Tabular, html_table
-from fleetcount.question_records import QUESTION_FILE, series_of_records
+from fleetcount.question_records import QUESTION_FILE, question_of_records
 from fleetcount.question_table import KeptTable, read_table
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def read_releases(directory: str | PathLike[str], keys: Keys | None = None, *, z
     """Return the question whose records `fleetcount question release` has kept in a directory, everything checked.
 
     Without `keys` the signatures are checked against the keys that the question itself names: then all its aggregators
-    agree, and who they are is known only to those who know the series. `zoom` chooses among the sizes of a grid's
+    agree, and who they are is known only to those who know the question. `zoom` chooses among the sizes of a grid's
     squares, 0 being the finest.
 
     Raises:
-        UsageError: no directory of records, one of several series, a drill-down, or a zoom that is not there.
+        UsageError: no directory of records, one of several questions, a drill-down, or a zoom that is not there.
         SignatureError: a signature that does not verify, or an aggregator without a known key.
         CheckFailedError: a record that is not the next of the chain.
     """
@@ -51,9 +51,9 @@ def read_releases(directory: str | PathLike[str], keys: Keys | None = None, *, z
     if place.is_file():
         raise UsageError(f"{place} is a file; read_releases() reads a directory of records, read_release() one file")
     if keys is not None and (place / QUESTION_FILE).is_file():
-        signed = series_of_records(place)
-        keys.check(signed.series.aggregators, str(place / QUESTION_FILE))
-        verify_signed_series(signed, keys.trusted)
+        signed = question_of_records(place)
+        keys.check(signed.question.aggregators, str(place / QUESTION_FILE))
+        verify_signed_question(signed, keys.trusted)
     return Releases(kept=read_table(place, zoom), source=str(place), trusted=keys is not None)
 
 
@@ -67,7 +67,7 @@ class Budget:
 
     one_answer: Decimal | None
     one_day: Decimal | None
-    whole_series: Decimal | None
+    whole_question: Decimal | None
     so_far: Decimal | None
     delta: Decimal
     windows: int
@@ -75,11 +75,11 @@ class Budget:
     missing: int
 
     def __str__(self) -> str:
-        if self.whole_series is None:
+        if self.whole_question is None:
             return f"no finite epsilon; {self.released} of {self.windows} windows released"
         return (
-            f"epsilon {self.so_far} so far, {self.whole_series} for all {self.windows} windows at delta {self.delta:f};"
-            f" {self.released} released, {self.missing} missing"
+            f"epsilon {self.so_far} so far, {self.whole_question} for all {self.windows} windows at delta"
+            f" {self.delta:f}; {self.released} released, {self.missing} missing"
         )
 
 
@@ -92,9 +92,9 @@ class Releases(Tabular):
     trusted: bool
 
     @property
-    def asked(self) -> Series:
-        """The series as it was signed: question, schedule and promise."""
-        return self.kept.series
+    def asked(self) -> Question:
+        """The question as it was signed: question, schedule and promise."""
+        return self.kept.question
 
     @property
     def name(self) -> str:
@@ -113,7 +113,7 @@ class Releases(Tabular):
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """The released windows, by their numbers in the series."""
+        """The released windows, by their numbers in the question."""
         return tuple(self.kept.table.windows.tolist())
 
     @property
@@ -123,10 +123,10 @@ class Releases(Tabular):
 
     @property
     def statement(self) -> Statement:
-        """What could be learnt of one device from one window, a day, and the whole series."""
+        """What could be learnt of one device from one window, a day, and the whole question."""
         asked = self.asked
         sentences = plain_words(asked.design, asked.shape, asked.delta)
-        return Statement(sentences=sentences, views=series_views(asked.design, asked.shape, asked.delta))
+        return Statement(sentences=sentences, views=question_views(asked.design, asked.shape, asked.delta))
 
     def columns_of(self) -> Mapping[str, Sequence[Any]]:
         """Return the columns, windows in turn and in each cell by cell."""
@@ -189,15 +189,15 @@ class Releases(Tabular):
         return list(range(1, len(self.labels) + 1)) if labels is None else cells_named(self.labels, labels)
 
     def budget(self) -> Budget:
-        """Return what the series costs a device that answers every window, in all and so far."""
+        """Return what the question costs a device that answers every window, in all and so far."""
         asked, last = self.asked, self.kept.last
         one, day, whole = _public(self.statement.views)
         begun = replace(asked.schedule, windows=last + 1).shape(asked.coin)
         return Budget(
             one_answer=one.epsilon,
             one_day=day.epsilon,
-            whole_series=whole.epsilon,
-            so_far=_public(series_views(asked.design, begun, asked.delta))[2].epsilon,
+            whole_question=whole.epsilon,
+            so_far=_public(question_views(asked.design, begun, asked.delta))[2].epsilon,
             delta=whole.delta,
             windows=asked.schedule.windows,
             released=len(self.windows),
@@ -219,7 +219,7 @@ class Releases(Tabular):
             ("signatures and chain", f"hold, {self._trust()}"),
             ("budget", str(self.budget())),
         ]
-        return html_table(self.name, ("series", ""), facts, self.statement.sentences)
+        return html_table(self.name, ("question", ""), facts, self.statement.sentences)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

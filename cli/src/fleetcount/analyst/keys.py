@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Aggregator
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Aggregator
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.descriptors import read_descriptor

@@ -12,13 +12,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fleetcount_analysis.answers import Answer, Region, WindowCounts, one_zoom, series_table, total, zoom_numbers
+from fleetcount_analysis.answers import Answer, Region, WindowCounts, one_zoom, question_table, total, zoom_numbers
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.release import ReleaseRecord, record_from_json, verify_record_signatures
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.pictures import axes_for
@@ -72,26 +72,26 @@ class Release:
 
     @property
     def name(self) -> str:
-        """The name of the task that the release says it answers."""
-        return self._record.task.name
+        """The name of the window that the release says it answers."""
+        return self._record.window.name
 
     @property
-    def task_id(self) -> str:
-        """The task's id in hexadecimal form."""
-        return self._record.task_id.hex()
+    def window_id(self) -> str:
+        """The window's id in hexadecimal form."""
+        return self._record.window_id.hex()
 
     @property
     def aggregators(self) -> tuple[str, ...]:
         """Who should have signed it, the leader first."""
-        return tuple(str(one.aggregator_id) for one in self._record.task.aggregators)
+        return tuple(str(one.aggregator_id) for one in self._record.window.aggregators)
 
     def verify(self, keys: Keys) -> "VerifiedRelease":
-        """Return the release with its numbers, if every aggregator of its task has signed it with a trusted key.
+        """Return the release with its numbers, if every aggregator of its window has signed it with a trusted key.
 
         Raises:
             SignatureError: not signed by all, a signature that does not verify, or an aggregator without a known key.
         """
-        keys.check(self._record.task.aggregators, self._source)
+        keys.check(self._record.window.aggregators, self._source)
         pairs = zip(self.aggregators, self._signatures, strict=True)
         if unsigned := [name for name, signature in pairs if not signature]:
             raise SignatureError(f"{self._source} is not signed by {', '.join(unsigned)}; every aggregator must sign")
@@ -115,7 +115,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class VerifiedRelease(Tabular):
-    """A release that every aggregator of its task has signed; columns cell, label, raw, estimate, low, high.
+    """A release that every aggregator of its window has signed; columns cell, label, raw, estimate, low, high.
 
     `raw` is the opened number, `estimate` the unbiased estimate in devices, which may be negative, `low` and `high` the
     ends of its interval at `level`. A release of several zooms has a column `zoom` too.
@@ -125,14 +125,14 @@ class VerifiedRelease(Tabular):
     source: str
 
     @property
-    def task(self) -> Task:
+    def window(self) -> Window:
         """What was asked, how, and by whom."""
-        return self.record.task
+        return self.record.window
 
     @property
     def name(self) -> str:
-        """The name of the task."""
-        return self.task.name
+        """The name of the window."""
+        return self.window.name
 
     @property
     def level(self) -> Fraction:
@@ -147,12 +147,12 @@ class VerifiedRelease(Tabular):
     @property
     def statement(self) -> Statement:
         """What could be learnt of one device; `str()` of it is one or two sentences."""
-        return statement_of(self.task.design, self.record.statement)
+        return statement_of(self.window.design, self.record.statement)
 
     def columns_of(self) -> Mapping[str, Sequence[Any]]:
         """Return the columns in their order."""
         cells = self.record.cells
-        zooms = {"zoom": self._zooms} if self.task.design.zoom_count > 1 else {}
+        zooms = {"zoom": self._zooms} if self.window.design.zoom_count > 1 else {}
         return zooms | {
             "cell": [cell.value for cell in cells],
             "label": list(self.labels),
@@ -165,7 +165,7 @@ class VerifiedRelease(Tabular):
     @cached_property
     def _zooms(self) -> list[int]:
         """The zoom of every cell."""
-        design, values = self.task.design, range(len(self.record.cells))
+        design, values = self.window.design, range(len(self.record.cells))
         members = [set(zoom_numbers(design, values, zoom)) for zoom in range(design.zoom_count)]
         return [next(zoom for zoom, inside in enumerate(members) if value in inside) for value in values]
 
@@ -178,7 +178,7 @@ class VerifiedRelease(Tabular):
         """
         places = self._places(zoom)
         if places.coordinates != DEGREES:
-            raise UsageError(f"{self.name!r}: {place_note(self.task)}; .map() draws them there")
+            raise UsageError(f"{self.name!r}: {place_note(self.window)}; .map() draws them there")
         frames, shapes = library("geopandas", "to_geopandas()"), library("shapely", "to_geopandas()")
         rows = [row for row, one in enumerate(self._zooms) if one == zoom]
         columns = {name: [column[row] for row in rows] for name, column in self.columns_of().items()}
@@ -202,20 +202,20 @@ class VerifiedRelease(Tabular):
                 f"the labels are of zooms {sorted(zooms)}, which count the same devices; allowed: one zoom"
             )
         zoom = zooms.pop() if zooms else 0
-        cells = zoom_numbers(self.task.design, range(1, len(self.labels) + 1), zoom)
+        cells = zoom_numbers(self.window.design, range(1, len(self.labels) + 1), zoom)
         counts = WindowCounts(index=0, opens=0, unit=0, outputs=self._outputs(zoom))
-        table = series_table(
-            one_zoom(self.task.design, zoom), self.level, [self.labels[cell - 1] for cell in cells], (), [counts]
+        table = question_table(
+            one_zoom(self.window.design, zoom), self.level, [self.labels[cell - 1] for cell in cells], (), [counts]
         )
         return total(table, Region.of([cells.index(value) + 1 for value in values], 0))
 
     def _outputs(self, zoom: int) -> tuple[int, ...]:
-        return zoom_numbers(self.task.design, opened_numbers(self.record), zoom)
+        return zoom_numbers(self.window.design, opened_numbers(self.record), zoom)
 
     def _places(self, zoom: int) -> Places:
-        if not 0 <= zoom < self.task.design.zoom_count:
-            raise UsageError(f"zoom is {zoom}, allowed: 0 to {self.task.design.zoom_count - 1}")
-        return places_of(self.task, zoom)
+        if not 0 <= zoom < self.window.design.zoom_count:
+            raise UsageError(f"zoom is {zoom}, allowed: 0 to {self.window.design.zoom_count - 1}")
+        return places_of(self.window, zoom)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw every cell of the finest zoom with its interval, the 40 largest if there are more; return the axes.
@@ -223,7 +223,7 @@ class VerifiedRelease(Tabular):
         Raises:
             MissingPackageError: matplotlib is not installed.
         """
-        count = self.task.design.values
+        count = self.window.design.values
         axes = axes_for(ax, 6.4, 0.9 + 0.24 * min(count, 40), "plot()")
         from fleetcount_analysis.figures.axes import draw_rows
 

@@ -1,1 +1,1 @@
-"""What a device loses over a whole series of releases: charges as vectors of Renyi losses, budgets, statements."""
+"""What a device loses over a whole question of releases: charges as vectors of Renyi losses, budgets, statements."""

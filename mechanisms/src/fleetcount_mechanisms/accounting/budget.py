@@ -2,7 +2,7 @@
 
 The filter's rule and nothing else. It must not hold charges or times (`periods`). The orders, the share of delta of
 each and the limits are constants: a filter that spends delta as it goes, or takes the best order of the moment without
-sharing delta, is none (docs/privacy.md, "A series").
+sharing delta, is none (docs/privacy.md, "A question").
 """
 
 from dataclasses import dataclass

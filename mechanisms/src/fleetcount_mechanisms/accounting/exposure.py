@@ -19,7 +19,7 @@ __all__ = ["MOST_UNITS", "Exposure", "chance_of_all", "chance_of_any", "expected
 RARE: Final = Fraction(1, 10**9)
 _MOST_STATES: Final = 2_000_000
 MOST_UNITS: Final = 20_000
-"""Units of a series of which `quantile` is computed."""
+"""Units of a question of which `quantile` is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How the windows of a series fall into units of the sampling coin and into days: all that accounting needs to know.
+"""How the windows of a question fall into units of the sampling coin and into days: all that accounting needs to know.
 
 It must not know a date: the protocol's schedule counts windows.
 """
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from fleetcount_mechanisms.errors import MechanismError
 
-__all__ = ["SeriesShape"]
+__all__ = ["ScheduleShape"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesShape:
+class ScheduleShape:
     """`units`: windows of each unit of the coin, in order; `days`: windows of each UTC day, in order.
 
     One answer is one truth, told in `levels` windows one after the other: 1, but in a drill-down one for each level.
@@ -40,9 +40,9 @@ class SeriesShape:
         return sum(self.units)
 
     @property
-    def answers(self) -> "SeriesShape":
+    def answers(self) -> "ScheduleShape":
         """The same windows with answers in place of days: one `day` is one truth, told at all levels."""
-        return SeriesShape(units=self.units, days=(self.levels,) * (self.windows // self.levels))
+        return ScheduleShape(units=self.units, days=(self.levels,) * (self.windows // self.levels))
 
     @property
     def largest_day(self) -> int:

@@ -1,4 +1,4 @@
-"""The weakest noise with which a whole series keeps its promise, by the statement that is printed.
+"""The weakest noise with which a whole question keeps its promise, by the statement that is printed.
 
 It must not choose noise that loses more than the promise: noise is rounded to the strong side.
 """
@@ -12,8 +12,8 @@ from typing import Final
 
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET, LossBudget
 from fleetcount_mechanisms.accounting.charges import unit_loss
-from fleetcount_mechanisms.accounting.series_losses import units_loss
-from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.question_losses import units_loss
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
@@ -45,7 +45,7 @@ _Geometric = TwoSidedNoise | OneSidedNoise
 
 def noise_for_promise(
     answer: AnswerLaw,
-    shape: SeriesShape,
+    shape: ScheduleShape,
     epsilon: Fraction,
     delta: Fraction,
     law: type[PlannedNoise] = GaussianNoise,
@@ -53,7 +53,7 @@ def noise_for_promise(
     in_ledgers: bool = False,
     zooms: Zooms | None = None,
 ) -> PlannedNoise:
-    """Return the weakest noise with which all answers of one device over the series lose at most (epsilon, delta).
+    """Return the weakest noise with which all answers of one device over the question lose at most (epsilon, delta).
 
     A Gaussian's standard deviation is the smallest multiple of 1/1000 from 1/2 on, a geometric e1 the largest multiple
     of 10**-6 up to 10; what the statement prints, rounded up, is within the promise, and with `in_ledgers` so is what

@@ -1,7 +1,7 @@
 """The (epsilon, delta) of one unit of a panel coin, better than any Renyi order says: exact, or by joint convexity.
 
 For one unit only: over many units `renyi` is better. It must not know a design. Fractions are known to 1e-60 and never
-too small. Sources: docs/privacy.md, "A series", Theorems 2 and 4; Balle, Barthe, Gaboardi, "Privacy amplification by
+too small. Sources: docs/privacy.md, "A question", Theorems 2 and 4; Balle, Barthe, Gaboardi, "Privacy amplification by
 subsampling" (2018), Theorem 2.
 """
 

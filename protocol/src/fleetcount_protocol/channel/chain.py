@@ -1,7 +1,7 @@
-"""The one-way chain of a session's keys: a key a task, and no way back once the chain has moved on.
+"""The one-way chain of a session's keys: a key a window, and no way back once the chain has moved on.
 
 A device takes the keys in order and moves on with each; an aggregator opens what comes in any order and moves on when
-tasks end (docs/wire.md, "Task keys"). Pure: stores nothing; who keeps a chain overwrites the one before.
+windows end (docs/wire.md, "Window keys"). Pure: stores nothing; who keeps a chain overwrites the one before.
 """
 
 import hmac
@@ -12,11 +12,11 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import SessionId
 from fleetcount_protocol.layout import uint
-from fleetcount_protocol.limits import MAX_KEPT_TASK_KEYS, MAX_KEY_NUMBER, MAX_KEYS_AHEAD, SESSION_SECRET_BYTES
+from fleetcount_protocol.limits import MAX_KEPT_WINDOW_KEYS, MAX_KEY_NUMBER, MAX_KEYS_AHEAD, SESSION_SECRET_BYTES
 
-__all__ = ["KeyChain", "TaskKey", "expand", "next_key", "task_key"]
+__all__ = ["KeyChain", "WindowKey", "expand", "next_key", "window_key"]
 
-TASK_KEY_LABEL: Final = b"fleetcount v1 task key"
+WINDOW_KEY_LABEL: Final = b"fleetcount v1 window key"
 NEXT_KEY_LABEL: Final = b"fleetcount v1 next key"
 _NUMBER_BYTES: Final = 4
 _ENTRY_BYTES: Final = _NUMBER_BYTES + SESSION_SECRET_BYTES
@@ -30,9 +30,9 @@ def expand(secret: bytes, info: bytes, size: int = SESSION_SECRET_BYTES) -> byte
     return hmac.digest(secret, info + b"\x01", "sha256")[:size]
 
 
-def task_key(chain_key: bytes) -> bytes:
-    """Return the 32-byte key of one task's reports from the chain key of its number."""
-    return expand(chain_key, TASK_KEY_LABEL)
+def window_key(chain_key: bytes) -> bytes:
+    """Return the 32-byte key of one window's reports from the chain key of its number."""
+    return expand(chain_key, WINDOW_KEY_LABEL)
 
 
 def next_key(chain_key: bytes) -> bytes:
@@ -41,8 +41,8 @@ def next_key(chain_key: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskKey:
-    """The 32-byte key under which a device's report in one task travels to one aggregator, and its number, 1..65,535.
+class WindowKey:
+    """The 32-byte key under which a device's report in one window travels to one aggregator, and its number, 1..65,535.
 
     Raises:
         UsageError: a key of another size or a number out of range.
@@ -54,24 +54,25 @@ class TaskKey:
 
     def __post_init__(self) -> None:
         if len(self.key) != SESSION_SECRET_BYTES:
-            raise UsageError(f"a task key has {SESSION_SECRET_BYTES} bytes, not {len(self.key)}")
+            raise UsageError(f"a window key has {SESSION_SECRET_BYTES} bytes, not {len(self.key)}")
         if not 1 <= self.number <= MAX_KEY_NUMBER:
-            raise UsageError(f"the number of a task key is {self.number}, not 1 to {MAX_KEY_NUMBER}")
+            raise UsageError(f"the number of a window key is {self.number}, not 1 to {MAX_KEY_NUMBER}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChain:
-    """What an aggregator holds of a session: the chain key of `number`, and task keys below it that may still be used.
+    """What an aggregator holds of a session: the chain key of `number`, and window keys below it that may still be
+    used.
 
-    `kept` goes by ascending number and has `MAX_KEPT_TASK_KEYS` at most.
+    `kept` goes by ascending number and has `MAX_KEPT_WINDOW_KEYS` at most.
     """
 
     number: int
     key: bytes = field(repr=False)
     kept: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
 
-    def task_key(self, number: int) -> bytes | None:
-        """Return a task key; None if it is erased, or further ahead than `MAX_KEYS_AHEAD`."""
+    def window_key(self, number: int) -> bytes | None:
+        """Return a window key; None if it is erased, or further ahead than `MAX_KEYS_AHEAD`."""
         if number < self.number:
             return dict(self.kept).get(number)
         if number - self.number > MAX_KEYS_AHEAD or number > MAX_KEY_NUMBER:
@@ -79,21 +80,21 @@ class KeyChain:
         key = self.key
         for _ in range(number - self.number):
             key = next_key(key)
-        return task_key(key)
+        return window_key(key)
 
     def without(self, numbers: Collection[int]) -> "KeyChain":
-        """Return the chain moved on so far that the task keys of these numbers do not follow from it any more.
+        """Return the chain moved on so far that the window keys of these numbers do not follow from it any more.
 
-        Numbers between them stay open, the highest `MAX_KEPT_TASK_KEYS` of them: their reports may be on their way.
+        Numbers between them stay open, the highest `MAX_KEPT_WINDOW_KEYS` of them: their reports may be on their way.
         """
         gone = {number for number in numbers if number - self.number <= MAX_KEYS_AHEAD and number <= MAX_KEY_NUMBER}
         kept = [(number, key) for number, key in self.kept if number not in gone]
         number, key = self.number, self.key
         while number <= max(gone, default=0):
             if number not in gone:
-                kept.append((number, task_key(key)))
+                kept.append((number, window_key(key)))
             number, key = number + 1, next_key(key)
-        return KeyChain(number=number, key=key, kept=tuple(kept[-MAX_KEPT_TASK_KEYS:]))
+        return KeyChain(number=number, key=key, kept=tuple(kept[-MAX_KEPT_WINDOW_KEYS:]))
 
     def encode(self) -> bytes:
         """Return the chain as bytes for the aggregator's own store, which seals them."""

@@ -14,7 +14,7 @@ from fleetcount_protocol.errors import DecodeError, SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.layout import Reader, text_bytes, uint
 from fleetcount_protocol.limits import ED25519_SIGNATURE_BYTES, MAX_TERM, MAX_UNIX_TIME
-from fleetcount_protocol.task.signing import TrustedAggregator, verify_ed25519
+from fleetcount_protocol.window.signing import TrustedAggregator, verify_ed25519
 
 __all__ = ["TAG_BYTES", "Epoch", "Greeting", "decode_epoch", "decode_greeting", "sign_epoch", "verify_epoch"]
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hpke import (
 
 from fleetcount_protocol.errors import SealError, UsageError
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
-from fleetcount_protocol.task.public_keys import MLKEM768_KEY_BYTES, X25519_KEY_BYTES, check_hpke_public_key
+from fleetcount_protocol.window.public_keys import MLKEM768_KEY_BYTES, X25519_KEY_BYTES, check_hpke_public_key
 
 __all__ = ["HpkeKeyPair", "seal_overhead", "seal_to"]
 

@@ -24,9 +24,9 @@ def make_receipt(secret: SessionSecret, instalment: Instalment) -> Receipt:
 
 def receipt_for(secret: SessionSecret, instalment: Instalment, digest: Digest) -> Receipt:
     """Return the receipt of an instalment whose digest is already known."""
-    named = instalment.task_id + instalment.report_id + uint(instalment.round, 1) + instalment.session_id
+    named = instalment.window_id + instalment.report_id + uint(instalment.round, 1) + instalment.session_id
     return Receipt(
-        task_id=instalment.task_id,
+        window_id=instalment.window_id,
         report_id=instalment.report_id,
         round=instalment.round,
         session_id=instalment.session_id,
@@ -42,8 +42,8 @@ def check_receipt(secret: SessionSecret, instalment: Instalment, receipt: Receip
         SignatureError: it is for something else, or was not made by the holder of the session's receipt key.
     """
     expected = make_receipt(secret, instalment)
-    same = (receipt.task_id, receipt.report_id, receipt.round, receipt.session_id, receipt.digest) == (
-        expected.task_id,
+    same = (receipt.window_id, receipt.report_id, receipt.round, receipt.session_id, receipt.digest) == (
+        expected.window_id,
         expected.report_id,
         expected.round,
         expected.session_id,

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_mechanisms.randomness import RandomSource
 
 from fleetcount_protocol.channel import certificates
-from fleetcount_protocol.channel.chain import TaskKey, expand, next_key, task_key
+from fleetcount_protocol.channel.chain import WindowKey, expand, next_key, window_key
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.errors import DecodeError, Refused, RejectReason, SealError, SignatureError, UsageError
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.layout import sized, uint
 from fleetcount_protocol.limits import (
     AES_GCM_TAG_BYTES,
@@ -39,8 +39,8 @@ from fleetcount_protocol.limits import (
     SESSION_SECRET_BYTES,
 )
 from fleetcount_protocol.messages import X509_CREDENTIAL, Instalment, SessionAccepted, SessionRequest
-from fleetcount_protocol.task.public_keys import X25519_KEY_BYTES
-from fleetcount_protocol.task.task import Aggregator, HpkeKey
+from fleetcount_protocol.window.public_keys import X25519_KEY_BYTES
+from fleetcount_protocol.window.window import Aggregator, HpkeKey
 
 __all__ = [
     "DeviceIdentity",
@@ -65,7 +65,9 @@ REPORT_LABEL: Final = b"fleetcount v1 report"
 RECEIPT_KEY_LABEL: Final = b"fleetcount v1 receipt key"
 REPORT_KEY_BYTES: Final = 16
 NONCE: Final = bytes(12)
-"""AES-GCM's nonce is zero because every key seals one message: it follows from task key, random report id and round."""
+"""AES-GCM's nonce is zero because every key seals one message: it follows from window key, random report id and
+round.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class DeviceIdentity:
 class SessionSecret:
     """What device and aggregator share for one session until `expiry` (Unix seconds): 32 secret bytes, two times.
 
-    `secret` is the chain key of the task that is the session's `number`-th, 1 at first; `receipt_key` stays and opens
+    `secret` is the chain key of the window that is the session's `number`-th, 1 at first; `receipt_key` stays and opens
     nothing.
 
     Raises:
@@ -125,16 +127,16 @@ class SessionSecret:
                 raise UsageError(f"a session secret has {SESSION_SECRET_BYTES} bytes, not {len(secret)}")
 
     @property
-    def task_key(self) -> TaskKey:
-        """The key of the task whose turn it is.
+    def window_key(self) -> WindowKey:
+        """The key of the window whose turn it is.
 
         Raises:
-            UsageError: the session has had a key for as many tasks as it may.
+            UsageError: the session has had a key for as many windows as it may.
         """
-        return TaskKey(session_id=self.session_id, number=self.number, key=task_key(self.secret))
+        return WindowKey(session_id=self.session_id, number=self.number, key=window_key(self.secret))
 
     def moved_on(self) -> "SessionSecret":
-        """Return the session for the next task: no key of a task before follows from it."""
+        """Return the session for the next window: no key of a window before follows from it."""
         return replace(self, secret=next_key(self.secret), number=self.number + 1)
 
 
@@ -225,7 +227,7 @@ def accept_session(
     """Return the answer, the session and the digest of the sender's key; run by the aggregator, once a request.
 
     Every call makes another session: who has accepted a request stores the answer and gives it again. The digest is the
-    device's identity for "one report a task" (`certificates.key_digest`). Cheap checks come first: sizes, key id and
+    device's identity for "one report a window" (`certificates.key_digest`). Cheap checks come first: sizes, key id and
     expiry before the chain, the chain before the signature, the signature before the seal.
 
     Raises:
@@ -353,14 +355,14 @@ def _session_keys(request: SessionRequest, secrets: bytes, ephemeral_key: bytes)
 # Reports.
 
 
-def report_key(key: TaskKey, task_id: TaskId, report_id: ReportId, round_number: int) -> bytes:
+def report_key(key: WindowKey, window_id: WindowId, report_id: ReportId, round_number: int) -> bytes:
     """Return the 16-byte AES key of one part of one report (HKDF-Expand, RFC 5869, section 2.3)."""
-    return expand(key.key, REPORT_KEY_LABEL + task_id + report_id + uint(round_number, 1), REPORT_KEY_BYTES)
+    return expand(key.key, REPORT_KEY_LABEL + window_id + report_id + uint(round_number, 1), REPORT_KEY_BYTES)
 
 
 def seal_instalment(
-    key: TaskKey,
-    task_id: TaskId,
+    key: WindowKey,
+    window_id: WindowId,
     report_id: ReportId,
     round_number: int,
     aggregator_position: int,
@@ -370,17 +372,17 @@ def seal_instalment(
     """Return one part of a report sealed to one aggregator; run by the device.
 
     Sealing is deterministic: the same part gives the same bytes. A device must never seal two different parts under one
-    task key, report id and round, since they would share key and nonce.
+    window key, report id and round, since they would share key and nonce.
 
     Raises:
         UsageError: a part or a public share beyond its size.
     """
     if len(plaintext) + AES_GCM_TAG_BYTES > MAX_CIPHERTEXT_BYTES or len(public_share) > MAX_PUBLIC_SHARE_BYTES:
         raise UsageError(f"a part of {len(plaintext)} bytes with a public share of {len(public_share)} is too long")
-    cipher = AESGCM(report_key(key, task_id, report_id, round_number))
-    bound = _report_aad(task_id, report_id, round_number, aggregator_position, public_share)
+    cipher = AESGCM(report_key(key, window_id, report_id, round_number))
+    bound = _report_aad(window_id, report_id, round_number, aggregator_position, public_share)
     return Instalment(
-        task_id=task_id,
+        window_id=window_id,
         report_id=report_id,
         session_id=key.session_id,
         key_number=key.number,
@@ -390,26 +392,28 @@ def seal_instalment(
     )
 
 
-def unseal_instalment(key: TaskKey, position: int, instalment: Instalment) -> bytes:
-    """Return the sealed part of a report; run by the aggregator at `position` in the task.
+def unseal_instalment(key: WindowKey, position: int, instalment: Instalment) -> bytes:
+    """Return the sealed part of a report; run by the aggregator at `position` in the window.
 
     Raises:
-        SealError: another session, number, task, report, round, position or public share, or a changed byte.
+        SealError: another session, number, window, report, round, position or public share, or a changed byte.
     """
     if (instalment.session_id, instalment.key_number) != (key.session_id, key.number):
         raise SealError(f"instalment of session {instalment.session_id}, not {key.session_id}, or of another number")
-    task_id, report_id = instalment.task_id, instalment.report_id
-    cipher = AESGCM(report_key(key, task_id, report_id, instalment.round))
-    bound = _report_aad(task_id, report_id, instalment.round, position, instalment.public_share)
+    window_id, report_id = instalment.window_id, instalment.report_id
+    cipher = AESGCM(report_key(key, window_id, report_id, instalment.round))
+    bound = _report_aad(window_id, report_id, instalment.round, position, instalment.public_share)
     try:
         return cipher.decrypt(NONCE, instalment.ciphertext, bound)
     except (InvalidTag, ValueError):
         raise SealError(f"instalment of report {report_id} does not open") from None
 
 
-def _report_aad(task_id: TaskId, report_id: ReportId, round_number: int, position: int, public_share: bytes) -> bytes:
+def _report_aad(
+    window_id: WindowId, report_id: ReportId, round_number: int, position: int, public_share: bytes
+) -> bytes:
     if not 0 <= position < MAX_AGGREGATORS:
         raise UsageError(f"aggregator position is {position}, not 0 to {MAX_AGGREGATORS - 1}")
     # Bound to its place: a part that is moved to another round, aggregator or public share does not open.
     place = uint(round_number, 1) + uint(position, 1)
-    return REPORT_LABEL + task_id + report_id + place + sized(public_share, 2)
+    return REPORT_LABEL + window_id + report_id + place + sized(public_share, 2)

@@ -1,4 +1,4 @@
-"""How the records of a series hang together: which one came before, and why windows between them have none.
+"""How the records of a question hang together: which one came before, and why windows between them have none.
 
 It must not decide why a window is missing: the aggregators do. Digests are of records, never of a set of reports.
 """
@@ -11,7 +11,7 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.layout import Reader, check_text, text_bytes, uint
-from fleetcount_protocol.limits import MAX_REASON_BYTES, MAX_SERIES_WINDOWS
+from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS, MAX_REASON_BYTES
 
 __all__ = ["ChainLink", "MissingWindow", "check_link", "encode_link", "read_link"]
 
@@ -30,7 +30,7 @@ class MissingWindow:
 class ChainLink:
     """What a window's record says of the windows before it.
 
-    `previous` is the digest (`ReleaseRecord.digest`) of the last record of the series before it and `previous_index`
+    `previous` is the digest (`ReleaseRecord.digest`) of the last record of the question before it and `previous_index`
     its window, both None if it is the first; `missing` are all windows in between, ascending.
     """
 
@@ -80,10 +80,10 @@ def read_link(reader: Reader) -> ChainLink:
         previous, previous_index = Digest(reader.take(Digest.SIZE)), reader.uint(4)
     missing: list[MissingWindow] = []
     for _ in range(reader.count(2, 0, _MAX_RUNS)):
-        first, count = reader.uint(4), reader.count(4, 1, MAX_SERIES_WINDOWS)
+        first, count = reader.uint(4), reader.count(4, 1, MAX_QUESTION_WINDOWS)
         reason = reader.text(1, MAX_REASON_BYTES)
-        if len(missing) + count > MAX_SERIES_WINDOWS:
-            raise DecodeError(f"record misses more than {MAX_SERIES_WINDOWS} windows")
+        if len(missing) + count > MAX_QUESTION_WINDOWS:
+            raise DecodeError(f"record misses more than {MAX_QUESTION_WINDOWS} windows")
         missing += (MissingWindow(index=index, reason=reason) for index in range(first, first + count))
     return ChainLink(previous=previous, previous_index=previous_index, missing=tuple(missing))
 

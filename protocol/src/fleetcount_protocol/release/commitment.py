@@ -11,7 +11,7 @@ from typing import Final
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
 
 from fleetcount_protocol.errors import UsageError, VerificationFailed
-from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
 from fleetcount_protocol.layout import sized
 from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES
 from fleetcount_protocol.messages import Commitment, NoisedShare
@@ -35,16 +35,16 @@ _GAUSSIAN_TAIL_EXPONENT: Final = 61
 
 
 def commitment(
-    vector: bytes, blind: bytes, *, task_id: TaskId, aggregator_id: AggregatorId, set_digest: Digest
+    vector: bytes, blind: bytes, *, window_id: WindowId, aggregator_id: AggregatorId, set_digest: Digest
 ) -> Digest:
-    """Return SHA-256 over label, task, aggregator, set digest, blind (32 random bytes) and the noised share's bytes.
+    """Return SHA-256 over label, window, aggregator, set digest, blind (32 random bytes) and the noised share's bytes.
 
     Raises:
         UsageError: a blind of another size.
     """
     if len(blind) != COMMITMENT_BLIND_BYTES:
         raise UsageError(f"blind has {len(blind)} bytes, allowed: {COMMITMENT_BLIND_BYTES}")
-    digest = hashlib.sha256(COMMITMENT_LABEL + task_id + sized(aggregator_id.encode(), 1) + set_digest + blind)
+    digest = hashlib.sha256(COMMITMENT_LABEL + window_id + sized(aggregator_id.encode(), 1) + set_digest + blind)
     digest.update(sized(vector, 4))
     return Digest(digest.digest())
 
@@ -54,12 +54,12 @@ def commit_to(share: NoisedShare) -> Commitment:
     digest = commitment(
         share.vector,
         share.blind,
-        task_id=share.task_id,
+        window_id=share.window_id,
         aggregator_id=share.aggregator_id,
         set_digest=share.set_digest,
     )
     return Commitment(
-        task_id=share.task_id,
+        window_id=share.window_id,
         aggregator_id=share.aggregator_id,
         set_digest=share.set_digest,
         commitment=digest,
@@ -70,11 +70,11 @@ def check_commitment(made: Commitment, share: NoisedShare) -> None:
     """Accept an opened share only if it is what its aggregator committed to.
 
     Raises:
-        VerificationFailed: the task, aggregator, set or bytes differ from those committed to.
+        VerificationFailed: the window, aggregator, set or bytes differ from those committed to.
     """
     expected = commit_to(share)
-    same = (made.task_id, made.aggregator_id, made.set_digest) == (
-        expected.task_id,
+    same = (made.window_id, made.aggregator_id, made.set_digest) == (
+        expected.window_id,
         expected.aggregator_id,
         expected.set_digest,
     )

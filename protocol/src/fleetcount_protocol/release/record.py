@@ -1,4 +1,4 @@
-"""The release record: what all aggregators of a task sign and the public reads (docs/wire.md, "Release record").
+"""The release record: what all aggregators of a window sign and the public reads (docs/wire.md, "Release record").
 
 It must not hold a round's sum, a share, the set digest or the exact number of participants. The aggregator opens the
 numbers, analysis computes estimates and intervals; this module encodes, signs and verifies them.
@@ -19,12 +19,12 @@ from fleetcount_mechanisms.sides import Side, side_of
 from fleetcount_mechanisms.statement import AdversaryView
 
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
-from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
 from fleetcount_protocol.layout import Reader, check_text, sized, text_bytes, uint, wide_fraction_bytes
-from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_TASK_BYTES, MAX_UNIX_TIME
+from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_UNIX_TIME, MAX_WINDOW_BYTES
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow, check_link, encode_link, read_link
-from fleetcount_protocol.task.signing import TrustedAggregator, verify_by
-from fleetcount_protocol.task.task import Task, decode_task
+from fleetcount_protocol.window.signing import TrustedAggregator, verify_by
+from fleetcount_protocol.window.window import Window, decode_window
 
 __all__ = [
     "Cell",
@@ -42,9 +42,9 @@ __all__ = [
 ]
 
 RECORD_LABEL: Final = b"FCRECD02"
-"""First bytes of a record; "FCRECD01" began those of tasks that were asked without a series."""
+"""First bytes of a record; "FCRECD01" began those of windows that were asked without a question."""
 _MAX_VIEWS: Final = 32
-"""Each adversary could learn from one answer, from a day and from the whole series."""
+"""Each adversary could learn from one answer, from a day and from the whole question."""
 _MAX_SENTENCE_BYTES: Final = 1_000
 _MAX_INT64: Final = 2**63 - 1
 _PLAIN_DECIMAL: Final = re.compile(r"(?:0|[1-9][0-9]{0,9})(?:\.[0-9]{0,24}[1-9])?", re.ASCII)
@@ -56,7 +56,7 @@ class Cell:
 
     With zooms larger squares follow as values from V + 1 on, zoom by zoom. `raw` is the opened number of this cell,
     `estimate` the unbiased estimate, which may be negative, `low` <= `high` the whole-number ends of the interval at
-    the task's level.
+    the window's level.
     """
 
     value: int
@@ -71,7 +71,7 @@ class Cell:
 class NoisedParticipants:
     """How many took part: the opened number, which is theirs plus every aggregator's noise, and interval ends.
 
-    `low` <= `high` are the whole-number ends of the interval at the task's level.
+    `low` <= `high` are the whole-number ends of the interval at the window's level.
     """
 
     raw: int
@@ -88,30 +88,30 @@ class NoiseLaw:
     parameters: Mapping[str, Fraction]
 
 
-def noise_laws(task: Task) -> tuple[NoiseLaw, ...]:
-    """Return what each aggregator of the task adds, in the task's order, each at full strength."""
-    law = task.design.noise
+def noise_laws(window: Window) -> tuple[NoiseLaw, ...]:
+    """Return what each aggregator of the window adds, in the window's order, each at full strength."""
+    law = window.design.noise
     return tuple(
-        NoiseLaw(aggregator_id=one.aggregator_id, law=law.name, parameters=law.parameters) for one in task.aggregators
+        NoiseLaw(aggregator_id=one.aggregator_id, law=law.name, parameters=law.parameters) for one in window.aggregators
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseRecord:
-    """A task's release: its cells with intervals, and what each adversary could learn.
+    """A window's release: its cells with intervals, and what each adversary could learn.
 
     `baseline_raw` is the opened number of output 0 in response mode (for vector Mangat, of the participation bit),
-    from which the estimates follow; None in the other modes. `released_at` is a Unix time on the task's grid, not
-    before the last round closed. Level, noise and the least number of participants follow from the task. `chain` says
-    what came of the windows before; `participants` is for windows whose series says that the number is noised.
+    from which the estimates follow; None in the other modes. `released_at` is a Unix time on the window's grid, not
+    before the last round closed. Level, noise and the least number of participants follow from the window. `chain` says
+    what came of the windows before; `participants` is for windows whose question says that the number is noised.
 
     Raises:
-        UsageError: cells that are not those of the task with its labels, ends out of order, numbers beyond 64 bits,
+        UsageError: cells that are not those of the window with its labels, ends out of order, numbers beyond 64 bits,
             a time off the grid, a statement that is empty or too long, or a chain that does not account for every
             window before.
     """
 
-    task: Task
+    window: Window
     cells: tuple[Cell, ...]
     statement: tuple[AdversaryView, ...]
     released_at: int
@@ -120,38 +120,38 @@ class ReleaseRecord:
     participants: NoisedParticipants | None = None
 
     def __post_init__(self) -> None:
-        _check_cells(self.task, self.cells)
-        if (self.baseline_raw is not None) != self.task.design.baseline_opened:
+        _check_cells(self.window, self.cells)
+        if (self.baseline_raw is not None) != self.window.design.baseline_opened:
             raise UsageError("baseline_raw is for response mode, and needed there")
         _check_int64("baseline_raw", self.baseline_raw or 0)
-        late_enough = self.task.round_two_closes <= self.released_at <= MAX_UNIX_TIME
-        if not late_enough or self.released_at % self.task.time_precision_s:
+        late_enough = self.window.round_two_closes <= self.released_at <= MAX_UNIX_TIME
+        if not late_enough or self.released_at % self.window.time_precision_s:
             raise UsageError(
-                f"released_at is {self.released_at}, allowed: a multiple of {self.task.time_precision_s} s "
-                f"from {self.task.round_two_closes} on"
+                f"released_at is {self.released_at}, allowed: a multiple of {self.window.time_precision_s} s "
+                f"from {self.window.round_two_closes} on"
             )
         _check_statement(self.statement)
         _check_window(self)
 
     @property
-    def task_id(self) -> TaskId:
-        """The task the record answers."""
-        return self.task.task_id
+    def window_id(self) -> WindowId:
+        """The window the record answers."""
+        return self.window.window_id
 
     @property
     def level(self) -> Fraction:
         """The level of every interval."""
-        return self.task.release.level
+        return self.window.release.level
 
     @property
     def participants_at_least(self) -> int:
         """The lower bound that every aggregator checked, min_batch_size; a record says no more about the number."""
-        return self.task.min_batch_size
+        return self.window.min_batch_size
 
     @property
     def noise(self) -> tuple[NoiseLaw, ...]:
-        """What each aggregator added, in the task's order."""
-        return noise_laws(self.task)
+        """What each aggregator added, in the window's order."""
+        return noise_laws(self.window)
 
     @cached_property
     def canonical(self) -> bytes:
@@ -160,7 +160,7 @@ class ReleaseRecord:
 
     @cached_property
     def digest(self) -> Digest:
-        """SHA-256 of the canonical bytes: what the next record of a series holds of this one."""
+        """SHA-256 of the canonical bytes: what the next record of a question holds of this one."""
         return Digest(hashlib.sha256(self.canonical).digest())
 
     def side(self, cell: Cell) -> Side | None:
@@ -168,7 +168,7 @@ class ReleaseRecord:
 
         "safe" is never wrong, since the noise only adds; "danger" is wrong in a cell with 1 - level at most.
         """
-        thresholds = self.task.release.thresholds
+        thresholds = self.window.release.thresholds
         return side_of(cell.low, cell.raw, thresholds[cell.value - 1]) if thresholds else None
 
 
@@ -181,7 +181,7 @@ def encode_record(record: ReleaseRecord) -> bytes:
     baseline = b"" if record.baseline_raw is None else _int64(record.baseline_raw)
     parts = [
         RECORD_LABEL,
-        sized(record.task.canonical, 4),
+        sized(record.window.canonical, 4),
         encode_link(record.chain),
         _encode_participants(record.participants),
         uint(record.released_at, 8),
@@ -206,17 +206,17 @@ def decode_record(data: bytes) -> ReleaseRecord:
     """
     reader = Reader(data, "record", MAX_RECORD_BYTES)
     reader.expect(RECORD_LABEL)
-    task = decode_task(reader.sized(4, 1, MAX_TASK_BYTES))
+    window = decode_window(reader.sized(4, 1, MAX_WINDOW_BYTES))
     chain, participants = read_link(reader), _read_participants(reader)
     released_at = reader.uint(8)
     baseline = reader.int64() if reader.flag() else None
-    count = reader.count(2, task.design.cell_count, task.design.cell_count)
-    cells = tuple(_read_cell(reader, value, task.label(value)) for value in range(1, count + 1))
+    count = reader.count(2, window.design.cell_count, window.design.cell_count)
+    cells = tuple(_read_cell(reader, value, window.label(value)) for value in range(1, count + 1))
     views = tuple(_read_view(reader) for _ in range(reader.count(1, 1, _MAX_VIEWS)))
     reader.finish()
     try:
         record = ReleaseRecord(
-            task=task,
+            window=window,
             cells=cells,
             statement=views,
             released_at=released_at,
@@ -241,22 +241,23 @@ def verify_record_signatures(
     signatures: Sequence[bytes],
     trusted: Mapping[AggregatorId, TrustedAggregator] | None = None,
 ) -> None:
-    """Accept a record only with valid signatures of all aggregators of its task.
+    """Accept a record only with valid signatures of all aggregators of its window.
 
-    With `trusted`, each must be trusted under the very key that the task names, and may have signed with a successor of
-    it that was its own when the record was made. Without, the keys are taken from the
-    task inside the record: that proves agreement among them, and who they are only to a reader who knows the task id.
+    With `trusted`, each must be trusted under the very key that the window names, and may have signed with a successor
+    of it that was its own when the record was made. Without, the keys are taken from the
+    window inside the record: that proves agreement among them, and who they are only to a reader who knows the window
+    id.
 
     Raises:
         SignatureError: a signature that is missing or does not verify, or an aggregator that is not trusted.
     """
-    if len(signatures) != len(record.task.aggregators):
-        raise SignatureError(f"{len(signatures)} signatures for {len(record.task.aggregators)} aggregators")
-    for aggregator, signature in zip(record.task.aggregators, signatures, strict=True):
+    if len(signatures) != len(record.window.aggregators):
+        raise SignatureError(f"{len(signatures)} signatures for {len(record.window.aggregators)} aggregators")
+    for aggregator, signature in zip(record.window.aggregators, signatures, strict=True):
         known = None if trusted is None else trusted.get(aggregator.aggregator_id)
         if trusted is not None and (known is None or aggregator.signing_public_key not in known.keys):
             raise SignatureError(f"aggregator {aggregator.aggregator_id} is not trusted under this key")
-        what = f"signature of {aggregator.aggregator_id} under the record of {record.task.name!r}"
+        what = f"signature of {aggregator.aggregator_id} under the record of {record.window.name!r}"
         verify_by(aggregator, known, signature, record.canonical, what, record.released_at)
 
 
@@ -264,10 +265,10 @@ def verify_record_signatures(
 
 
 def _check_window(record: ReleaseRecord) -> None:
-    series, participants = record.task.series, record.participants
-    if (participants is not None) != series.noised_participants:
-        raise UsageError("participants is for windows of a series with noised participants, and needed there")
-    check_link(record.chain, series.index)
+    question, participants = record.window.question, record.participants
+    if (participants is not None) != question.noised_participants:
+        raise UsageError("participants is for windows of a question with noised participants, and needed there")
+    check_link(record.chain, question.index)
     if participants is not None:
         for what in ("raw", "low", "high"):
             _check_int64(f"{what} of participants", getattr(participants, what))
@@ -296,8 +297,8 @@ def _int64(value: int) -> bytes:
     return value.to_bytes(8, signed=True)
 
 
-def _check_cells(task: Task, cells: Sequence[Cell]) -> None:
-    count = task.design.cell_count
+def _check_cells(window: Window, cells: Sequence[Cell]) -> None:
+    count = window.design.cell_count
     if [cell.value for cell in cells] != list(range(1, count + 1)):
         raise UsageError(f"cells must be the values 1 to {count}, each once, in order")
     for cell in cells:
@@ -305,8 +306,8 @@ def _check_cells(task: Task, cells: Sequence[Cell]) -> None:
             _check_int64(f"{what} of cell {cell.value}", getattr(cell, what))
         if cell.low > cell.high:
             raise UsageError(f"interval of cell {cell.value} is {cell.low} to {cell.high}")
-        if cell.label != task.label(cell.value):
-            raise UsageError(f"label of cell {cell.value} is not the task's")
+        if cell.label != window.label(cell.value):
+            raise UsageError(f"label of cell {cell.value} is not the window's")
 
 
 def _check_statement(statement: Sequence[AdversaryView]) -> None:

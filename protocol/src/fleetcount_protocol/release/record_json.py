@@ -16,7 +16,7 @@ from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.limits import MAX_JSON_BYTES
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, decode_record, plain_decimal
-from fleetcount_protocol.task.task_json import task_to_json
+from fleetcount_protocol.window.window_json import window_to_json
 
 __all__ = ["decimal_text", "record_from_json", "record_to_json"]
 
@@ -25,13 +25,13 @@ _PLACES: Final = 6
 
 
 def record_to_json(record: ReleaseRecord, signatures: Sequence[bytes]) -> str:
-    """Return the record with its signatures (in the task's order) as indented JSON, UTF-8, ending in a line feed.
+    """Return the record with its signatures (in the window's order) as indented JSON, UTF-8, ending in a line feed.
 
     Raises:
         UsageError: not one signature an aggregator.
     """
-    if len(signatures) != len(record.task.aggregators):
-        raise UsageError(f"{len(signatures)} signatures for {len(record.task.aggregators)} aggregators")
+    if len(signatures) != len(record.window.aggregators):
+        raise UsageError(f"{len(signatures)} signatures for {len(record.window.aggregators)} aggregators")
     return json.dumps(_readable(record, signatures), ensure_ascii=False, indent=1) + "\n"
 
 
@@ -44,7 +44,7 @@ def record_from_json(text: str) -> tuple[ReleaseRecord, tuple[bytes, ...]]:
     parsed = _parse(text)
     record = decode_record(_base64(parsed.get("record"), "record"))
     listed = parsed.get("signatures")
-    if not isinstance(listed, list) or len(listed) != len(record.task.aggregators):
+    if not isinstance(listed, list) or len(listed) != len(record.window.aggregators):
         raise DecodeError("release file needs one signature an aggregator")
     signatures = tuple(_base64(_field(one, "signature"), "signature") for one in listed)
     # Compared as text: to Python 1, 1.0 and true are equal, to a reader they are not.
@@ -63,7 +63,7 @@ def decimal_text(value: Fraction, places: int = _PLACES) -> str:
 
 def sides_words(record: ReleaseRecord) -> str | None:
     """Return how sure the sides are that a one-sided release shows; None of other releases."""
-    if not record.task.release.thresholds:
+    if not record.window.release.thresholds:
         return None
     wrong = decimal_text(100 * (1 - record.level))
     return (
@@ -73,10 +73,10 @@ def sides_words(record: ReleaseRecord) -> str | None:
 
 
 def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, Any]:
-    names = [str(aggregator.aggregator_id) for aggregator in record.task.aggregators]
+    names = [str(aggregator.aggregator_id) for aggregator in record.window.aggregators]
     return {
         "format": FORMAT,
-        "task_id": record.task_id.hex(),
+        "window_id": record.window_id.hex(),
         "released_at": record.released_at,
         "released_at_utc": _utc(record.released_at),
         "level": str(record.level),
@@ -95,7 +95,7 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
             for noise in record.noise
         ],
         "privacy_statement": [_readable_view(view) for view in record.statement],
-        "task": task_to_json(record.task),
+        "asked": window_to_json(record.window),
         "signatures": [
             {"aggregator_id": name, "signature": base64.b64encode(signature).decode()}
             for name, signature in zip(names, signatures, strict=True)
@@ -105,12 +105,12 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
 
 
 def _readable_window(record: ReleaseRecord) -> dict[str, Any]:
-    """Return what the record says of its series: the window, who took part, and the windows before."""
-    series, chain, noised = record.task.series, record.chain, record.participants
+    """Return what the record says of its question: the window, who took part, and the windows before."""
+    question, chain, noised = record.window.question, record.chain, record.participants
     shown = None if noised is None else {"raw": noised.raw, "low": noised.low, "high": noised.high}
     return {
-        "series_id": series.series_id.hex(),
-        "window": series.index,
+        "question_id": question.question_id.hex(),
+        "window": question.index,
         "participants": shown,
         "previous_record": None if chain.previous is None else chain.previous.hex(),
         "previous_window": chain.previous_index,

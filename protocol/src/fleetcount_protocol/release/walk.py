@@ -7,11 +7,11 @@ no clock: whether a record came in time stands in the record.
 import enum
 
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.drill_down import parents, surviving_cells
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release.record import ReleaseRecord
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.drill_down import parents, surviving_cells
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import Prefixes
+from fleetcount_protocol.window.domain import Prefixes
 
 __all__ = ["WalkEnd", "next_step"]
 
@@ -26,21 +26,23 @@ class WalkEnd(enum.Enum):
     """The record before is of a time after the step opens, or did not arrive while it was open."""
 
 
-def next_step(series: Series, before: ReleaseRecord) -> tuple[int, ...] | WalkEnd:
-    """Return the cells whose children the window after `before` asks about (`window_task`), or why it is not asked.
+def next_step(question: Question, before: ReleaseRecord) -> tuple[int, ...] | WalkEnd:
+    """Return the cells whose children the window after `before` asks about (`window_at`), or why it is not asked.
 
     Raises:
         UsageError: no record of a window of this drill-down, or of the last step of a walk.
     """
-    walk, window = series.drill_down, before.task.series
-    if walk is None or window.series_id != series.series_id:
-        raise UsageError(f"the record is not of a drill-down {series.series_id}")
+    walk, window = question.drill_down, before.window.question
+    if walk is None or window.question_id != question.question_id:
+        raise UsageError(f"the record is not of a drill-down {question.question_id}")
     index = window.index + 1
-    step, domain = walk.step_of(index), before.task.domain
-    if not step or index >= series.schedule.windows or not isinstance(domain, Prefixes):
+    step, domain = walk.step_of(index), before.window.domain
+    if not step or index >= question.schedule.windows or not isinstance(domain, Prefixes):
         raise UsageError(f"window {window.index} is the last step of its walk; nothing follows from its record")
-    if before.task.canonical != window_task(series, window.index, parents(domain, walk, step - 1)).canonical:
-        raise UsageError(f"the record's task is not what window {window.index} of series {series.series_id} must be")
-    if before.released_at > series.schedule.opens(index):
+    if before.window.canonical != window_at(question, window.index, parents(domain, walk, step - 1)).canonical:
+        raise UsageError(
+            f"the record's window is not what window {window.index} of questions {question.question_id} must be"
+        )
+    if before.released_at > question.schedule.opens(index):
         return WalkEnd.RECORD_LATE
     return surviving_cells(domain, [cell.estimate for cell in before.cells], walk) or WalkEnd.NOTHING_SURVIVED

@@ -17,24 +17,28 @@ from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.limits import SET_LEAVES
 from fleetcount_protocol.messages import SealSet
+from fleetcount_protocol.question.key_list import decode_key_list, decode_signed_key_list, encode_signed_key_list
+from fleetcount_protocol.question.orders import decode_order, decode_signed_order, encode_signed_order
+from fleetcount_protocol.question.question import decode_question
+from fleetcount_protocol.question.signed_file import (
+    decode_signed_question,
+    encode_signed_question,
+    stored_question_bytes,
+)
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.release.record_json import record_from_json
-from fleetcount_protocol.series.key_list import decode_key_list, decode_signed_key_list, encode_signed_key_list
-from fleetcount_protocol.series.orders import decode_order, decode_signed_order, encode_signed_order
-from fleetcount_protocol.series.series import decode_series
-from fleetcount_protocol.series.signed_file import decode_signed_series, encode_signed_series, stored_series_bytes
-from fleetcount_protocol.task.succession import decode_signed_succession, encode_signed_succession
-from fleetcount_protocol.task.task import decode_task
 from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
 from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState, prio3_two_round
-from fleetcount_protocol.wire import device, device_columns, peer, peer_batches, peer_release, peer_shared, series
+from fleetcount_protocol.window.succession import decode_signed_succession, encode_signed_succession
+from fleetcount_protocol.window.window import decode_window
+from fleetcount_protocol.wire import device, device_columns, peer, peer_batches, peer_release, peer_shared, question
 from fleetcount_protocol.wire.seal_sets import join_seal_set
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_protocol.wire.topics import parse_topic
 
 __all__ = ["Decoder", "decoders"]
 
-_MODULES: Final = (device, device_columns, peer, peer_batches, peer_release, peer_shared, series)
+_MODULES: Final = (device, device_columns, peer, peer_batches, peer_release, peer_shared, question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,11 @@ def _layouts() -> list[Decoder]:
         Decoder("record_json", lambda data: record_from_json(_text(data))),
         Decoder("seal_set_chunk", lambda data: _read_chunk(data, behind=True)),
         Decoder("seal_set_head", _read_chunk),
-        Decoder("series", decode_series, lambda value: value.canonical),
-        Decoder("series_file", decode_signed_series, encode_signed_series),
-        Decoder("series_file_stored", stored_series_bytes),
+        Decoder("question", decode_question, lambda value: value.canonical),
+        Decoder("question_file", decode_signed_question, encode_signed_question),
+        Decoder("question_file_stored", stored_question_bytes),
         Decoder("succession_file", decode_signed_succession, encode_signed_succession),
-        Decoder("task", decode_task, lambda value: value.canonical),
+        Decoder("window", decode_window, lambda value: value.canonical),
         Decoder("topic", lambda data: parse_topic(_text(data))),
     ]
 
@@ -93,7 +97,7 @@ def _read_chunk(data: bytes, *, behind: bool = False) -> SealSet:
     except ProtobufError as error:
         raise DecodeError("a chunk of a set is no protobuf message") from error
     following = max(1, len(chunk.accepted) // ReportId.SIZE)
-    first = SealSetRequest(task_id=chunk.task_id, leaf_digests=bytes(SET_LEAVES * Digest.SIZE), following=following)
+    first = SealSetRequest(window_id=chunk.window_id, leaf_digests=bytes(SET_LEAVES * Digest.SIZE), following=following)
     return join_seal_set([first, chunk] if behind else [chunk])
 
 

@@ -2,14 +2,14 @@
 
 A case is one of three: bytes at a decoder (`decoder`, `data`, for long ones `then`: bytes and how often they follow); a
 session request at an aggregator (`request` under `private_key` and `authority` at `now`); a report part at its
-session (`instalment` under `task_key` at `position`).
+session (`instalment` under `window_key` at `position`).
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from fleetcount_protocol.channel.certificates import parse_certificate
-from fleetcount_protocol.channel.chain import TaskKey
+from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import accept_session, unseal_instalment
 from fleetcount_protocol.errors import FleetcountError, PeerError
@@ -92,10 +92,10 @@ def _run(case: JsonObject) -> None:
             integer_of(case, "now"),
         )
     elif "upload" in case:
-        key = TaskKey(
+        key = WindowKey(
             session_id=SessionId(hex_of(case, "session_id")),
             number=integer_of(case, "key_number"),
-            key=hex_of(case, "task_key"),
+            key=hex_of(case, "window_key"),
         )
         unseal_instalment(key, integer_of(case, "position"), UPLOAD.decode(hex_of(case, "upload")).only_one)
     else:

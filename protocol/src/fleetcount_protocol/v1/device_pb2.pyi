@@ -22,7 +22,7 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
-class ListSeriesRequest(_message.Message):
+class ListQuestionsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGGREGATOR_ID_FIELD_NUMBER: _builtins.int
@@ -32,7 +32,7 @@ class ListSeriesRequest(_message.Message):
     aggregator_id: _builtins.str
     deployment: _builtins.str
     after: _builtins.bytes
-    """the last series id of the list before, empty at first"""
+    """the last question id of the list before, empty at first"""
     over: _builtins.bool
     """also those whose last window has closed: for readers"""
     def __init__(
@@ -49,33 +49,33 @@ class ListSeriesRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListSeriesRequest: _TypeAlias = ListSeriesRequest  # noqa: Y015
+Global___ListQuestionsRequest: _TypeAlias = ListQuestionsRequest  # noqa: Y015
 
 @_typing.final
-class SignedSeries(_message.Message):
+class SignedQuestion(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SERIES_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
     SIGNATURES_FIELD_NUMBER: _builtins.int
-    series: _builtins.bytes
+    question: _builtins.bytes
     """canonical bytes"""
     @_builtins.property
     def signatures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Ed25519, one an aggregator, in the series' order"""
+        """Ed25519, one an aggregator, in the question's order"""
 
     def __init__(
         self,
         *,
-        series: _builtins.bytes = ...,
+        question: _builtins.bytes = ...,
         signatures: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["series", b"series", "signatures", b"signatures"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["question", b"question", "signatures", b"signatures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SignedSeries: _TypeAlias = SignedSeries  # noqa: Y015
+Global___SignedQuestion: _TypeAlias = SignedQuestion  # noqa: Y015
 
 @_typing.final
 class SignedKeyList(_message.Message):
@@ -124,17 +124,17 @@ class SignedOrder(_message.Message):
 Global___SignedOrder: _TypeAlias = SignedOrder  # noqa: Y015
 
 @_typing.final
-class SeriesOffer(_message.Message):
+class QuestionOffer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SIGNED_FIELD_NUMBER: _builtins.int
     KEY_LISTS_FIELD_NUMBER: _builtins.int
     ORDERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def signed(self) -> Global___SignedSeries: ...
+    def signed(self) -> Global___SignedQuestion: ...
     @_builtins.property
     def key_lists(self) -> _containers.RepeatedCompositeFieldContainer[Global___SignedKeyList]:
-        """of the aggregators whose list is known here, in the series' order"""
+        """of the aggregators whose list is known here, in the question's order"""
 
     @_builtins.property
     def orders(self) -> _containers.RepeatedCompositeFieldContainer[Global___SignedOrder]:
@@ -143,7 +143,7 @@ class SeriesOffer(_message.Message):
     def __init__(
         self,
         *,
-        signed: Global___SignedSeries | None = ...,
+        signed: Global___SignedQuestion | None = ...,
         key_lists: _abc.Iterable[Global___SignedKeyList] | None = ...,
         orders: _abc.Iterable[Global___SignedOrder] | None = ...,
     ) -> None: ...
@@ -153,10 +153,10 @@ class SeriesOffer(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SeriesOffer: _TypeAlias = SeriesOffer  # noqa: Y015
+Global___QuestionOffer: _TypeAlias = QuestionOffer  # noqa: Y015
 
 @_typing.final
-class ListSeriesResponse(_message.Message):
+class ListQuestionsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OFFERS_FIELD_NUMBER: _builtins.int
@@ -164,13 +164,13 @@ class ListSeriesResponse(_message.Message):
     more: _builtins.bool
     """there are more above the last one"""
     @_builtins.property
-    def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeriesOffer]:
-        """ascending by series id, above `after`"""
+    def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuestionOffer]:
+        """ascending by question id, above `after`"""
 
     def __init__(
         self,
         *,
-        offers: _abc.Iterable[Global___SeriesOffer] | None = ...,
+        offers: _abc.Iterable[Global___QuestionOffer] | None = ...,
         more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -179,7 +179,7 @@ class ListSeriesResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ListSeriesResponse: _TypeAlias = ListSeriesResponse  # noqa: Y015
+Global___ListQuestionsResponse: _TypeAlias = ListQuestionsResponse  # noqa: Y015
 
 @_typing.final
 class SessionRequest(_message.Message):
@@ -306,14 +306,14 @@ class InstalmentColumns(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    TASK_ID_FIELD_NUMBER: _builtins.int
+    WINDOW_ID_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     REPORT_IDS_FIELD_NUMBER: _builtins.int
     SESSION_IDS_FIELD_NUMBER: _builtins.int
     KEY_NUMBERS_FIELD_NUMBER: _builtins.int
     PUBLIC_SHARES_FIELD_NUMBER: _builtins.int
     CIPHERTEXTS_FIELD_NUMBER: _builtins.int
-    task_id: _builtins.bytes
+    window_id: _builtins.bytes
     round: _builtins.int
     report_ids: _builtins.bytes
     """n times 16 bytes"""
@@ -328,7 +328,7 @@ class InstalmentColumns(_message.Message):
     def __init__(
         self,
         *,
-        task_id: _builtins.bytes = ...,
+        window_id: _builtins.bytes = ...,
         round: _builtins.int = ...,
         report_ids: _builtins.bytes = ...,
         session_ids: _builtins.bytes = ...,
@@ -338,7 +338,7 @@ class InstalmentColumns(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "key_numbers", b"key_numbers", "public_shares", b"public_shares", "report_ids", b"report_ids", "round", b"round", "session_ids", b"session_ids", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertexts", b"ciphertexts", "key_numbers", b"key_numbers", "public_shares", b"public_shares", "report_ids", b"report_ids", "round", b"round", "session_ids", b"session_ids", "window_id", b"window_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,14 +373,14 @@ Global___UploadRequest: _TypeAlias = UploadRequest  # noqa: Y015
 class InstalmentReplyColumns(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    TASK_ID_FIELD_NUMBER: _builtins.int
+    WINDOW_ID_FIELD_NUMBER: _builtins.int
     ROUND_FIELD_NUMBER: _builtins.int
     REPORT_IDS_FIELD_NUMBER: _builtins.int
     SESSION_IDS_FIELD_NUMBER: _builtins.int
     REASONS_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
     MACS_FIELD_NUMBER: _builtins.int
-    task_id: _builtins.bytes
+    window_id: _builtins.bytes
     round: _builtins.int
     report_ids: _builtins.bytes
     session_ids: _builtins.bytes
@@ -393,7 +393,7 @@ class InstalmentReplyColumns(_message.Message):
     def __init__(
         self,
         *,
-        task_id: _builtins.bytes = ...,
+        window_id: _builtins.bytes = ...,
         round: _builtins.int = ...,
         report_ids: _builtins.bytes = ...,
         session_ids: _builtins.bytes = ...,
@@ -403,7 +403,7 @@ class InstalmentReplyColumns(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "macs", b"macs", "reasons", b"reasons", "report_ids", b"report_ids", "round", b"round", "session_ids", b"session_ids", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "macs", b"macs", "reasons", b"reasons", "report_ids", b"report_ids", "round", b"round", "session_ids", b"session_ids", "window_id", b"window_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -436,18 +436,18 @@ class GetReleaseRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGGREGATOR_ID_FIELD_NUMBER: _builtins.int
-    TASK_ID_FIELD_NUMBER: _builtins.int
+    WINDOW_ID_FIELD_NUMBER: _builtins.int
     aggregator_id: _builtins.str
-    task_id: _builtins.bytes
+    window_id: _builtins.bytes
     def __init__(
         self,
         *,
         aggregator_id: _builtins.str = ...,
-        task_id: _builtins.bytes = ...,
+        window_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "window_id", b"window_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,10 +35,10 @@ class DeviceServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.ListSeries = channel.unary_unary(
-                '/fleetcount_protocol.v1.DeviceService/ListSeries',
-                request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesRequest.SerializeToString,
-                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesResponse.FromString,
+        self.ListQuestions = channel.unary_unary(
+                '/fleetcount_protocol.v1.DeviceService/ListQuestions',
+                request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsResponse.FromString,
                 _registered_method=True)
         self.OpenSessions = channel.unary_unary(
                 '/fleetcount_protocol.v1.DeviceService/OpenSessions',
@@ -61,8 +61,8 @@ class DeviceServiceServicer(object):
     """Every request names the aggregator that it is for: what it means depends on no connection.
     """
 
-    def ListSeries(self, request, context):
-        """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it.
+    def ListQuestions(self, request, context):
+        """Every question this aggregator serves and that has not ended: the windows follow from it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -83,7 +83,7 @@ class DeviceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetRelease(self, request, context):
-        """The signed record of a released task, or its state.
+        """The signed record of a released window, or its state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,10 +92,10 @@ class DeviceServiceServicer(object):
 
 def add_DeviceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'ListSeries': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListSeries,
-                    request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesRequest.FromString,
-                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesResponse.SerializeToString,
+            'ListQuestions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuestions,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsResponse.SerializeToString,
             ),
             'OpenSessions': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenSessions,
@@ -125,7 +125,7 @@ class DeviceService(object):
     """
 
     @staticmethod
-    def ListSeries(request,
+    def ListQuestions(request,
             target,
             options=(),
             channel_credentials=None,
@@ -138,9 +138,9 @@ class DeviceService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/fleetcount_protocol.v1.DeviceService/ListSeries',
-            fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesRequest.SerializeToString,
-            fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesResponse.FromString,
+            '/fleetcount_protocol.v1.DeviceService/ListQuestions',
+            fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

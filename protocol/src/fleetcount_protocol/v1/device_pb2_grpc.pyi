@@ -36,39 +36,39 @@ class DeviceServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DeviceServiceAsyncStub: ...
-    ListSeries: _grpc.UnaryUnaryMultiCallable[_device_pb2.ListSeriesRequest, _device_pb2.ListSeriesResponse]
-    """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it."""
+    ListQuestions: _grpc.UnaryUnaryMultiCallable[_device_pb2.ListQuestionsRequest, _device_pb2.ListQuestionsResponse]
+    """Every question this aggregator serves and that has not ended: the windows follow from it."""
     OpenSessions: _grpc.UnaryUnaryMultiCallable[_device_pb2.OpenSessionsRequest, _device_pb2.OpenSessionsResponse]
     """Opens sessions. A repeated request opens the same session and gets the same answer."""
     Upload: _grpc.StreamStreamMultiCallable[_device_pb2.UploadRequest, _device_pb2.UploadResponse]
     """Takes batches of instalments and answers each batch after its commit, in order."""
     GetRelease: _grpc.UnaryUnaryMultiCallable[_device_pb2.GetReleaseRequest, _device_pb2.GetReleaseResponse]
-    """The signed record of a released task, or its state."""
+    """The signed record of a released window, or its state."""
 
 @_typing.type_check_only
 class DeviceServiceAsyncStub(DeviceServiceStub):
     """Every request names the aggregator that it is for: what it means depends on no connection."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    ListSeries: _aio.UnaryUnaryMultiCallable[_device_pb2.ListSeriesRequest, _device_pb2.ListSeriesResponse]  # type: ignore[assignment]
-    """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it."""
+    ListQuestions: _aio.UnaryUnaryMultiCallable[_device_pb2.ListQuestionsRequest, _device_pb2.ListQuestionsResponse]  # type: ignore[assignment]
+    """Every question this aggregator serves and that has not ended: the windows follow from it."""
     OpenSessions: _aio.UnaryUnaryMultiCallable[_device_pb2.OpenSessionsRequest, _device_pb2.OpenSessionsResponse]  # type: ignore[assignment]
     """Opens sessions. A repeated request opens the same session and gets the same answer."""
     Upload: _aio.StreamStreamMultiCallable[_device_pb2.UploadRequest, _device_pb2.UploadResponse]  # type: ignore[assignment]
     """Takes batches of instalments and answers each batch after its commit, in order."""
     GetRelease: _aio.UnaryUnaryMultiCallable[_device_pb2.GetReleaseRequest, _device_pb2.GetReleaseResponse]  # type: ignore[assignment]
-    """The signed record of a released task, or its state."""
+    """The signed record of a released window, or its state."""
 
 class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
     """Every request names the aggregator that it is for: what it means depends on no connection."""
 
     @_abc_1.abstractmethod
-    def ListSeries(
+    def ListQuestions(
         self,
-        request: _device_pb2.ListSeriesRequest,
+        request: _device_pb2.ListQuestionsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_device_pb2.ListSeriesResponse, _abc.Awaitable[_device_pb2.ListSeriesResponse]]:
-        """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it."""
+    ) -> _typing.Union[_device_pb2.ListQuestionsResponse, _abc.Awaitable[_device_pb2.ListQuestionsResponse]]:
+        """Every question this aggregator serves and that has not ended: the windows follow from it."""
 
     @_abc_1.abstractmethod
     def OpenSessions(
@@ -92,6 +92,6 @@ class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _device_pb2.GetReleaseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_device_pb2.GetReleaseResponse, _abc.Awaitable[_device_pb2.GetReleaseResponse]]:
-        """The signed record of a released task, or its state."""
+        """The signed record of a released window, or its state."""
 
 def add_DeviceServiceServicer_to_server(servicer: DeviceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

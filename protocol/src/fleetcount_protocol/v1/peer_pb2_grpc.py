@@ -35,10 +35,10 @@ class PeerServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.InstallSeries = channel.unary_unary(
-                '/fleetcount_protocol.v1.PeerService/InstallSeries',
-                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.SerializeToString,
-                response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesResponse.FromString,
+        self.InstallQuestion = channel.unary_unary(
+                '/fleetcount_protocol.v1.PeerService/InstallQuestion',
+                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionResponse.FromString,
                 _registered_method=True)
         self.DeliverOrder = channel.unary_unary(
                 '/fleetcount_protocol.v1.PeerService/DeliverOrder',
@@ -100,25 +100,25 @@ class PeerServiceStub(object):
                 request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedRequest.SerializeToString,
                 response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedResponse.FromString,
                 _registered_method=True)
-        self.GetSharedSeries = channel.unary_unary(
-                '/fleetcount_protocol.v1.PeerService/GetSharedSeries',
-                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedSeriesRequest.SerializeToString,
-                response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.FromString,
+        self.GetSharedQuestion = channel.unary_unary(
+                '/fleetcount_protocol.v1.PeerService/GetSharedQuestion',
+                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedQuestionRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionRequest.FromString,
                 _registered_method=True)
 
 
 class PeerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
-    def InstallSeries(self, request, context):
-        """Leader to helper: a series signed by all, the seed of its verify keys, and the orders about it so far.
+    def InstallQuestion(self, request, context):
+        """Leader to helper: a question signed by all, the seed of its verify keys, and the orders about it so far.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeliverOrder(self, request, context):
-        """Any aggregator to any other: an order about a series.
+        """Any aggregator to any other: an order about a question.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,7 +151,7 @@ class PeerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Open(self, request, context):
-        """Opens the noised share; refused before every commitment of the task is presented.
+        """Opens the noised share; refused before every commitment of the window is presented.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,21 +172,21 @@ class PeerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Abort(self, request, context):
-        """Aborts the task here with a public reason; an answer that is not "aborted" means it was already released.
+        """Aborts the window here with a public reason; an answer that is not "aborted" means it was already released.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """State, set digest and rejection counters of a task: for recovery, `task status` and high-water marks.
+        """State, set digest and rejection counters of a window: for recovery, `window status` and high-water marks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetOutcome(self, request, context):
-        """Any aggregator of the task to any other: how the task ended there. A record proves itself by its signatures.
+        """Any aggregator of the window to any other: how the window ended there. A record proves itself by its signatures.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -199,8 +199,8 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetSharedSeries(self, request, context):
-        """The same: a series of that list as all have signed it, with its seed and orders.
+    def GetSharedQuestion(self, request, context):
+        """The same: a question of that list as all have signed it, with its seed and orders.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -209,10 +209,10 @@ class PeerServiceServicer(object):
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'InstallSeries': grpc.unary_unary_rpc_method_handler(
-                    servicer.InstallSeries,
-                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.FromString,
-                    response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesResponse.SerializeToString,
+            'InstallQuestion': grpc.unary_unary_rpc_method_handler(
+                    servicer.InstallQuestion,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionResponse.SerializeToString,
             ),
             'DeliverOrder': grpc.unary_unary_rpc_method_handler(
                     servicer.DeliverOrder,
@@ -274,10 +274,10 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedRequest.FromString,
                     response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedResponse.SerializeToString,
             ),
-            'GetSharedSeries': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetSharedSeries,
-                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedSeriesRequest.FromString,
-                    response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.SerializeToString,
+            'GetSharedQuestion': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSharedQuestion,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedQuestionRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionRequest.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -291,7 +291,7 @@ class PeerService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
-    def InstallSeries(request,
+    def InstallQuestion(request,
             target,
             options=(),
             channel_credentials=None,
@@ -304,9 +304,9 @@ class PeerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/fleetcount_protocol.v1.PeerService/InstallSeries',
-            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.SerializeToString,
-            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesResponse.FromString,
+            '/fleetcount_protocol.v1.PeerService/InstallQuestion',
+            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -642,7 +642,7 @@ class PeerService(object):
             _registered_method=True)
 
     @staticmethod
-    def GetSharedSeries(request,
+    def GetSharedQuestion(request,
             target,
             options=(),
             channel_credentials=None,
@@ -655,9 +655,9 @@ class PeerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/fleetcount_protocol.v1.PeerService/GetSharedSeries',
-            fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedSeriesRequest.SerializeToString,
-            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.FromString,
+            '/fleetcount_protocol.v1.PeerService/GetSharedQuestion',
+            fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedQuestionRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionRequest.FromString,
             options,
             channel_credentials,
             insecure,

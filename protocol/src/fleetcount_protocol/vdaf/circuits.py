@@ -29,7 +29,7 @@ from fleetcount_protocol.vdaf.flp import GadgetCall, Mul, ParallelMul, PolyEval
 __all__ = ["MAX_LENGTH", "Count", "Histogram", "MultihotCountVec", "OneHot", "Sum", "SumVec", "TwoRoundOneHot"]
 
 MAX_LENGTH: Final = 1 << 24
-"""Largest vector any circuit admits: a bound against absurd parameters, far above the 4,096 of a task."""
+"""Largest vector any circuit admits: a bound against absurd parameters, far above the 4,096 of a window."""
 
 
 def _check_range(what: str, value: int, low: int, high: int) -> None:

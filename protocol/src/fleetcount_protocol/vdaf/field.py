@@ -129,7 +129,7 @@ FIELD64: Final = PrimeField(
     generator=pow(7, 4294967295, 2**32 * 4294967295 + 1),
     two_adicity=32,
 )
-"""p = 2**64 - 2**32 + 1, the field of every fleetcount task (draft-irtf-cfrg-vdaf, section 6.1.4)."""
+"""p = 2**64 - 2**32 + 1, the field of every fleetcount window (draft-irtf-cfrg-vdaf, section 6.1.4)."""
 
 FIELD128: Final = PrimeField(
     name="Field128",

@@ -54,7 +54,7 @@ ALGORITHM_IDS: Final = {
 
 _MIN_SHARES: Final = 2
 _MAX_SHARES: Final = 255
-_TASK_PROOFS: Final = 3
+_WINDOW_PROOFS: Final = 3
 
 _USAGE_MEAS_SHARE: Final = 1
 _USAGE_PROOF_SHARE: Final = 2
@@ -419,7 +419,7 @@ def _split(vector: Sequence[int], parts: int) -> list[Sequence[int]]:
     return [vector[index * size : (index + 1) * size] for index in range(parts)]
 
 
-# The algorithms of the draft (section 7.4) and of fleetcount's tasks.
+# The algorithms of the draft (section 7.4) and of fleetcount's windows.
 
 
 def prio3_count(shares: int) -> Prio3:
@@ -439,7 +439,7 @@ def prio3_sum_vec(length: int, max_measurement: int, chunk_length: int, shares: 
 
 
 def prio3_sum_vec_with_multiproof(
-    length: int, max_measurement: int, chunk_length: int, shares: int, proofs: int = _TASK_PROOFS
+    length: int, max_measurement: int, chunk_length: int, shares: int, proofs: int = _WINDOW_PROOFS
 ) -> Prio3:
     """Return Prio3SumVecWithMultiproof (Field64, three proofs unless told)."""
     circuit = SumVec(field=FIELD64, length=length, max_measurement=max_measurement, chunk_length=chunk_length)
@@ -458,20 +458,20 @@ def prio3_multihot_count_vec(length: int, max_weight: int, chunk_length: int, sh
     return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["MultihotCountVec"], shares=shares)
 
 
-def prio3_two_round(length: int, shares: int, proofs: int = _TASK_PROOFS) -> Prio3:
-    """Return the algorithm of sampling tasks: TwoRoundOneHot over `length` = V + 1, Field64, three proofs."""
+def prio3_two_round(length: int, shares: int, proofs: int = _WINDOW_PROOFS) -> Prio3:
+    """Return the algorithm of sampling windows: TwoRoundOneHot over `length` = V + 1, Field64, three proofs."""
     circuit = TwoRoundOneHot(length=length)
     return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["TwoRoundOneHot"], shares=shares, proofs=proofs)
 
 
-def prio3_one_hot(length: int, shares: int, proofs: int = _TASK_PROOFS) -> Prio3:
-    """Return the algorithm of response and direct tasks: OneHot over `length` = V + 1, Field64, three proofs."""
+def prio3_one_hot(length: int, shares: int, proofs: int = _WINDOW_PROOFS) -> Prio3:
+    """Return the algorithm of response and direct windows: OneHot over `length` = V + 1, Field64, three proofs."""
     circuit = OneHot(length=length)
     return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["OneHot"], shares=shares, proofs=proofs)
 
 
 def prio3_bits(length: int, shares: int) -> Prio3:
-    """Return the algorithm of vector tasks: SumVecWithMultiproof over `length` bits, with `bits_chunk_length`."""
+    """Return the algorithm of vector windows: SumVecWithMultiproof over `length` bits, with `bits_chunk_length`."""
     return prio3_sum_vec_with_multiproof(length, 1, bits_chunk_length(length), shares)
 
 

@@ -40,7 +40,7 @@ class RejectedProof:
 class ScalarVerifier:
     """The verifier that needs nothing but Python: one report after the other.
 
-    `verify_key` is the task's 32 bytes, `ctx` its context, `aggregator` this party's position (0 is the leader).
+    `verify_key` is the window's 32 bytes, `ctx` its context, `aggregator` this party's position (0 is the leader).
     Raises UsageError for a key of the wrong size or a position the algorithm does not have.
     """
 

@@ -92,4 +92,4 @@ RELEASE_QUERY: Final = message("release query", pb.GetReleaseRequest, ReleaseQue
 RELEASE_ANSWER: Final = message(
     "release answer", pb.GetReleaseResponse, ReleaseAnswer, _BOUNDS, MAX_RECORD_BYTES + _SMALL_BYTES
 )
-"""A task's state, with the signed record once it is released: the retained payload of a release topic."""
+"""A window's state, with the signed record once it is released: the retained payload of a release topic."""

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final, Self
 
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import (
     AES_GCM_TAG_BYTES,
@@ -39,7 +39,7 @@ _NUMBER_BYTES: Final = 2
 _NO_NUMBER: Final = bytes(_NUMBER_BYTES)
 _MAC_BYTES: Final = 32
 _RUN_BYTES: Final = 80
-"""More than the task id, the round and all tags and lengths of one run of columns take."""
+"""More than the window id, the round and all tags and lengths of one run of columns take."""
 _COLUMNS: Final = ("report_ids", "session_ids", "key_numbers", "public_shares", "ciphertexts")
 _REASONS: Final = bytes((0, *(reason.value for reason in RejectReason)))
 """What the byte of a part may be: 0 comes with a receipt."""
@@ -47,13 +47,13 @@ _REASONS: Final = bytes((0, *(reason.value for reason in RejectReason)))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalmentColumns:
-    """n parts of reports of one task and round, with public shares of one size and ciphertexts of one size.
+    """n parts of reports of one window and round, with public shares of one size and ciphertexts of one size.
 
     n `report_ids` and `session_ids` of 16 bytes, `key_numbers` of 2 (big-endian), `public_shares` and `ciphertexts` of
     one size each; all in one order.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     round: int
     report_ids: Sequence[bytes]
     session_ids: Sequence[bytes]
@@ -66,7 +66,7 @@ class InstalmentColumns:
         """Return instalments as columns, in order: as few runs as there can be."""
         return [
             cls(
-                task_id=TaskId(key[0]),
+                window_id=WindowId(key[0]),
                 round=key[1],
                 report_ids=[one.report_id for one in run],
                 session_ids=[one.session_id for one in run],
@@ -98,8 +98,8 @@ class InstalmentColumns:
 
     @property
     def shape(self) -> tuple[bytes, int, int, int]:
-        """Task, round and sizes: runs of one shape can be joined."""
-        return self.task_id, self.round, self.public_share_size, self.ciphertext_size
+        """Window, round and sizes: runs of one shape can be joined."""
+        return self.window_id, self.round, self.public_share_size, self.ciphertext_size
 
     @property
     def most_bytes(self) -> int:
@@ -119,7 +119,7 @@ class InstalmentColumns:
         columns = (getattr(self, name) for name in _COLUMNS)
         for report_id, session_id, key_number, public_share, ciphertext in zip(*columns, strict=True):
             yield Instalment(
-                task_id=self.task_id,
+                window_id=self.window_id,
                 report_id=ReportId(report_id),
                 session_id=SessionId(session_id),
                 key_number=int.from_bytes(key_number),
@@ -136,7 +136,7 @@ class InstalmentReplyColumns:
     `reasons` n bytes, 0 with a receipt; `digests` and `macs` of the receipts alone, 32 bytes each.
     """
 
-    task_id: TaskId
+    window_id: WindowId
     round: int
     report_ids: bytes
     session_ids: bytes
@@ -153,7 +153,7 @@ class InstalmentReplyColumns:
     def answering(cls, asked: InstalmentColumns, reasons: bytes, digests: bytes, macs: bytes) -> Self:
         """Return the answers to a run."""
         return cls(
-            task_id=asked.task_id,
+            window_id=asked.window_id,
             round=asked.round,
             report_ids=b"".join(asked.report_ids),
             session_ids=b"".join(asked.session_ids),
@@ -169,7 +169,7 @@ class InstalmentReplyColumns:
             (0, reply.digest, reply.mac) if isinstance(reply, Receipt) else (reply.reason.value, b"", b"")
         )
         return cls(
-            task_id=reply.task_id,
+            window_id=reply.window_id,
             round=reply.round,
             report_ids=reply.report_id,
             session_ids=reply.session_id,
@@ -208,7 +208,7 @@ class InstalmentReplyColumns:
             report_id, session_id = ReportId(report), SessionId(session)
             if reason:
                 yield Refusal(
-                    task_id=self.task_id,
+                    window_id=self.window_id,
                     report_id=report_id,
                     round=self.round,
                     session_id=session_id,
@@ -216,7 +216,7 @@ class InstalmentReplyColumns:
                 )
             else:
                 yield Receipt(
-                    task_id=self.task_id,
+                    window_id=self.window_id,
                     report_id=report_id,
                     round=self.round,
                     session_id=session_id,
@@ -230,7 +230,7 @@ def _parts(column: bytes, size: int) -> Iterator[bytes]:
 
 
 def _shape_of(instalment: Instalment) -> tuple[bytes, int, int, int]:
-    return instalment.task_id, instalment.round, len(instalment.public_share), len(instalment.ciphertext)
+    return instalment.window_id, instalment.round, len(instalment.public_share), len(instalment.ciphertext)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +303,7 @@ _BOUNDS: Final[Bounds] = {
 
 
 def _columns(
-    task_id: TaskId,
+    window_id: WindowId,
     round: int,  # noqa: A002 the field's name
     report_ids: Span,
     session_ids: Span,
@@ -315,7 +315,7 @@ def _columns(
     count = report_ids.size // ReportId.SIZE
     check_count("instalments", count, 1, _MOST)
     run = InstalmentColumns(
-        task_id=task_id,
+        window_id=window_id,
         round=round,
         report_ids=_cut("report id", report_ids, count, ReportId.SIZE, ReportId.SIZE),
         session_ids=_cut("session id", session_ids, count, SessionId.SIZE, SessionId.SIZE),
@@ -324,7 +324,7 @@ def _columns(
         ciphertexts=_cut("ciphertext", ciphertexts, count, AES_GCM_TAG_BYTES + 1, MAX_CIPHERTEXT_BYTES),
     )
     if _NO_NUMBER in run.key_numbers:
-        raise DecodeError("the number of a task key is 0, not 1 to 65535")
+        raise DecodeError("the number of a window key is 0, not 1 to 65535")
     return run
 
 

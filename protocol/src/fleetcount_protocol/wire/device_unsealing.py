@@ -32,9 +32,9 @@ _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeys:
-    """The 32-byte task key of every instalment and its session's 32-byte receipt key, in the instalments' order."""
+    """The 32-byte window key of every instalment and its session's 32-byte receipt key, in the instalments' order."""
 
-    task_keys: Sequence[bytes] = field(repr=False)
+    window_keys: Sequence[bytes] = field(repr=False)
     receipt_keys: Sequence[bytes] = field(repr=False)
 
 
@@ -48,32 +48,34 @@ class UnsealedColumns:
 
 
 def unseal_columns(keys: SessionKeys, position: int, columns: InstalmentColumns) -> UnsealedColumns:
-    """Return every sealed part with its digest and receipt; run by the aggregator at `position` in the task.
+    """Return every sealed part with its digest and receipt; run by the aggregator at `position` in the window.
 
     A seal that does not open refuses its own instalment and changes nothing for the others.
 
     Raises:
-        UsageError: a position that no task has, or a key of another size.
+        UsageError: a position that no window has, or a key of another size.
     """
-    if any(len(key) != _KEY_BYTES for key in (*keys.task_keys, *keys.receipt_keys)):
-        raise UsageError(f"a task key and a receipt key have {_KEY_BYTES} bytes each")
+    if any(len(key) != _KEY_BYTES for key in (*keys.window_keys, *keys.receipt_keys)):
+        raise UsageError(f"a window key and a receipt key have {_KEY_BYTES} bytes each")
     digests = digest_columns(columns)
     return UnsealedColumns(
-        parts=_open(keys.task_keys, position, columns), digests=digests, macs=_macs(keys.receipt_keys, columns, digests)
+        parts=_open(keys.window_keys, position, columns),
+        digests=digests,
+        macs=_macs(keys.receipt_keys, columns, digests),
     )
 
 
-def _open(task_keys: Sequence[bytes], position: int, columns: InstalmentColumns) -> list[bytes | None]:
+def _open(window_keys: Sequence[bytes], position: int, columns: InstalmentColumns) -> list[bytes | None]:
     if not 0 <= position < MAX_AGGREGATORS:
         raise UsageError(f"aggregator position is {position}, not 0 to {MAX_AGGREGATORS - 1}")
     round_byte = uint(columns.round, 1)
-    info_head, info_tail = REPORT_KEY_LABEL + columns.task_id, round_byte + _FIRST_BLOCK
-    bound_head = REPORT_LABEL + columns.task_id
+    info_head, info_tail = REPORT_KEY_LABEL + columns.window_id, round_byte + _FIRST_BLOCK
+    bound_head = REPORT_LABEL + columns.window_id
     bound_tail = round_byte + uint(position, 1) + uint(columns.public_share_size, 2)
     parts: list[bytes | None] = []
-    rows = zip(task_keys, columns.report_ids, columns.public_shares, columns.ciphertexts, strict=True)
-    for task_key, report_id, public_share, ciphertext in rows:
-        key = _hmac(task_key, info_head + report_id + info_tail)[:REPORT_KEY_BYTES]
+    rows = zip(window_keys, columns.report_ids, columns.public_shares, columns.ciphertexts, strict=True)
+    for window_key, report_id, public_share, ciphertext in rows:
+        key = _hmac(window_key, info_head + report_id + info_tail)[:REPORT_KEY_BYTES]
         try:
             parts.append(AESGCM(key).decrypt(NONCE, ciphertext, bound_head + report_id + bound_tail + public_share))
         except (InvalidTag, ValueError):
@@ -83,7 +85,7 @@ def _open(task_keys: Sequence[bytes], position: int, columns: InstalmentColumns)
 
 def digest_columns(columns: InstalmentColumns) -> list[bytes]:
     """Return the digest of every instalment (`Instalment.digest`)."""
-    head = INSTALMENT_LABEL + columns.task_id
+    head = INSTALMENT_LABEL + columns.window_id
     middle = uint(columns.round, 1) + uint(columns.public_share_size, 2)
     last = uint(columns.ciphertext_size, 4)
     rows = zip(
@@ -103,7 +105,7 @@ def receipt_columns(receipt_keys: Sequence[bytes], columns: InstalmentColumns) -
 
 
 def _macs(receipt_keys: Sequence[bytes], columns: InstalmentColumns, digests: Sequence[bytes]) -> list[bytes]:
-    head, round_byte = RECEIPT_LABEL + columns.task_id, uint(columns.round, 1)
+    head, round_byte = RECEIPT_LABEL + columns.window_id, uint(columns.round, 1)
     rows = zip(receipt_keys, columns.report_ids, columns.session_ids, digests, strict=True)
     return [
         _hmac(receipt_key, head + report_id + round_byte + session_id + digest)

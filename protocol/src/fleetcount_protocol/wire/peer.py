@@ -1,4 +1,4 @@
-"""What the aggregators of a task say to each other, between domain values and protobuf (protos/…/peer.proto).
+"""What the aggregators of a window say to each other, between domain values and protobuf (protos/…/peer.proto).
 
 Every message is a `WireMessage`. Decides nothing about a set or a release; it only refuses what is not the one encoding
 of a message.
@@ -7,13 +7,13 @@ of a message.
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.limits import (
     MAX_LEDGER_ROWS,
     MAX_REASON_BYTES,
     SET_LEAVES,
 )
-from fleetcount_protocol.messages import AbortTask, SetAgreed, SetDiffers, TaskState, TaskStatus
+from fleetcount_protocol.messages import AbortWindow, SetAgreed, SetDiffers, WindowState, WindowStatus
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, either, message, shape, single
 from fleetcount_protocol.wire.peer_batches import (
@@ -35,7 +35,7 @@ from fleetcount_protocol.wire.seal_sets import SealSetChunks, join_seal_set, spl
 
 __all__ = [
     "ABORT_ANSWER",
-    "ABORT_TASK",
+    "ABORT_WINDOW",
     "BATCH_DECISION",
     "BATCH_PROPOSAL",
     "BATCH_REPLY",
@@ -58,8 +58,8 @@ __all__ = [
 
 _SMALL_BYTES: Final = 4_096
 _BOUNDS: Final[Bounds] = {
-    AbortTask: {"reason": Label(1, MAX_REASON_BYTES)},
-    TaskStatus: {
+    AbortWindow: {"reason": Label(1, MAX_REASON_BYTES)},
+    WindowStatus: {
         "ledger_rows": Range(0, MAX_LEDGER_ROWS),
         "abort_reason": Label(0, MAX_REASON_BYTES),
         "rejections": Count(0, len(RejectReason)),
@@ -67,13 +67,13 @@ _BOUNDS: Final[Bounds] = {
     SetDiffers: {"leaves": Size(SET_LEAVES // 8, SET_LEAVES // 8)},
 }
 
-# Tasks and states.
+# Windows and states.
 
-DELIVER_ANSWER: Final = single("state", pb.DeliverRecordResponse, TaskState, _SMALL_BYTES)
-ABORT_ANSWER: Final = single("state", pb.AbortResponse, TaskState, _SMALL_BYTES)
-ABORT_TASK: Final = message("abort", pb.AbortRequest, AbortTask, _BOUNDS, _SMALL_BYTES)
-STATUS_QUERY: Final = single("status query", pb.GetStatusRequest, TaskId, _SMALL_BYTES)
-STATUS: Final = message("status", pb.GetStatusResponse, TaskStatus, _BOUNDS, _SMALL_BYTES)
+DELIVER_ANSWER: Final = single("state", pb.DeliverRecordResponse, WindowState, _SMALL_BYTES)
+ABORT_ANSWER: Final = single("state", pb.AbortResponse, WindowState, _SMALL_BYTES)
+ABORT_WINDOW: Final = message("abort", pb.AbortRequest, AbortWindow, _BOUNDS, _SMALL_BYTES)
+STATUS_QUERY: Final = single("status query", pb.GetStatusRequest, WindowId, _SMALL_BYTES)
+STATUS: Final = message("status", pb.GetStatusResponse, WindowStatus, _BOUNDS, _SMALL_BYTES)
 
 # The set.
 

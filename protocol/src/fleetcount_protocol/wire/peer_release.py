@@ -23,8 +23,8 @@ from fleetcount_protocol.messages import (
     RecordProposal,
     RecordSignature,
 )
-from fleetcount_protocol.task.domain import MAX_OPENED
 from fleetcount_protocol.v1 import peer_pb2 as pb
+from fleetcount_protocol.window.domain import MAX_OPENED
 from fleetcount_protocol.wire.codec import Bounds, Count, Size, message, shape, single
 from fleetcount_protocol.wire.strict import check_distinct
 
@@ -55,15 +55,15 @@ _BOUNDS: Final[Bounds] = {
 
 
 def _check_commitments(query: OpenQuery) -> None:
-    if any((one.task_id, one.set_digest) != (query.task_id, query.set_digest) for one in query.commitments):
-        raise DecodeError("a commitment is for another task or set")
+    if any((one.window_id, one.set_digest) != (query.window_id, query.set_digest) for one in query.commitments):
+        raise DecodeError("a commitment is for another window or set")
     check_distinct("aggregator", (one.aggregator_id.encode() for one in query.commitments))
 
 
 def _check_shares(proposal: RecordProposal) -> None:
     digest = proposal.shares[0].set_digest
-    if any((one.task_id, one.set_digest) != (proposal.task_id, digest) for one in proposal.shares):
-        raise DecodeError("a noised share is for another task or set")
+    if any((one.window_id, one.set_digest) != (proposal.window_id, digest) for one in proposal.shares):
+        raise DecodeError("a noised share is for another window or set")
     check_distinct("aggregator", (one.aggregator_id.encode() for one in proposal.shares))
 
 

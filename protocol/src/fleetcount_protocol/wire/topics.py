@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId, UserName
+from fleetcount_protocol.ids import AggregatorId, QuestionId, SessionId, UserName, WindowId
 
 __all__ = [
     "BUCKETS",
@@ -22,13 +22,13 @@ __all__ = [
     "Topic",
     "TopicKind",
     "parse_topic",
+    "question_filter",
+    "question_topic",
     "receipt_filter",
     "receipt_topic",
     "release_topic",
     "report_filters",
     "report_topic",
-    "series_filter",
-    "series_topic",
     "session_filters",
     "session_reply_filter",
     "session_reply_topic",
@@ -48,7 +48,7 @@ class TopicKind(StrEnum):
     """What a topic is for, as it is spelled in it."""
 
     RELEASE = "release"
-    SERIES = "series"
+    QUESTION = "question"
     SESSION = "session"
     REPORT = "report"
     SESSION_REPLY = "session-reply"
@@ -60,14 +60,14 @@ _PERSONAL: Final = {TopicKind.SESSION, TopicKind.REPORT, TopicKind.SESSION_REPLY
 _SENT: Final = {TopicKind.SESSION, TopicKind.REPORT}
 """Below the bucket of a user too."""
 _SUBJECT_BYTES: Final = {
-    TopicKind.RELEASE: TaskId.SIZE,
-    TopicKind.SERIES: SeriesId.SIZE,
+    TopicKind.RELEASE: WindowId.SIZE,
+    TopicKind.QUESTION: QuestionId.SIZE,
     TopicKind.SESSION: 0,
-    TopicKind.REPORT: TaskId.SIZE,
+    TopicKind.REPORT: WindowId.SIZE,
     TopicKind.SESSION_REPLY: SessionId.SIZE,
     TopicKind.RECEIPT: SessionId.SIZE,
 }
-"""The last level: the task, series or session that it is about, in lower-case hexadecimal; 0: there is none."""
+"""The last level: the window, question or session that it is about, in lower-case hexadecimal; 0: there is none."""
 _HEXADECIMAL: Final = re.compile(r"(?:[0-9a-f]{2})+", re.ASCII)
 
 
@@ -117,19 +117,19 @@ def _no_topic(topic: str) -> DecodeError:
 # What aggregators keep, retained.
 
 
-def release_topic(deployment: str, leader: AggregatorId, task_id: TaskId) -> str:
-    """Where a leader keeps the state or the signed record of a task."""
-    return _topic(deployment, leader, TopicKind.RELEASE, task_id.hex())
+def release_topic(deployment: str, leader: AggregatorId, window_id: WindowId) -> str:
+    """Where a leader keeps the state or the signed record of a window."""
+    return _topic(deployment, leader, TopicKind.RELEASE, window_id.hex())
 
 
-def series_topic(deployment: str, aggregator_id: AggregatorId, series_id: SeriesId) -> str:
-    """Where an aggregator keeps its offer of a series."""
-    return _topic(deployment, aggregator_id, TopicKind.SERIES, series_id.hex())
+def question_topic(deployment: str, aggregator_id: AggregatorId, question_id: QuestionId) -> str:
+    """Where an aggregator keeps its offer of a question."""
+    return _topic(deployment, aggregator_id, TopicKind.QUESTION, question_id.hex())
 
 
-def series_filter(deployment: str) -> str:
-    """What a device subscribes to for all series of its deployment."""
-    return _topic(deployment, _ANY, TopicKind.SERIES, _ANY)
+def question_filter(deployment: str) -> str:
+    """What a device subscribes to for all questions of its deployment."""
+    return _topic(deployment, _ANY, TopicKind.QUESTION, _ANY)
 
 
 # What devices send.
@@ -152,17 +152,19 @@ def session_filters(deployment: str, aggregator_id: AggregatorId, slot: int = 0,
     ]
 
 
-def report_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, task_id: TaskId) -> str:
-    """Where a device publishes instalments for one aggregator of a task."""
-    return _topic(deployment, aggregator_id, TopicKind.REPORT, _digit(user_bucket(user)), user, task_id.hex())
+def report_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, window_id: WindowId) -> str:
+    """Where a device publishes instalments for one aggregator of a window."""
+    return _topic(deployment, aggregator_id, TopicKind.REPORT, _digit(user_bucket(user)), user, window_id.hex())
 
 
 def report_filters(
-    deployment: str, aggregator_id: AggregatorId, task_id: TaskId, slot: int = 0, slots: int = 1
+    deployment: str, aggregator_id: AggregatorId, window_id: WindowId, slot: int = 0, slots: int = 1
 ) -> list[str]:
-    """Return what one of an aggregator's connections subscribes to for instalments of a task of the users it serves."""
+    """Return what one of an aggregator's connections subscribes to for instalments of a window of the users it
+    serves.
+    """
     return [
-        _topic(deployment, aggregator_id, TopicKind.REPORT, bucket, _ANY, task_id.hex())
+        _topic(deployment, aggregator_id, TopicKind.REPORT, bucket, _ANY, window_id.hex())
         for bucket in _bucket_levels(slot, slots)
     ]
 

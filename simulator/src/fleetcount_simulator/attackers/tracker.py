@@ -1,4 +1,4 @@
-"""The tracker of a series: reads every window, knows all other devices, and is all aggregators but one.
+"""The tracker of a question: reads every window, knows all other devices, and is all aggregators but one.
 
 He weighs a few ways that a device may have gone, each as likely, by their likelihoods over all windows. What is left to
 him of a cell is what the device itself added plus the noises of the honest aggregators; a coin's unit is one mixture,
@@ -20,7 +20,7 @@ from typing import Final, cast
 import numpy as np
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.accounting.charges import moved_cells
-from fleetcount_mechanisms.accounting.series_losses import part_loss, series_losses, units_loss
+from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses, units_loss
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import MOST_AGGREGATORS
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
@@ -42,11 +42,11 @@ __all__ = ["KEYS", "Ways", "check", "log_likelihoods", "rows"]
 Floats = NDArray[np.float64]
 
 KEYS: Final = ("hides", "device", "places", "games", "colluders", "epsilon", "delta")
-HIDES: Final = ("answer", "day", "series", "home")
+HIDES: Final = ("answer", "day", "question", "home")
 _MOST_PLACES: Final = 50
 _DRAWN_AT_ONCE: Final = 1 << 21
 _STEPS: Final = 8
-"""After about so many numbers of windows, each twice the one before, the guesses of a series are counted."""
+"""After about so many numbers of windows, each twice the one before, the guesses of a question are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,37 +81,37 @@ def check(attacker: Attacker) -> None:
     """See `attackers.check`."""
     given = Parameters(attacker, KEYS)
     games(given)
-    given.choice("hides", "series", HIDES)
+    given.choice("hides", "question", HIDES)
     given.integer("device", 0, 0, MOST_DEVICES)
     given.integer("places", 2, 2, _MOST_PLACES)
     given.integer("colluders", 1, 1, MOST_AGGREGATORS - 1)
     for key, high in (("epsilon", LARGEST_BUDGET), ("delta", 1)):
         _claimed(attacker, given, key, high)
-    if given.text("hides", "series") == "home" and not given.given("device"):
+    if given.text("hides", "question") == "home" and not given.given("device"):
         raise ScenarioError(f"attacker {attacker.name!r}: hides is 'home' without device; allowed is one to follow")
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
     """Return his guess rate after more and more windows, and how often the likelihoods go beyond the promise.
 
-    `hides` says what may differ: one answer, one day, the whole series, or where a device's home is (the windows it is
-    at its most usual place). Without `device` the two ways are the worst pair: one place always, or another one in what
-    may differ. `epsilon` and `delta` are a claim to hold him against in place of the promise.
+    `hides` says what may differ: one answer, one day, the whole question, or where a device's home is (the windows it
+    is at its most usual place). Without `device` the two ways are the worst pair: one place always, or another one in
+    what may differ. `epsilon` and `delta` are a claim to hold him against in place of the promise.
 
     Raises:
-        ScenarioError: no series, a mechanism other than sampling and direct with two-sided noise, or a device, a place
-            or a number of colluders that the case has not.
+        ScenarioError: no questions, a mechanism other than sampling and direct with two-sided noise, or a device, a
+            place or a number of colluders that the case has not.
     """
-    given, series = Parameters(attacker, KEYS), case.epochs.series
-    if series is None:
+    given, question = Parameters(attacker, KEYS), case.epochs.question
+    if question is None:
         raise ScenarioError(f"attacker {attacker.name!r}: kind is 'tracker'; allowed with a [schedule] table")
     _check_design(attacker, case)
     colluders = given.integer("colluders", case.aggregators - 1, 1, case.aggregators - 1)
-    ways = _ways(attacker, given, case, series)
+    ways = _ways(attacker, given, case, question)
     if not len(ways.units):
         return []
-    delta = _claimed(attacker, given, "delta", 1) or series.delta
-    epsilon = float(_claimed(attacker, given, "epsilon", LARGEST_BUDGET) or _promised(case, series, ways, delta))
+    delta = _claimed(attacker, given, "delta", 1) or question.delta
+    epsilon = float(_claimed(attacker, given, "epsilon", LARGEST_BUDGET) or _promised(case, question, ways, delta))
     played = _play(case, ways, case.aggregators - colluders, epsilon, games(given), generator)
     made: list[Row] = []
     for end, right in zip(_ends(ways), played.right, strict=True):
@@ -135,16 +135,16 @@ def _check_design(attacker: Attacker, case: Case) -> None:
     ):
         return
     raise ScenarioError(
-        f"attacker {attacker.name!r}: the series is by {design.name} with noise {design.noise.name!r}; allowed is "
+        f"attacker {attacker.name!r}: the question is by {design.name} with noise {design.noise.name!r}; allowed is "
         "'sampling' or 'direct' with two-sided noise"
     )
 
 
-def _promised(case: Case, series: StandingQuestion, ways: Ways, delta: Fraction) -> Fraction:
-    """Return the epsilon that the statement of the series promises for what is hidden."""
-    losses = series_losses(case.design, series.shape, delta)
+def _promised(case: Case, question: StandingQuestion, ways: Ways, delta: Fraction) -> Fraction:
+    """Return the epsilon that the statement of the question promises for what is hidden."""
+    losses = question_losses(case.design, question.shape, delta)
     parts = {"answer": losses.one_answer, "day": losses.one_day}
-    return parts.get(ways.hides, losses.whole_series)
+    return parts.get(ways.hides, losses.whole_question)
 
 
 def _loss(case: Case, ways: Ways, units: int, delta: Fraction) -> float:
@@ -193,14 +193,14 @@ def _claimed(attacker: Attacker, given: Parameters, key: str, high: int) -> Frac
 # Which ways he holds possible.
 
 
-def _ways(attacker: Attacker, given: Parameters, case: Case, series: StandingQuestion) -> Ways:
-    hides = given.choice("hides", "series", HIDES)
+def _ways(attacker: Attacker, given: Parameters, case: Case, question: StandingQuestion) -> Ways:
+    hides = given.choice("hides", "question", HIDES)
     most = case.population.question.values
     if given.given("device"):
         way = _way(attacker, case, given.integer("device", 0, 0, MOST_DEVICES))
     else:
-        way = np.ones(series.windows, dtype=np.int64)
-    hidden = _hidden(series, way, hides)
+        way = np.ones(question.windows, dtype=np.int64)
+    hidden = _hidden(question, way, hides)
     places = given.integer("places", 2, 2, _MOST_PLACES)
     if places > most + 1:
         raise ScenarioError(f"attacker {attacker.name!r}: places is {places}; allowed is at most {most + 1}")
@@ -212,7 +212,7 @@ def _ways(attacker: Attacker, given: Parameters, case: Case, series: StandingQue
         values[row, hidden] = other
     who = f"device {given.integer('device', 0, 0, MOST_DEVICES)}, " if given.given("device") else ""
     target = f"{who}{hides}: {shown((usual, *others)) if places <= 3 else f'{places} places'}"
-    return _shortened(series, values, hides, target)
+    return _shortened(question, values, hides, target)
 
 
 def _way(attacker: Attacker, case: Case, device: int) -> Integers:
@@ -222,14 +222,14 @@ def _way(attacker: Attacker, case: Case, device: int) -> Integers:
     return np.array([population.truths(t, device, device + 1)[0] for t in range(case.epochs.count)], dtype=np.int64)
 
 
-def _hidden(series: StandingQuestion, way: Integers, hides: str) -> NDArray[np.bool_]:
+def _hidden(question: StandingQuestion, way: Integers, hides: str) -> NDArray[np.bool_]:
     """Return which windows may differ: of one answer the first released, of a day the first one with most windows."""
-    windows = np.arange(series.windows)
-    first = next((int(t) for t in windows if not series.is_missing(int(t))), 0)
+    windows = np.arange(question.windows)
+    first = next((int(t) for t in windows if not question.is_missing(int(t))), 0)
     if hides == "answer":
         return np.asarray(windows == first)
     if hides == "day":
-        days = np.array([series.schedule.opens(t) // 86_400 for t in range(series.windows)])
+        days = np.array([question.schedule.opens(t) // 86_400 for t in range(question.windows)])
         return np.asarray(days == Counter(days.tolist()).most_common(1)[0][0])
     if hides == "home":
         visits = Counter(way[way > 0].tolist())
@@ -237,10 +237,10 @@ def _hidden(series: StandingQuestion, way: Integers, hides: str) -> NDArray[np.b
     return np.asarray(windows >= 0)
 
 
-def _shortened(series: StandingQuestion, values: Integers, hides: str, target: str) -> Ways:
-    unit = np.array([series.unit(t) for t in range(series.windows)])
+def _shortened(question: StandingQuestion, values: Integers, hides: str, target: str) -> Ways:
+    unit = np.array([question.unit(t) for t in range(question.windows)])
     differs = (values != values[0]).any(axis=0)
-    missing = np.array([series.is_missing(t) for t in range(series.windows)])
+    missing = np.array([question.is_missing(t) for t in range(question.windows)])
     kept = np.isin(unit, unit[differs & ~missing]) & ~missing
     _, firsts = np.unique(unit[kept], return_index=True)
     lengths = np.diff(np.append(firsts, int(kept.sum())))

@@ -16,7 +16,7 @@ from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie, toss
-from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
 from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES
 from fleetcount_protocol.messages import NoisedShare
 from fleetcount_protocol.release import open_noised_shares
@@ -29,7 +29,7 @@ __all__ = ["Seen", "device_messages", "draw_releases", "release"]
 
 Integers = NDArray[np.int64]
 
-_TASK: Final = TaskId(bytes(TaskId.SIZE))
+_WINDOW: Final = WindowId(bytes(WindowId.SIZE))
 _DIGEST: Final = Digest(bytes(Digest.SIZE))
 _BLIND: Final = bytes(COMMITMENT_BLIND_BYTES)
 _BLOCK: Final = 1 << 16
@@ -128,7 +128,7 @@ def release(design: Design, totals: Integers, noise: Noise, source: RandomSource
     opened = open_noised_shares(
         [
             NoisedShare(
-                task_id=_TASK,
+                window_id=_WINDOW,
                 aggregator_id=AggregatorId(f"a{place}"),
                 set_digest=_DIGEST,
                 vector=noised_share(share, drawn),

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_protocol.task.domain import MAX_VALUES, Categories
+from fleetcount_protocol.window.domain import MAX_VALUES, Categories
 from scipy.spatial import KDTree
 
 from fleetcount_simulator.cells.model import (

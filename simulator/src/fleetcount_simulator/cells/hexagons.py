@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from fleetcount_protocol.task.domain import MAX_VALUES, H3Cells
+from fleetcount_protocol.window.domain import MAX_VALUES, H3Cells
 from h3.api import basic_int as h3
 
 from fleetcount_simulator.cells.model import (

@@ -36,7 +36,7 @@ Bounds = tuple[Fraction, Fraction, Fraction, Fraction]
 OUTSIDE: Final = -1
 """The key of a position in no cell: it becomes value 0."""
 MAX_CELLS: Final = 100_000
-"""Most values a simulated question may have; a real task has at most 4,095."""
+"""Most values a simulated question may have; a real window has at most 4,095."""
 
 
 def check_count(cells: int, what: str) -> None:

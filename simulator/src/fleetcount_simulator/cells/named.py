@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
-from fleetcount_protocol.task.domain import MAX_VALUES, Categories
+from fleetcount_protocol.window.domain import MAX_VALUES, Categories
 from fleetcount_transport.toml_values import shown
 
 from fleetcount_simulator.cells.model import check_count

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories
+from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.cells.model import OUTSIDE, Cells, Frame, Positions, Values

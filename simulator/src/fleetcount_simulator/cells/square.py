@@ -1,6 +1,6 @@
 """Squares of one side: vectorised, exact at their borders, over given bounds or over what the data cover.
 
-It must not read data; it agrees with `fleetcount_protocol.task.domain.SquareGrid`, which devices use.
+It must not read data; it agrees with `fleetcount_protocol.window.domain.SquareGrid`, which devices use.
 """
 
 import math
@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from fleetcount_protocol.task.domain import MAX_VALUES, SquareGrid
+from fleetcount_protocol.window.domain import MAX_VALUES, SquareGrid
 
 from fleetcount_simulator.cells.model import OUTSIDE, Bounds, Cells, Floats, Frame, Positions, Values, check_count
 from fleetcount_simulator.cells.projection import Projection

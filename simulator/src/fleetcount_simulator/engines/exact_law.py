@@ -18,9 +18,9 @@ The laws, for n_v counted devices of value v and N in all:
 * Bits. The V bits of a device are independent, so cell v holds Bin(n_v, P[1 | 1]) + Bin(N - n_v, P[1 | 0]) ones.
 * Direct and one-sided. n_v itself.
 
-A coin that holds for several windows of a series correlates their sums through the devices that were sampled: the joint
-law needs each device's way. So there the coins of all devices are drawn, once a unit, and the sampled devices of every
-value are counted in every window: exact, O(devices) a window and run.
+A coin that holds for several windows of a question correlates their sums through the devices that were sampled: the
+joint law needs each device's way. So there the coins of all devices are drawn, once a unit, and the sampled devices of
+every value are counted in every window: exact, O(devices) a window and run.
 
 Noise is that of `noise_sums.summed_noise`. Faults thin each n_v by one multinomial of `faults.fates`.
 """

@@ -47,10 +47,10 @@ def run_seed(seed: np.random.SeedSequence, run: int) -> np.random.SeedSequence:
 
 def panel_unit(case: Case, epoch: int) -> int | None:
     """Return the unit of a sampling coin that holds for several epochs; None where each epoch tosses its own."""
-    series = case.epochs.series
-    if series is None or series.coin is Coin.WINDOW or case.mechanism.kind != "sampling":
+    question = case.epochs.question
+    if question is None or question.coin is Coin.WINDOW or case.mechanism.kind != "sampling":
         return None
-    return series.unit(epoch)
+    return question.unit(epoch)
 
 
 def unit_seed(seed: np.random.SeedSequence, unit: int, run: int) -> np.random.SeedSequence:
@@ -92,8 +92,8 @@ def open_release(
     """
     if law.shape == "bits":
         sums.tallies[PARTICIPATION] = np.zeros(len(generators), dtype=np.int64)
-    series = case.epochs.series
-    survives = faults.is_released(case.faults) and not (series is not None and series.is_missing(epoch))
+    question = case.epochs.question
+    survives = faults.is_released(case.faults) and not (question is not None and question.is_missing(epoch))
     released = np.zeros(len(generators), dtype=np.bool_)
     sums.opened = _zoomed(case, sums.opened)
     for row, generator in enumerate(generators):

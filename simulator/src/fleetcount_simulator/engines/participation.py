@@ -39,9 +39,9 @@ ON: Final = 0
 HALF: Final = 1
 """It is off in round two."""
 ABSENT: Final = 2
-"""It is off in round one, has not joined the series yet or has left it."""
+"""It is off in round one, has not joined the question yet or has left it."""
 REFUSED: Final = 3
-"""Its ledger has no room for one more answer, or none for the rest of the series."""
+"""Its ledger has no room for one more answer, or none for the rest of the question."""
 
 Presence = NDArray[np.uint8]
 _CHUNK: Final = 1 << 20
@@ -51,13 +51,13 @@ def answers_allowed(case: Case) -> int | None:
     """Return how many releases a device's ledger allows in all when each is judged alone; None for no limit.
 
     Losses add up (basic composition). As in a real ledger, a release without a finite loss adds nothing, so
-    the budget does not limit how many of those a device answers. A series is reserved whole: `earliest_joining`.
+    the budget does not limit how many of those a device answers. A question is reserved whole: `earliest_joining`.
 
     Raises:
         ScenarioError: a loss that holds with a delta only, which such a ledger must not add up.
     """
     budget = case.epochs.device_epsilon
-    if budget is None or case.epochs.series is not None:
+    if budget is None or case.epochs.question is not None:
         return None
     loss, delta = case.design.ledger_loss.epsilon, case.design.ledger_loss.delta
     if delta:
@@ -68,36 +68,38 @@ def answers_allowed(case: Case) -> int | None:
 
 
 def earliest_joining(case: Case) -> int:
-    """Return from which window of the series on its rest fits into a device's ledger; 0 without a limit.
+    """Return from which window of the question on its rest fits into a device's ledger; 0 without a limit.
 
     The ledger is the filter of real devices (`fleetcount_mechanisms.accounting.budget`) over one period: it allows
-    (device_epsilon, the series' delta), and a unit that is joined on the way is charged with the windows left of it.
+    (device_epsilon, the question's delta), and a unit that is joined on the way is charged with the windows left of it.
 
     Raises:
         ScenarioError: a design without a finite loss, which no such ledger takes.
     """
-    series, budget = case.epochs.series, case.epochs.device_epsilon
-    if series is None or budget is None:
+    question, budget = case.epochs.question, case.epochs.device_epsilon
+    if question is None or budget is None:
         return 0
-    return _earliest(case.design, series, budget)
+    return _earliest(case.design, question, budget)
 
 
 @lru_cache(maxsize=64)
-def _earliest(design: Design, series: StandingQuestion, budget: Fraction) -> int:
-    limit = LossBudget.for_promise(budget, series.delta)
-    low, high = 0, series.windows
+def _earliest(design: Design, question: StandingQuestion, budget: Fraction) -> int:
+    limit = LossBudget.for_promise(budget, question.delta)
+    low, high = 0, question.windows
     try:
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if limit.fits(_rest(design, series, middle, limit.orders)) else (middle + 1, high)
+            low, high = (
+                (low, middle) if limit.fits(_rest(design, question, middle, limit.orders)) else (middle + 1, high)
+            )
     except MechanismError as error:
-        raise ScenarioError(f"series.device_epsilon: {error}") from error
+        raise ScenarioError(f"question.device_epsilon: {error}") from error
     return low
 
 
-def _rest(design: Design, series: StandingQuestion, first: int, orders: tuple[int, ...]) -> LossVector:
+def _rest(design: Design, question: StandingQuestion, first: int, orders: tuple[int, ...]) -> LossVector:
     """Return what the windows from `first` on lose together."""
-    left = Counter(Counter(series.unit(window) for window in range(first, series.windows)).values())
+    left = Counter(Counter(question.unit(window) for window in range(first, question.windows)).values())
     losses = (unit_loss(design, orders, windows).times(count) for windows, count in left.items())
     return sum(losses, LossVector.nothing(orders))
 
@@ -105,12 +107,12 @@ def _rest(design: Design, series: StandingQuestion, first: int, orders: tuple[in
 def presence(case: Case, epoch: int, rounds: int, start: int, stop: int) -> Presence | None:
     """Return ON, HALF, ABSENT or REFUSED for devices start..stop-1; None when all of them are ON.
 
-    A device is charged for every epoch in whose first round it was on, counted or not. In a series it is charged for
+    A device is charged for every epoch in whose first round it was on, counted or not. In a question it is charged for
     all windows from its joining on, and so never stops half way.
     """
     allowed, earliest = answers_allowed(case), earliest_joining(case)
-    series = case.epochs.series
-    is_plain = series is None or not series.changes
+    question = case.epochs.question
+    is_plain = question is None or not question.changes
     if not case.faults.ignition and is_plain:
         spent = earliest > 0 or (allowed is not None and epoch >= allowed)
         return np.full(stop - start, REFUSED, dtype=np.uint8) if spent else None
@@ -121,8 +123,8 @@ def presence(case: Case, epoch: int, rounds: int, start: int, stop: int) -> Pres
         states[~second] = HALF
     if allowed is not None and epoch >= allowed:
         states[_answered_before(case, epoch, start, stop) >= allowed] = REFUSED
-    if series is not None:
-        came, gone = stays(series, start, stop)
+    if question is not None:
+        came, gone = stays(question, start, stop)
         states[came < earliest] = REFUSED
         states[(epoch < came) | (epoch >= gone)] = ABSENT
     first = population.reachable(epoch, 1, start, stop) if ignition else None
@@ -158,8 +160,8 @@ def presence_histograms(case: Case, epoch: int, rounds: int) -> Integers:
     O(V) where all devices are alike; with ignition, or devices that join and leave, every device is looked at once.
     """
     population, width = case.population, case.population.question.values + 1
-    series = case.epochs.series
-    if not case.faults.ignition and (series is None or not series.changes):
+    question = case.epochs.question
+    if not case.faults.ignition and (question is None or not question.changes):
         counts = np.zeros((4, width), dtype=np.int64)
         state = presence(case, epoch, rounds, 0, 1)
         counts[ON if state is None else int(state[0])] = population.histogram(epoch)

@@ -108,8 +108,10 @@ def _is_faulty(case: Case) -> bool:
     """Return whether anything can keep a device from being counted, or make it send again."""
     one = case.faults
     shares = (one.loss, one.drop_out, one.late, one.duplicates, one.clock_skew_s, cut_share(one))
-    series = case.epochs.series
-    limited = answers_allowed(case) is not None or earliest_joining(case) > 0 or (series is not None and series.changes)
+    question = case.epochs.question
+    limited = (
+        answers_allowed(case) is not None or earliest_joining(case) > 0 or (question is not None and question.changes)
+    )
     return one.ignition or limited or any(share > 0 for share in shares)
 
 

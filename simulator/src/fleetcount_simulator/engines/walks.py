@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from fleetcount_mechanisms.design import Design, Outputs
-from fleetcount_protocol.series.fields import DrillDown
-from fleetcount_protocol.task.domain import PLACE_BITS
+from fleetcount_protocol.question.fields import DrillDown
+from fleetcount_protocol.window.domain import PLACE_BITS
 from numpy.typing import NDArray
 
 from fleetcount_simulator.engines.noise_sums import summed_noise

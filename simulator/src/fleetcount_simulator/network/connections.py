@@ -16,15 +16,15 @@ from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.channel.user_names import key_name
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
     Receipt,
     Refusal,
     ReleaseAnswer,
-    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 
 from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
 from fleetcount_simulator.network.shared_transport import SharedTransport
@@ -57,11 +57,11 @@ class Connections:
         return self._shared or GatedTransport(self._own(identity), self._gate)
 
     def scout(self) -> Transport:
-        """Return the transport that asks for tasks: the shared one, or that of one more device."""
+        """Return the transport that asks for windows: the shared one, or that of one more device."""
         return self._shared or self._own(DeviceIdentity.generate(self._authority))
 
     def calling(self) -> SharedTransport:
-        """Return one gRPC connection for all devices, which reaches an aggregator also when a task has ended."""
+        """Return one gRPC connection for all devices, which reaches an aggregator also when a window has ended."""
         return SharedTransport(self._own(DeviceIdentity.generate(self._authority), "grpc"))
 
     async def close(self) -> None:
@@ -106,9 +106,9 @@ def own_transport(
 
         name = key_name(identity.certificate)  # The broker of a run asks for no name.
         return MqttTransport(deployment=deployment, broker=broker, user=lambda: name, call_timeout_s=call_timeout_s)
-    from fleetcount_client.grpc_transport import GrpcTransport, TaskServer  # As above.
+    from fleetcount_client.grpc_transport import GrpcTransport, WindowServer  # As above.
 
-    servers = [TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in aggregators]
+    servers = [WindowServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in aggregators]
     tls = tls_of(identity, authorities)
     return GrpcTransport(deployment=deployment, servers=servers, tls=tls, call_timeout_s=call_timeout_s)
 
@@ -133,10 +133,10 @@ class GatedTransport:
         self._entering = asyncio.Lock()
         self._entered = False
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Ask for the series on offer, once there is room."""
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        """Ask for the question on offer, once there is room."""
         await self._enter()
-        return await self._inner.list_series()
+        return await self._inner.list_questions()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -146,16 +146,16 @@ class GatedTransport:
         return await self._inner.open_sessions(aggregator, requests)
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """Upload, once there is room."""
         await self._enter()
-        return await self._inner.upload(task, position, instalments)
+        return await self._inner.upload(window, position, instalments)
 
-    async def release(self, task: Task) -> ReleaseAnswer:
+    async def release(self, window: Window) -> ReleaseAnswer:
         """Ask for a release, once there is room."""
         await self._enter()
-        return await self._inner.release(task)
+        return await self._inner.release(window)
 
     async def close(self) -> None:
         """Give up the connection and the place."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.release.set_digest import set_digest
 from numpy.typing import NDArray
 
@@ -31,9 +31,9 @@ class Account:
     tallies: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-def explains(task_id: TaskId, reports: Sequence[FleetReport], digest: Digest) -> bool:
-    """Return whether the reports with all their receipts are the very set of a task the aggregators agreed on."""
-    return set_digest(task_id, (item for report in reports for item in report.items())) == digest
+def explains(window_id: WindowId, reports: Sequence[FleetReport], digest: Digest) -> bool:
+    """Return whether the reports with all their receipts are the very set of a window the aggregators agreed on."""
+    return set_digest(window_id, (item for report in reports for item in report.items())) == digest
 
 
 def account_of(

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Aggregator, HpkeKey
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Aggregator, HpkeKey
 
 from fleetcount_simulator.network.ports import free_ports
 
@@ -61,7 +61,7 @@ class Authorities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What was written: the root directory, the authorities, and the aggregators as tasks name them."""
+    """What was written: the root directory, the authorities, and the aggregators as windows name them."""
 
     root: Path
     name: str
@@ -168,7 +168,13 @@ def _write_authorities(directory: Path, authorities: Authorities) -> None:
 def _write_keys(root: Path, plan: AggregatorPlan, authorities: Authorities) -> tuple[bytes, bytes]:
     """Write one aggregator's private keys; return its public signing key and sealing key."""
     directory = root / plan.aggregator_id
-    for part in (directory, directory / "keys", directory / "keys" / "hpke", directory / "tasks", directory / "state"):
+    for part in (
+        directory,
+        directory / "keys",
+        directory / "keys" / "hpke",
+        directory / "questions",
+        directory / "state",
+    ):
         part.mkdir(mode=_DIRECTORY_MODE)
     credential = authorities.aggregators.issue_aggregator(plan.aggregator_id, _hosts(plan.host))
     save_certificates(directory / "keys" / "aggregator.crt", [credential.certificate])
@@ -219,7 +225,7 @@ def _aggregator_toml(deployment: Deployment, position: int, inflight: int | None
         f"operator = {_quoted(plan.operator)}",
         f"deployment = {_quoted(deployment.name)}",
         'state_directory = "state"',
-        'task_directory = "tasks"',
+        'question_directory = "questions"',
         "",
         "[keys]",
         'signing_key_file = "keys/signing.key"',

@@ -32,7 +32,7 @@ from fleetcount_simulator.network.question import (
     outputs_of,
     question_of,
 )
-from fleetcount_simulator.network.run import Ask, Asked, SeriesAsked, ask_series
+from fleetcount_simulator.network.run import Ask, Asked, QuestionAsked, ask_question
 from fleetcount_simulator.network.watch import ProgressCallback
 from fleetcount_simulator.network.windows import OUTAGE_S, SKEW_S, Windows, doubled, stretched, with_outage
 from fleetcount_simulator.study.readings import PARTICIPATION
@@ -100,19 +100,20 @@ class NetworkEngine:
     def ask(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> list[Asked]:
         """Do what `run` does and return everything that is known about each run. Not for use inside an event loop.
 
-        The windows of a series are asked together, at the first epoch that is wanted of it.
+        The windows of a question are asked together, at the first epoch that is wanted of it.
         """
         question = question_of(case)
         faults.check(case.faults, case.aggregators)
-        if case.epochs.series is not None:
-            return [one.windows[epoch] for one in self.ask_series(case, runs, seed)]
+        if case.epochs.question is not None:
+            return [one.windows[epoch] for one in self.ask_question(case, runs, seed)]
         asks = [(self._ask_of(case, question, run, seed), plan_of(case, question, run, seed, epoch)) for run in runs]
         # Who was killed in one run starts the next one anew.
         groups = [[one] for one in asks] if case.faults.outage else [asks]
         return [one.windows[0] for group in groups for one in asyncio.run(self._ask_all(case, group))]
 
-    def ask_series(self, case: Case, runs: Sequence[int], seed: np.random.SeedSequence) -> list[SeriesAsked]:
-        """Ask the case's series once a run, each of new aggregators, or return what came of it when it was asked last.
+    def ask_question(self, case: Case, runs: Sequence[int], seed: np.random.SeedSequence) -> list[QuestionAsked]:
+        """Ask the case's question once a run, each of new aggregators, or return what came of it when it was asked
+        last.
 
         `seed` as in `run`, of any window.
 
@@ -132,7 +133,7 @@ class NetworkEngine:
             self._last.update(wanted=wanted, asked=asked)
         return list(self._last["asked"])
 
-    async def _ask_all(self, case: Case, asks: Sequence[tuple[Ask, FleetPlan]]) -> list[SeriesAsked]:
+    async def _ask_all(self, case: Case, asks: Sequence[tuple[Ask, FleetPlan]]) -> list[QuestionAsked]:
         """Ask several runs of the same aggregators."""
         async with self._aggregators(case) as (parties, root):
             return [await self._in_time(case, one, plan, (parties, root)) for one, plan in asks]
@@ -149,7 +150,7 @@ class NetworkEngine:
             ) as parties:
                 yield parties, root
 
-    async def _in_time(self, case: Case, asked: Ask, plan: FleetPlan, of: "_Place | None" = None) -> SeriesAsked:
+    async def _in_time(self, case: Case, asked: Ask, plan: FleetPlan, of: "_Place | None" = None) -> QuestionAsked:
         """Ask; on a machine that was too slow for the windows ask again, in windows twice as long.
 
         Every attempt is a new question with the same coins, of new aggregators unless `of` names some: those would
@@ -161,7 +162,7 @@ class NetworkEngine:
             async with contextlib.nullcontext(of) if of else self._aggregators(case) as (parties, root):
                 directory = root / f"{asked.name.replace(' ', '-')}-{attempt}"
                 directory.mkdir(mode=0o700)
-                answer = await ask_series(parties, again, plan, directory)
+                answer = await ask_question(parties, again, plan, directory)
             attempt += 1
             if answer.missing == 0 or attempt == _ATTEMPTS:
                 return answer
@@ -198,10 +199,10 @@ def engine(*, transport: str = "both", broker: str = "auto", progress: ProgressC
 
 
 def _ledgers(case: Case) -> dict[str, Fraction]:
-    """Return what owners allow in a series: every question, and what the case's ledgers have room for."""
-    series, total = case.epochs.series, case.epochs.device_epsilon
+    """Return what owners allow in a question: every question, and what the case's ledgers have room for."""
+    question, total = case.epochs.question, case.epochs.device_epsilon
     limits = _ALLOWED if total is None else _ALLOWED | {"total_epsilon": total}
-    return limits if series is None else limits | {"total_delta": series.delta}
+    return limits if question is None else limits | {"total_delta": question.delta}
 
 
 def _limits(case: Case) -> dict[str, str]:
@@ -229,7 +230,7 @@ def _longer(asked: Ask, attempt: int) -> Ask:
 
 def _outcome(case: Case, answers: Sequence[Asked]) -> CaseOutcome:
     values, runs = case.population.question.values, len(answers)
-    width = outputs_length(answers[0].task) if answers else values
+    width = outputs_length(answers[0].window) if answers else values
     outputs = np.zeros((runs, width), dtype=np.int64)
     counted = np.zeros((runs, values + 1), dtype=np.int64)
     released = np.zeros(runs, dtype=np.bool_)
@@ -248,7 +249,7 @@ def _tallies(answers: Sequence[Asked]) -> dict[str, Integers]:
         for name in faults.TALLIES
     }
     tallies["seconds"] = np.array([round(answer.stages["asked"]) for answer in answers], dtype=np.int64)
-    if any(answer.task.design.outputs is Outputs.PARTICIPATION for answer in answers):
+    if any(answer.window.design.outputs is Outputs.PARTICIPATION for answer in answers):
         raw = [answer.record.baseline_raw or 0 if answer.record is not None else 0 for answer in answers]
         tallies[PARTICIPATION] = np.array(raw, dtype=np.int64)
     return tallies

@@ -15,22 +15,22 @@ from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
     Receipt,
     Refusal,
     ReleaseAnswer,
-    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
 from fleetcount_protocol.release.set_digest import public_share_digest
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 
 from fleetcount_simulator.network.device_faults import DeviceFault
 
 __all__ = ["FaultyTransport", "SkewedTimer", "Tally", "Trace", "WindowTransport", "last_round", "rounds_of"]
 
-_LATE = frozenset({RejectReason.TOO_LATE, RejectReason.TASK_CLOSED})
+_LATE = frozenset({RejectReason.TOO_LATE, RejectReason.WINDOW_CLOSED})
 _AFTER_CLOSE_S = 0.05
 _SHUFFLE = 0.02
 """Out of turn by up to this share of the window: some hundred other devices' messages."""
@@ -38,14 +38,14 @@ Place = tuple[int, int]
 """Round and aggregator position."""
 
 
-def rounds_of(task: Task) -> tuple[int, ...]:
+def rounds_of(window: Window) -> tuple[int, ...]:
     """Return the round numbers of the messages of one report: (1, 2), or (0,) for one that travels whole."""
-    return (1, 2) if task.two_instalments else (0,)
+    return (1, 2) if window.two_instalments else (0,)
 
 
-def last_round(task: Task) -> int:
+def last_round(window: Window) -> int:
     """Return the round of a device's last message."""
-    return rounds_of(task)[-1]
+    return rounds_of(window)[-1]
 
 
 @dataclass(slots=True)
@@ -131,9 +131,9 @@ class FaultyTransport:
         self._copies: set[asyncio.Task[None]] = set()
         self._clock = SystemTimer()
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Ask for the series on offer."""
-        return await self._inner.list_series()
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        """Ask for the question on offer."""
+        return await self._inner.list_questions()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -142,7 +142,7 @@ class FaultyTransport:
         return await self._inner.open_sessions(aggregator, requests)
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """Upload as the device's faults let it.
 
@@ -150,28 +150,28 @@ class FaultyTransport:
             Unreachable: the message was lost.
         """
         round_number = instalments[0].round
-        closes = task.round_two_closes if round_number == 2 else task.round_one_closes
-        opens = task.round_one_closes if round_number == 2 else task.round_one_opens
-        # Who was switched off after round one sends nothing more for this task.
+        closes = window.round_two_closes if round_number == 2 else window.round_one_closes
+        opens = window.round_one_closes if round_number == 2 else window.round_one_opens
+        # Who was switched off after round one sends nothing more for this window.
         if DeviceFault.LOST in self._faults or (DeviceFault.DROPPED in self._faults and round_number == 2):
             await self._until(closes)
             raise Unreachable("lost on the way")
-        if DeviceFault.LATE in self._faults and round_number == last_round(task):
+        if DeviceFault.LATE in self._faults and round_number == last_round(window):
             # Over MQTT no aggregator reads the topic any more, and no refusal will come.
             self.trace.late = True
             await self._until(closes + _AFTER_CLOSE_S)
         elif self._reorder:
             await asyncio.sleep(self._chance.uniform(0.0, _SHUFFLE * (closes - opens)))
-        answers = await self._send(task, position, instalments)
+        answers = await self._send(window, position, instalments)
         if DeviceFault.REPEATED in self._faults:
-            copy = asyncio.create_task(self._repeat(task, position, instalments), name="copy")
+            copy = asyncio.create_task(self._repeat(window, position, instalments), name="copy")
             self._copies.add(copy)
             copy.add_done_callback(self._copies.discard)
         return answers
 
-    async def release(self, task: Task) -> ReleaseAnswer:
+    async def release(self, window: Window) -> ReleaseAnswer:
         """Ask for a release; the faults of a study are those of reports."""
-        return await self._inner.release(task)
+        return await self._inner.release(window)
 
     async def close(self) -> None:
         """Close the device's own connection, where it has one."""
@@ -184,11 +184,11 @@ class FaultyTransport:
         await asyncio.gather(*self._copies, return_exceptions=True)
 
     async def _send(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         for instalment in instalments:
             self.trace.note_sent(position, instalment)
-        answers = await self._inner.upload(task, position, instalments)
+        answers = await self._inner.upload(window, position, instalments)
         for answer in answers:
             if self.trace.note_answer(position, answer):
                 self._tally.receipts[answer.round] += 1
@@ -197,11 +197,11 @@ class FaultyTransport:
                 self._tally.refused[answer.reason.name.lower().replace("_", " ")] += 1
         return answers
 
-    async def _repeat(self, task: Task, position: int, instalments: Sequence[Instalment]) -> None:
+    async def _repeat(self, window: Window, position: int, instalments: Sequence[Instalment]) -> None:
         """Send the same bytes again a little later, as a network does that delivers twice; drop the answer."""
         await asyncio.sleep(self._chance.uniform(0.0, 0.2))
         try:
-            await self._send(task, position, instalments)
+            await self._send(window, position, instalments)
         except (Unreachable, PeerError):
             return
 
@@ -213,11 +213,11 @@ class WindowTransport:
     """One device's transport through the windows of a question: what is sent in one meets the faults of that one."""
 
     def __init__(
-        self, inner: Transport, of_window: Callable[[int], FaultyTransport], asked: MutableMapping[int, Task]
+        self, inner: Transport, of_window: Callable[[int], FaultyTransport], asked: MutableMapping[int, Window]
     ) -> None:
         """Say what is on offer and open sessions over `inner`; upload over what `of_window` makes for a window.
 
-        The task of every window in which something is uploaded is noted in `asked`, which devices share.
+        Every window in which something is uploaded is noted in `asked`, which devices share.
         """
         self._inner = inner
         self._asked = asked
@@ -230,9 +230,9 @@ class WindowTransport:
             self._windows[index] = self._of_window(index)
         return self._windows[index]
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Ask for the series on offer."""
-        return await self._inner.list_series()
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        """Ask for the question on offer."""
+        return await self._inner.list_questions()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -241,19 +241,19 @@ class WindowTransport:
         return await self._inner.open_sessions(aggregator, requests)
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
-        """Upload as the faults of the task's window let it.
+        """Upload as the faults of the window let it.
 
         Raises:
             Unreachable: the message was lost.
         """
-        self._asked.setdefault(task.series.index, task)
-        return await self.window(task.series.index).upload(task, position, instalments)
+        self._asked.setdefault(window.question.index, window)
+        return await self.window(window.question.index).upload(window, position, instalments)
 
-    async def release(self, task: Task) -> ReleaseAnswer:
+    async def release(self, window: Window) -> ReleaseAnswer:
         """Ask for a release."""
-        return await self._inner.release(task)
+        return await self._inner.release(window)
 
     async def close(self) -> None:
         """Close the device's own connection, where it has one."""

@@ -15,10 +15,10 @@ from fleetcount_client.spool import SpoolFile
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.errors import PeerError
-from fleetcount_protocol.messages import Instalment, Receipt, SeriesOffer
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.messages import Instalment, QuestionOffer, Receipt
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.network.connections import Connections
 from fleetcount_simulator.network.device_faults import DeviceFault
@@ -64,9 +64,9 @@ class FleetDevices:
         self.connections = Connections(spec, authority)
         self.tally = Tally()
         self._maker = DeviceMaker(spec, authority, self.connections, self._file)
-        self._tasks: dict[int, Task] = {}
+        self._windows: dict[int, Window] = {}
         self._devices = [self._made(place) for place in range(len(spec.numbers))]
-        self._latest: SeriesOffer | None = None
+        self._latest: QuestionOffer | None = None
         self._asked: list[AskedOf] = []
         self._told: dict[str, set[int]] = {"first": set(), "every": set()}
 
@@ -79,7 +79,7 @@ class FleetDevices:
             faults = self._faults(place, index)
             return FaultyTransport(inner, faults, Trace(), self.tally, reorder=spec.reorder, chance=chance)
 
-        transport = WindowTransport(inner, of_window, self._tasks)
+        transport = WindowTransport(inner, of_window, self._windows)
         device = self._maker.device(
             place,
             identity,
@@ -96,19 +96,19 @@ class FleetDevices:
         return DeviceFault(self._part.faults[index][place])
 
     @property
-    def _offer(self) -> SeriesOffer:
+    def _offer(self) -> QuestionOffer:
         """The latest offer of the question: it has all orders so far."""
         if self._latest is None:
             raise RuntimeError("no question is on offer yet")
         return self._latest
 
     @property
-    def _series(self) -> Series:
-        return self._offer.signed.series
+    def _question(self) -> Question:
+        return self._offer.signed.question
 
     def _window(self) -> int:
         """Return the window that opened last."""
-        schedule = self._series.schedule
+        schedule = self._question.schedule
         return max(0, min(int(time.time() - schedule.opens(0)) // schedule.every_s, schedule.windows - 1))
 
     async def enrol(self) -> float:
@@ -150,7 +150,7 @@ class FleetDevices:
                 await asyncio.sleep(_POLL_S)
             await scout.close()
             for one in self._devices:
-                one.timer.error_s = self._part.skews[one.place] * self._series.schedule.round_one_s
+                one.timer.error_s = self._part.skews[one.place] * self._question.schedule.round_one_s
                 if self._part.came[one.place] == 0:
                     one.take_part(self._offer)
                     await asyncio.sleep(0)  # Taking part reserves every window: the others' messages go first.
@@ -166,19 +166,19 @@ class FleetDevices:
         self._asked = self._windows_asked()
         return Counter(reason for one in self._devices for reason in one.reasons or [one.refused] if reason)
 
-    async def _offered(self, scout: Transport) -> SeriesOffer | None:
+    async def _offered(self, scout: Transport) -> QuestionOffer | None:
         """Return the offer of the question that holds every aggregator's key list and the most orders, if there is one.
 
         One connection asks for all devices.
         """
         try:
-            offers = await scout.list_series()
+            offers = await scout.list_questions()
         except (Unreachable, PeerError):
             return None
         whole = [
             offer
             for offer in offers
-            if offer.signed.series.name == self._spec.question_name
+            if offer.signed.question.name == self._spec.question_name
             and len(offer.key_lists) == len(self._spec.aggregators)
         ]
         return max(whole, key=lambda offer: len(offer.orders), default=None)
@@ -194,34 +194,34 @@ class FleetDevices:
             self._latest = offer
             for one in self._devices:
                 if one.answering is not None and not one.answering.done():
-                    one.device.series.take([offer])
+                    one.device.questions.take([offer])
                     await asyncio.sleep(0)
 
     async def _stay(self, one: SimulatedDevice) -> None:
         """Let a device take part from the window on at which it comes until it goes, or has long been asked last."""
-        series, came, gone = self._series, self._part.came[one.place], self._part.gone[one.place]
+        question, came, gone = self._question, self._part.came[one.place], self._part.gone[one.place]
         if came > 0:
-            await asyncio.sleep(series.schedule.closes(came - 1) - time.time())
+            await asyncio.sleep(question.schedule.closes(came - 1) - time.time())
             one.take_part(self._offer)
-        leaves = gone < series.schedule.windows
+        leaves = gone < question.schedule.windows
         # Who has a slow clock believes for longer that the last window is open.
-        slow_s = max(0.0, -min(self._part.skews, default=0.0)) * series.schedule.round_one_s
+        slow_s = max(0.0, -min(self._part.skews, default=0.0)) * question.schedule.round_one_s
         after_s = _AFTER_S if leaves else _GRACE_S + slow_s
-        await one.finish(series.series_id, series.schedule.closes(gone - 1) + after_s, leaves=leaves)
+        await one.finish(question.question_id, question.schedule.closes(gone - 1) + after_s, leaves=leaves)
 
     def _windows_asked(self) -> list[AskedOf]:
         """Return what became of these devices in every window.
 
-        A window that none of them answered stands with the task of the first: the form of messages is the same.
+        A window that none of them answered stands with the window of the first: the form of messages is the same.
         """
-        file, first = Path(self._spec.report_file), window_task(self._series, 0)
+        file, first = Path(self._spec.report_file), window_at(self._question, 0)
         return [
             AskedOf(
-                task=self._tasks.get(index, first),
+                window=self._windows.get(index, first),
                 devices=[self._of_window(one, index) for one in self._devices],
                 file=window_file(file, index),
             )
-            for index in range(self._series.schedule.windows)
+            for index in range(self._question.schedule.windows)
         ]
 
     def _of_window(self, one: SimulatedDevice, index: int) -> tuple[int, str, Trace]:
@@ -238,7 +238,7 @@ class FleetDevices:
         """Return, where wanted, which devices newly hold receipts of window 0, and how often messages were refused."""
         if not self._spec.telling or self._latest is None:
             return {}
-        first = window_task(self._series, 0)
+        first = window_at(self._question, 0)
         rounds, parties = rounds_of(first), range(len(first.aggregators))
         needed = {"first": rounds[:1], "every": rounds}
         held: dict[str, list[int]] = {}
@@ -259,10 +259,10 @@ class FleetDevices:
         try:
             await asyncio.gather(
                 *(
-                    _probe(direct, asked.task, trace, position, instalment)
+                    _probe(direct, asked.window, trace, position, instalment)
                     for asked in self._asked
                     for _, _, trace in asked.devices
-                    if uncertain(trace, asked.task)
+                    if uncertain(trace, asked.window)
                     for (_, position), instalment in list(trace.pending.items())
                 )
             )
@@ -270,9 +270,9 @@ class FleetDevices:
             await direct.disconnect()
 
     def report(self) -> None:
-        """Write the files that say what became of the devices, one a task."""
+        """Write the files that say what became of the devices, one a window."""
         for asked in self._asked:
-            report_of(asked.devices, asked.task).write(asked.file)
+            report_of(asked.devices, asked.window).write(asked.file)
 
     async def close(self) -> None:
         """Close connections and the state file."""
@@ -280,11 +280,11 @@ class FleetDevices:
         self._file.close()
 
 
-async def _probe(transport: Transport, task: Task, trace: Trace, position: int, instalment: Instalment) -> None:
+async def _probe(transport: Transport, window: Window, trace: Trace, position: int, instalment: Instalment) -> None:
     """Ask about one message until an aggregator that is starting again answers, for half a minute."""
     for _ in range(_PROBES):
         try:
-            (answer,) = await transport.upload(task, position, [instalment])
+            (answer,) = await transport.upload(window, position, [instalment])
         except (Unreachable, PeerError):
             await asyncio.sleep(_PROBE_S)
             continue

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_protocol.ids import Digest, ReportId
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 from numpy.typing import NDArray
 
 from fleetcount_simulator.model import Integers
@@ -71,9 +71,9 @@ class FleetReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AskedOf:
-    """A task that was asked of the devices of a process: of each its number, how its answer ended, and its trace."""
+    """A window that was asked of the devices of a process: of each its number, how its answer ended, and its trace."""
 
-    task: Task
+    window: Window
     devices: Sequence[tuple[int, str, Trace]] = field(repr=False)
     file: Path
     """Where its report goes."""
@@ -84,9 +84,11 @@ def window_file(file: Path, index: int) -> Path:
     return file.with_stem(f"{file.stem}-window-{index:05d}")
 
 
-def report_of(devices: Sequence[tuple[int, str, Trace]], task: Task) -> FleetReport:
-    """Return the report of devices that were asked a task: of each its number, how its answer ended, and its trace."""
-    places = _places(task)
+def report_of(devices: Sequence[tuple[int, str, Trace]], window: Window) -> FleetReport:
+    """Return the report of devices that were asked a window: of each its number, how its answer ended, and its
+    trace.
+    """
+    places = _places(window)
     named = [
         (number, trace, report_id, digest)
         for number, _, trace in devices
@@ -96,7 +98,7 @@ def report_of(devices: Sequence[tuple[int, str, Trace]], task: Task) -> FleetRep
     return FleetReport(
         numbers=np.array([number for number, _, _ in devices], dtype=np.int64),
         outcomes=np.array([OUTCOMES.index(outcome) for _, outcome, _ in devices], dtype=np.uint8),
-        flags=np.array([_flags(trace, task) for _, _, trace in devices], dtype=np.uint8),
+        flags=np.array([_flags(trace, window) for _, _, trace in devices], dtype=np.uint8),
         owners=np.array([number for number, _, _, _ in named], dtype=np.int64),
         report_ids=_bytes([report_id for _, _, report_id, _ in named], 16),
         share_digests=_bytes([digest for _, _, _, digest in named], 32),
@@ -104,24 +106,24 @@ def report_of(devices: Sequence[tuple[int, str, Trace]], task: Task) -> FleetRep
     )
 
 
-def uncertain(trace: Trace, task: Task) -> bool:
+def uncertain(trace: Trace, window: Window) -> bool:
     """Return whether a message is without an answer and all others have their receipts: the report may count."""
-    missing = _places(task) - trace.receipted
+    missing = _places(window) - trace.receipted
     return bool(missing) and missing <= trace.pending.keys()
 
 
-def _places(task: Task) -> set[tuple[int, int]]:
+def _places(window: Window) -> set[tuple[int, int]]:
     """Return the round and position of every message of one report."""
-    return {(number, position) for number in rounds_of(task) for position in range(len(task.aggregators))}
+    return {(number, position) for number in rounds_of(window) for position in range(len(window.aggregators))}
 
 
-def _flags(trace: Trace, task: Task) -> int:
-    first = all(place in trace.receipted for place in _places(task) if place[0] == rounds_of(task)[0])
+def _flags(trace: Trace, window: Window) -> int:
+    first = all(place in trace.receipted for place in _places(window) if place[0] == rounds_of(window)[0])
     return (
         FleetReport.FIRST * first
         | FleetReport.LATE * trace.late
         | FleetReport.RESENT * trace.resent
-        | FleetReport.UNCERTAIN * uncertain(trace, task)
+        | FleetReport.UNCERTAIN * uncertain(trace, window)
     )
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task.domain import Signal
-from fleetcount_protocol.task.task import Aggregator, HpkeKey
+from fleetcount_protocol.window.domain import Signal
+from fleetcount_protocol.window.window import Aggregator, HpkeKey
 
 __all__ = ["OWN", "SHARED", "FleetPart", "FleetSpec", "write_private"]
 

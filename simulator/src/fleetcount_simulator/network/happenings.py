@@ -7,16 +7,16 @@ participants, and it must not be shown as if one did.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 __all__ = ["Happening", "Held", "Listener", "Refused", "Signed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """Every operator has signed the question; `task` is that of its first window, whose times are known."""
+    """Every operator has signed the question; `window` is that of its first window, whose times are known."""
 
-    task: Task
+    window: Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

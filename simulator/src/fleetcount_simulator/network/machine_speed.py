@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleetcount_mechanisms.answers import AnswerForm
-from fleetcount_protocol.task.circuit import prio3_for
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.circuit import prio3_for
+from fleetcount_protocol.window.window import Window
 
 __all__ = ["Speed", "measure_speed"]
 
@@ -26,23 +26,23 @@ class Speed:
     verify_s: float
 
 
-def measure_speed(task: Task) -> Speed:
-    """Measure this machine with one report of a task, for about half a second; other load does not count."""
-    prio3, nonce, key, context = prio3_for(task), bytes(16), bytes(32), bytes(36)
+def measure_speed(window: Window) -> Speed:
+    """Measure this machine with one report of a window, for about half a second; other load does not count."""
+    prio3, nonce, key, context = prio3_for(window), bytes(16), bytes(32), bytes(36)
     shares: list[tuple[bytes, tuple[bytes, ...]]] = []
     share_s = _median(
-        lambda: shares.append(prio3.shard(context, _measurement(task), nonce, os.urandom(prio3.rand_size)))
+        lambda: shares.append(prio3.shard(context, _measurement(window), nonce, os.urandom(prio3.rand_size)))
     )
     public_share, inputs = shares[0]
     verify_s = _median(lambda: prio3.verify_init(key, context, 1, nonce, public_share, inputs[1]))
     return Speed(share_s=share_s, verify_s=verify_s)
 
 
-def _measurement(task: Task) -> Any:
-    """Return a measurement as the circuit of the task takes it."""
-    if task.design.rounds == 2:
+def _measurement(window: Window) -> Any:
+    """Return a measurement as the circuit of the window takes it."""
+    if window.design.rounds == 2:
         return 1, 1
-    return (1,) * (task.values + 1) if task.design.form is AnswerForm.BITS else 1
+    return (1,) * (window.values + 1) if window.design.form is AnswerForm.BITS else 1
 
 
 def _median(work: Callable[[], object]) -> float:

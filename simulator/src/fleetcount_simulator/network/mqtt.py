@@ -14,28 +14,28 @@ import aiomqtt
 from cryptography.x509 import load_der_x509_certificate
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.channel.user_names import key_name
-from fleetcount_protocol.errors import DecodeError, TaskError
-from fleetcount_protocol.ids import ReportId, SessionId, TaskId, UserName
+from fleetcount_protocol.errors import DecodeError, QuestionError
+from fleetcount_protocol.ids import ReportId, SessionId, UserName, WindowId
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
     Receipt,
     Refusal,
     ReleaseAnswer,
-    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 from fleetcount_protocol.wire.device import SESSION_REPLY, SESSION_REQUEST
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload
-from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_protocol.wire.topics import (
     TopicKind,
     parse_topic,
+    question_filter,
     receipt_filter,
     report_topic,
-    series_filter,
     session_reply_filter,
     session_topic,
 )
@@ -52,7 +52,7 @@ _STRANGER: Final = UserName("unknown")
 """Who sends a report whose session was not opened here; an aggregator answers whoever it is."""
 _KeyT = TypeVar("_KeyT")
 _AnswerT = TypeVar("_AnswerT")
-_ReportName = tuple[TaskId, ReportId, int, SessionId]
+_ReportName = tuple[WindowId, ReportId, int, SessionId]
 
 
 class _Waiting(Generic[_KeyT, _AnswerT]):
@@ -99,10 +99,10 @@ class SharedMqtt:
         self._sessions: _Waiting[SessionId, SessionAccepted | SessionRefused] = _Waiting()
         self._receipts: _Waiting[_ReportName, Receipt | Refusal] = _Waiting()
         self._users: dict[SessionId, UserName] = {}
-        self._offers: dict[str, SeriesOffer] = {}
+        self._offers: dict[str, QuestionOffer] = {}
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Return the latest offers the broker has handed over, one a series and aggregator.
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        """Return the latest offers the broker has handed over, one a question and aggregator.
 
         Ask again until the wanted one is there.
 
@@ -125,24 +125,24 @@ class SharedMqtt:
         return await self._exchange(client, messages, self._sessions)
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """Publish instalments for one aggregator and wait for its receipts and refusals, one each, in order."""
-        client, aggregator_id = await self._connected(), task.aggregators[position].aggregator_id
+        client, aggregator_id = await self._connected(), window.aggregators[position].aggregator_id
         messages: dict[_ReportName, tuple[str, bytes]] = {}
         for one in instalments:
             user = self._users.get(one.session_id, _STRANGER)
-            topic = report_topic(self._deployment, aggregator_id, user, task.task_id)
+            topic = report_topic(self._deployment, aggregator_id, user, window.window_id)
             messages[_name(one)] = topic, UPLOAD.encode(Upload.of(aggregator_id, [one]))
         return await self._exchange(client, messages, self._receipts)
 
-    async def release(self, task: Task) -> ReleaseAnswer:
-        """Return nothing: a study asks single tasks, and reads their releases at the aggregators.
+    async def release(self, window: Window) -> ReleaseAnswer:
+        """Return nothing: a study asks single windows, and reads their releases at the aggregators.
 
         Raises:
             Unreachable: always.
         """
-        raise Unreachable(f"release of task {task.task_id}: a study reads it at the aggregators")
+        raise Unreachable(f"release of window {window.window_id}: a study reads it at the aggregators")
 
     async def close(self) -> None:
         """Leave the broker; the next use connects again."""
@@ -174,7 +174,7 @@ class SharedMqtt:
 
     async def _subscribe(self, connection: MqttConnection) -> None:
         answers = receipt_filter(self._deployment, None), session_reply_filter(self._deployment, None)
-        for topic in (*answers, series_filter(self._deployment)):
+        for topic in (*answers, question_filter(self._deployment)):
             await connection.subscribe(topic, qos=1)
 
     def _new_connection(self) -> MqttConnection:
@@ -204,9 +204,9 @@ class SharedMqtt:
             elif kind is TopicKind.SESSION_REPLY:
                 answer = SESSION_REPLY.decode(payload)
                 self._sessions.settle(answer.session_id, answer)
-            elif kind is TopicKind.SERIES and payload:
-                self._offers[topic] = SERIES_OFFER.decode(payload)
-        except (DecodeError, TaskError) as error:
+            elif kind is TopicKind.QUESTION and payload:
+                self._offers[topic] = QUESTION_OFFER.decode(payload)
+        except (DecodeError, QuestionError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
         return True
 
@@ -215,4 +215,4 @@ class SharedMqtt:
 
 
 def _name(message: Instalment | Receipt | Refusal) -> _ReportName:
-    return message.task_id, message.report_id, message.round, message.session_id
+    return message.window_id, message.report_id, message.round, message.session_id

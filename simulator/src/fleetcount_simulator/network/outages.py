@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.faults import WINDOW_S
 from fleetcount_simulator.model import Faults
@@ -66,7 +66,7 @@ def first_failpoints(faults: Faults) -> dict[int, str]:
     return armed
 
 
-async def carry_out(parties: Parties, outages: Sequence[Outage], task: Task) -> None:
+async def carry_out(parties: Parties, outages: Sequence[Outage], window: Window) -> None:
     """Carry out all outages of a run, those of one aggregator in turn; returns when all that come back are back.
 
     Raises:
@@ -77,21 +77,21 @@ async def carry_out(parties: Parties, outages: Sequence[Outage], task: Task) -> 
         by_position.setdefault(outage.position, []).append(outage)
     async with asyncio.TaskGroup() as group:
         for position, one_by_one in by_position.items():
-            group.create_task(_of_one(parties, position, one_by_one, task), name=f"outages of {position}")
+            group.create_task(_of_one(parties, position, one_by_one, window), name=f"outages of {position}")
 
 
-async def _of_one(parties: Parties, position: int, outages: Sequence[Outage], task: Task) -> None:
+async def _of_one(parties: Parties, position: int, outages: Sequence[Outage], window: Window) -> None:
     armed = next((outage.failpoint for outage in outages if outage.failpoint and not outage.in_window), "")
     for number, outage in enumerate(outages):
         if outage.in_window:
-            await _until(_middle(task))
+            await _until(_middle(window))
             parties.kill(position)
             if outage.failpoint:
                 await parties.ended(position)
                 await parties.start(position, outage.failpoint)
                 await parties.ready(position)
         elif not outage.failpoint or outage.failpoint != armed:
-            await _until(task.round_two_closes + _AFTER_CLOSE_S)
+            await _until(window.round_two_closes + _AFTER_CLOSE_S)
             parties.kill(position)
         await parties.ended(position)
         if outage.down_s is None:
@@ -102,9 +102,9 @@ async def _of_one(parties: Parties, position: int, outages: Sequence[Outage], ta
         await parties.ready(position)
 
 
-def _middle(task: Task) -> float:
-    opens = task.round_one_opens if task.round_two_closes == task.round_one_closes else task.round_one_closes
-    return (opens + task.round_two_closes) / 2
+def _middle(window: Window) -> float:
+    opens = window.round_one_opens if window.round_two_closes == window.round_one_closes else window.round_one_closes
+    return (opens + window.round_two_closes) / 2
 
 
 async def _until(moment: float) -> None:

@@ -23,14 +23,14 @@ from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, VERIFY_KEY_BYTES
-from fleetcount_protocol.messages import ReleaseAnswer, ReleaseQuery, TaskStatus
-from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, encode_signed_order, sign_order
-from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.series.signed_file import encode_signed_series, signed_series
-from fleetcount_protocol.series.signing import sign_series
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.messages import ReleaseAnswer, ReleaseQuery, WindowStatus
+from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, encode_signed_order, sign_order
+from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.signed_file import encode_signed_question, signed_question
+from fleetcount_protocol.question.signing import sign_question
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 
 from fleetcount_simulator.errors import ProcessError
@@ -82,24 +82,24 @@ async def running(
             await parties.close()
 
 
-def submit_question(deployment: Deployment, draft: Series, seed: bytes) -> SignedSeries:
+def submit_question(deployment: Deployment, draft: Question, seed: bytes) -> SignedQuestion:
     """Let every operator of a deployment on this machine sign a question, and hand it and its seed to the leader.
 
     `seed` is what its verify keys are derived from; the question that is returned commits to it.
     """
-    series = replace(draft, verify_seed_digest=Digest(hashlib.sha256(seed).digest()))
-    places = range(len(series.aggregators))
-    signatures = tuple(sign_series(series, _signing_key(deployment, place)) for place in places)
-    signed, path = signed_series(series, signatures), _dropped(deployment, series)
+    question = replace(draft, verify_seed_digest=Digest(hashlib.sha256(seed).digest()))
+    places = range(len(question.aggregators))
+    signatures = tuple(sign_question(question, _signing_key(deployment, place)) for place in places)
+    signed, path = signed_question(question, signatures), _dropped(deployment, question)
     # The question appears last, and at once: the leader looks for its seed when it sees it.
     write_private(path.with_suffix(_SEED), seed)
-    write_private(path, encode_signed_series(signed))
+    write_private(path, encode_signed_question(signed))
     return signed
 
 
-def _dropped(deployment: Deployment, series: Series) -> Path:
+def _dropped(deployment: Deployment, question: Question) -> Path:
     """Return where the leader finds a question."""
-    return deployment.config_of(0).parent / "tasks" / f"{series.series_id.hex()[:16]}{_QUESTION}"
+    return deployment.config_of(0).parent / "questions" / f"{question.question_id.hex()[:16]}{_QUESTION}"
 
 
 def _signing_key(deployment: Deployment, position: int) -> Ed25519PrivateKey:
@@ -107,7 +107,7 @@ def _signing_key(deployment: Deployment, position: int) -> Ed25519PrivateKey:
 
 
 class Parties:
-    """k aggregators and, where devices use MQTT, a broker; aggregator 0 leads every task."""
+    """k aggregators and, where devices use MQTT, a broker; aggregator 0 leads every window."""
 
     def __init__(
         self,
@@ -195,26 +195,26 @@ class Parties:
 
     # Questions.
 
-    def submit(self, draft: Series) -> SignedSeries:
+    def submit(self, draft: Question) -> SignedQuestion:
         """Give a question a new seed of its verify keys, let every operator sign it and hand it to the leader."""
         return submit_question(self.deployment, draft, secrets.token_bytes(VERIFY_KEY_BYTES))
 
-    def order(self, series: Series, number: int, action: OrderAction, from_window: int) -> None:
-        """Give an order about a series as the operator of its leader."""
-        order = SeriesOrder(
-            series_id=series.series_id,
+    def order(self, question: Question, number: int, action: OrderAction, from_window: int) -> None:
+        """Give an order about a question as the operator of its leader."""
+        order = QuestionOrder(
+            question_id=question.question_id,
             number=number,
             action=action,
-            aggregator_id=series.aggregators[0].aggregator_id,
+            aggregator_id=question.aggregators[0].aggregator_id,
             from_window=from_window,
         )
-        path = _dropped(self.deployment, series).with_suffix(f".{number:04}.order")
+        path = _dropped(self.deployment, question).with_suffix(f".{number:04}.order")
         write_private(path, encode_signed_order(sign_order(order, _signing_key(self.deployment, 0))))
 
-    async def release(self, task: Task, position: int) -> ReleaseAnswer | None:
-        """Return what an aggregator says about a task's release; None when it does not answer."""
+    async def release(self, window: Window, position: int) -> ReleaseAnswer | None:
+        """Return what an aggregator says about a window's release; None when it does not answer."""
         aggregator_id = self.deployment.aggregators[position].aggregator_id
-        query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator_id, task_id=task.task_id))
+        query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator_id, window_id=window.window_id))
         channel = self._channel(position)
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"{_SERVICE}GetRelease")
         try:
@@ -247,8 +247,8 @@ class Parties:
             )
         return self._credentials
 
-    async def status(self, position: int, task_id: TaskId) -> TaskStatus | None:
-        """Return a task's status at an aggregator, asked as its own operator does; None when it does not answer."""
+    async def status(self, position: int, window_id: WindowId) -> WindowStatus | None:
+        """Return a window's status at an aggregator, asked as its own operator does; None when it does not answer."""
         plan = self.deployment.plans[position]
         keys = self.deployment.config_of(position).parent / "keys"
         credentials = grpc.ssl_channel_credentials(
@@ -264,7 +264,7 @@ class Parties:
             credentials=credentials,
         )
         try:
-            return await peer.status(task_id)
+            return await peer.status(window_id)
         except (PeerUnreachableError, PeerRefusalError):
             return None
         finally:

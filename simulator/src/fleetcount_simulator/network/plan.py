@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.limits import MAX_ORDERS_PER_SERIES, MAX_SERIES_WINDOWS
-from fleetcount_protocol.series.drill_down import candidates
-from fleetcount_protocol.series.fields import DrillDown
-from fleetcount_protocol.task.domain import Signal, ValueDomain
-from fleetcount_protocol.task.fields import ReleaseKind
+from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION, MAX_QUESTION_WINDOWS
+from fleetcount_protocol.question.drill_down import candidates
+from fleetcount_protocol.question.fields import DrillDown
+from fleetcount_protocol.window.domain import Signal, ValueDomain
+from fleetcount_protocol.window.fields import ReleaseKind
 from numpy.typing import NDArray
 
 from fleetcount_simulator.engines.opened_sums import run_seed
@@ -27,12 +27,12 @@ from fleetcount_simulator.network.fleet_spec import FleetPart
 from fleetcount_simulator.network.question import NetworkQuestion, reading_of
 from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of, stays
 
-__all__ = ["FleetPlan", "faultless_plan", "plan_of", "plan_once", "series_of", "widest_step"]
+__all__ = ["FleetPlan", "faultless_plan", "plan_of", "plan_once", "question_of", "widest_step"]
 
 MOST_ANSWERS: Final = 1_000_000
 """Windows times devices: each answer takes milliseconds and its traces stay in memory to the end."""
 _TIMED_FAULTS: Final = ("late", "clock_skew_s", "outage", "naive")
-"""Faults of time and of aggregators: in a series what they do to one window would reach into the next."""
+"""Faults of time and of aggregators: in a question what they do to one window would reach into the next."""
 _NEWS_S: Final = 5.0
 _NEWS_EACH_S: Final = 0.025
 """To take an order costs a device about 4 ms: the more devices, the longer until the last one knows of it."""
@@ -52,7 +52,7 @@ class FleetPlan:
     those of the domain of first steps.
     """
 
-    series: StandingQuestion
+    question: StandingQuestion
     part: FleetPart = field(repr=False)
     truths: NDArray[np.int64] = field(repr=False)
     unharmed: NDArray[np.bool_] = field(repr=False)
@@ -78,29 +78,29 @@ def widest_step(question: NetworkQuestion, walk: DrillDown) -> NetworkQuestion:
     return replace(question, domain=domain, mechanism=mechanism)
 
 
-def series_of(case: Case, asked: NetworkQuestion) -> StandingQuestion:
-    """Return the series of a case that real devices can be asked.
+def question_of(case: Case, asked: NetworkQuestion) -> StandingQuestion:
+    """Return the question of a case that real devices can be asked.
 
     Raises:
         ScenarioError: they cannot; names the key and what is allowed.
     """
-    series = case.epochs.series
-    if series is None:
+    question = case.epochs.question
+    if question is None:
         raise ScenarioError("the case has no [schedule]")
-    if series.coin is Coin.DAY:
+    if question.coin is Coin.DAY:
         raise ScenarioError(
             "schedule.coin is 'day', a real UTC day that no study waits for; the network engine takes: 'window',"
-            " 'series'"
+            " 'question'"
         )
-    if series.windows > MAX_SERIES_WINDOWS or series.windows * case.population.devices > MOST_ANSWERS:
+    if question.windows > MAX_QUESTION_WINDOWS or question.windows * case.population.devices > MOST_ANSWERS:
         raise ScenarioError(
-            f"schedule.windows is {series.windows} for {case.population.devices} devices; the network engine takes at"
-            f" most {MAX_SERIES_WINDOWS} windows and {MOST_ANSWERS} answers"
+            f"schedule.windows is {question.windows} for {case.population.devices} devices; the network engine takes at"
+            f" most {MAX_QUESTION_WINDOWS} windows and {MOST_ANSWERS} answers"
         )
     if asked.release.kind not in _NOISED:
         raise ScenarioError(
             f"mechanism {case.mechanism.name!r} has release {asked.release.kind.label!r}; real devices are asked a"
-            " series with noise on both sides only: 'geometric', 'gaussian'"
+            " question with noise on both sides only: 'geometric', 'gaussian'"
         )
     for name in _TIMED_FAULTS:
         if getattr(case.faults, name):
@@ -108,48 +108,49 @@ def series_of(case: Case, asked: NetworkQuestion) -> StandingQuestion:
                 f"faults.{name} is given with a [schedule]; the network engine takes: loss, drop_out, ignition,"
                 " duplicates, reorder"
             )
-    if 2 * len(_pauses(series)) > MAX_ORDERS_PER_SERIES:
+    if 2 * len(_pauses(question)) > MAX_ORDERS_PER_QUESTION:
         raise ScenarioError(
-            f"schedule.outages has {len(_pauses(series))} entries; the network engine takes at most"
-            f" {MAX_ORDERS_PER_SERIES // 2}"
+            f"schedule.outages has {len(_pauses(question))} entries; the network engine takes at most"
+            f" {MAX_ORDERS_PER_QUESTION // 2}"
         )
     if case.epochs.device_epsilon is None:
         most = replace(case, epochs=replace(case.epochs, device_epsilon=Fraction(LARGEST_BUDGET)))
         if earliest_joining(most) > 0:
             raise ScenarioError(
                 f"all windows of mechanism {case.mechanism.name!r} lose more than epsilon {LARGEST_BUDGET} at delta"
-                f" {float(series.delta):g}, the most a device's ledger can allow: take more noise or fewer windows"
+                f" {float(question.delta):g}, the most a device's ledger can allow: take more noise or fewer windows"
             )
-    return series
+    return question
 
 
 def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSequence, epoch: int = 0) -> FleetPlan:
-    """Return what the fleet of a numbered run does; `seed` as in `Engine.run`, of any window of a series.
+    """Return what the fleet of a numbered run does; `seed` as in `Engine.run`, of any window of a question.
 
-    The faults of window t of a series are those that the run meets at epoch t; a case without one is asked at `epoch`.
+    The faults of window t of a question are those that the run meets at epoch t; a case without one is asked at
+    `epoch`.
     """
     devices, rounds = case.population.devices, 2 if asked.two_rounds else 1
-    if case.epochs.series is None:
-        series, seeds = _ONCE, {epoch: seed}
+    if case.epochs.question is None:
+        question, seeds = _ONCE, {epoch: seed}
     else:
-        series, before = series_of(case, asked), seed.spawn_key[:-1]
-        seeds = {at: np.random.SeedSequence(seed.entropy, spawn_key=(*before, at)) for at in range(series.windows)}
+        question, before = question_of(case, asked), seed.spawn_key[:-1]
+        seeds = {at: np.random.SeedSequence(seed.entropy, spawn_key=(*before, at)) for at in range(question.windows)}
     drawn = [draw_device_faults(case, at, rounds, run_seed(one, run).spawn(2)[1]) for at, one in seeds.items()]
     truths = np.stack([case.population.truths(at, 0, devices) for at in seeds]).astype(np.int64)
     readings = [reading_of(asked.domain, value) for value in range(asked.domain.values + 1)]
-    came, gone = stays(series, 0, devices)
+    came, gone = stays(question, 0, devices)
     # Who has not joined or has left is away because of that alone: real leaving keeps it from answering.
-    away = [(window < came) | (window >= gone) for window in range(series.windows)]
+    away = [(window < came) | (window >= gone) for window in range(question.windows)]
     part = FleetPart(
         readings=[[readings[value] for value in row] for row in truths.tolist()],
         faults=[np.where(off, 0, one.flags).tolist() for off, one in zip(away, drawn, strict=True)],
         came=came.tolist(),
         gone=gone.tolist(),
         skews=drawn[0].skews.tolist(),
-        news_s=max(_NEWS_S, devices * _NEWS_EACH_S) if series.outages else _NO_NEWS_S,
+        news_s=max(_NEWS_S, devices * _NEWS_EACH_S) if question.outages else _NO_NEWS_S,
     )
     unharmed = np.stack([one.unharmed for one in drawn])
-    return FleetPlan(series=series, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(series))
+    return FleetPlan(question=question, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(question))
 
 
 def plan_once(domain: ValueDomain, readings: Sequence[Signal], faults: FleetFaults) -> FleetPlan:
@@ -176,16 +177,21 @@ def faultless_plan(
         skews=[0.0] * devices,
         news_s=_NO_NEWS_S,
     )
-    series = replace(_ONCE, schedule=schedule_of(windows, 1, 0))
+    question = replace(_ONCE, schedule=schedule_of(windows, 1, 0))
     return FleetPlan(
-        series=series, part=part, truths=truths, unharmed=np.ones(truths.shape, dtype=np.bool_), pauses=[], walk=walk
+        question=question,
+        part=part,
+        truths=truths,
+        unharmed=np.ones(truths.shape, dtype=np.bool_),
+        pauses=[],
+        walk=walk,
     )
 
 
-def _pauses(series: StandingQuestion) -> list[tuple[int, int]]:
+def _pauses(question: StandingQuestion) -> list[tuple[int, int]]:
     """Return the runs of windows without a release."""
     runs: list[tuple[int, int]] = []
-    for first, last in sorted(series.outages):
+    for first, last in sorted(question.outages):
         if runs and first <= runs[-1][1] + 1:
             runs[-1] = (runs[-1][0], max(last, runs[-1][1]))
         else:

@@ -13,7 +13,7 @@ from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise
 from fleetcount_protocol.limits import MAX_AGGREGATORS
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.task.domain import (
+from fleetcount_protocol.window.domain import (
     MAX_VALUES,
     PLACE_BITS,
     Bins,
@@ -24,8 +24,8 @@ from fleetcount_protocol.task.domain import (
     SquareGrid,
     ValueDomain,
 )
-from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
+from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Mechanism
@@ -40,7 +40,7 @@ _ACTIVE_ATTACKERS: Final = frozenset({"liars", "cheats"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkQuestion:
-    """What is asked and how it is published: everything of a task that does not depend on time or keys."""
+    """What is asked and how it is published: everything of a window that does not depend on time or keys."""
 
     domain: ValueDomain
     signal: str
@@ -181,12 +181,12 @@ def reading_of(domain: ValueDomain, value: int) -> Signal:
 def outputs_of(record: ReleaseRecord) -> Sequence[int]:
     """Return the opened numbers as `CaseOutcome.outputs` has them: V of them, or V + 1 for responses, value 0 first."""
     cells = [cell.raw for cell in record.cells]
-    if record.baseline_raw is None or record.task.design.outputs is Outputs.PARTICIPATION:
+    if record.baseline_raw is None or record.window.design.outputs is Outputs.PARTICIPATION:
         return cells
     return [record.baseline_raw, *cells]
 
 
-def outputs_length(task: Task) -> int:
-    """Return how many numbers `outputs_of` gives for a record of the task."""
-    design = task.design
+def outputs_length(window: Window) -> int:
+    """Return how many numbers `outputs_of` gives for a record of the window."""
+    design = window.design
     return design.values if design.outputs is Outputs.PARTICIPATION else design.output_count

@@ -21,12 +21,12 @@ from fleetcount_aggregator.verification.compile_ahead import STEPS, compile_ahea
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.fields import Participants, Schedule
+from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Participants, Schedule
-from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.task.domain import Signal
-from fleetcount_protocol.task.task import Task, UploadStyle
+from fleetcount_protocol.window.domain import Signal
+from fleetcount_protocol.window.window import UploadStyle, Window
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.faults import SPREAD, TALLIES
@@ -54,12 +54,12 @@ from fleetcount_simulator.network.windows import (
     with_records,
 )
 
-__all__ = ["Ask", "Asked", "ProgressCallback", "SeriesAsked", "ask", "ask_series", "check_chain"]
+__all__ = ["Ask", "Asked", "ProgressCallback", "QuestionAsked", "ask", "ask_question", "check_chain"]
 
 _LONGEST_CALL_S: Final = 20.0
 _EXPIRY_S: Final = 86_400
 _EVERY_S: Final = 60
-"""Of a question of one window: as soon as it is there the aggregators make the window's task."""
+"""Of a question of one window: as soon as it is there the aggregators make the window."""
 _OFFER_S: Final = 3.0
 _MOST_PATIENCE: Final = 4.0
 """From signing a question to the offer of all aggregators on an idle machine, and how many times that on a busy one."""
@@ -126,7 +126,7 @@ class Asked:
     broker that ran: "mosquitto", "embedded" (amqtt), or "" for none.
     """
 
-    task: Task
+    window: Window
     record: ReleaseRecord | None
     answer: ReleaseAnswer | None
     account: Account
@@ -136,14 +136,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SeriesAsked:
+class QuestionAsked:
     """What came of a question, window by window.
 
     A paused window has neither record nor answer, and all its devices are "absent"; a step that its walk does not come
     to is not there.
     """
 
-    signed: SignedSeries
+    signed: SignedQuestion
     windows: tuple[Asked, ...]
 
     @property
@@ -153,13 +153,13 @@ class SeriesAsked:
 
 
 async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
-    """Ask in one window; as `ask_series`."""
+    """Ask in one window; as `ask_question`."""
     befalls = asked.device_faults or FleetFaults.none(len(asked.readings))
     plan = plan_once(asked.question.domain, asked.readings, befalls)
-    return (await ask_series(parties, asked, plan, directory)).windows[0]
+    return (await ask_question(parties, asked, plan, directory)).windows[0]
 
 
-async def ask_series(parties: Parties, asked: Ask, plan: FleetPlan, directory: Path) -> SeriesAsked:
+async def ask_question(parties: Parties, asked: Ask, plan: FleetPlan, directory: Path) -> QuestionAsked:
     """Ask what a plan says; the aggregators have been started, the devices' processes start and end here.
 
     The devices enrol before the question is signed, and its windows are as long as that took lets expect. The records
@@ -175,32 +175,32 @@ async def ask_series(parties: Parties, asked: Ask, plan: FleetPlan, directory: P
         await compile_ahead(say=lambda _, step, of: asked.progress("compiling", step - 1, of))
         asked.progress("compiling", len(STEPS), len(STEPS))
     watch, windows, ready_s = await _start_and_enrol(parties, asked, plan, directory)
-    signed = parties.submit(_series(parties, asked, plan, windows))
-    series, once = signed.series, plan.series.windows == 1
-    first = window_task(series, 0)
+    signed = parties.submit(_question(parties, asked, plan, windows))
+    question, once = signed.question, plan.question.windows == 1
+    first = window_at(question, 0)
     if asked.listener is not None:
-        asked.listener(Signed(task=first))
+        asked.listener(Signed(window=first))
     outages = outages_of(asked.faults, _last_round_s(windows)) if once else ()
-    ends = await watch.attend(series, plan, outages, windows.release_s)
+    ends = await watch.attend(question, plan, outages, windows.release_s)
     check_chain({index: end.record for index, end in ends.items() if end.record is not None}, plan.pauses)
-    reports = await watch.reports(series, ends)
+    reports = await watch.reports(question, ends)
 
     def one(index: int) -> Asked:
         end = ends.get(index)
-        task = window_task(series, index) if end is None else end.task
-        asked_s = 0.0 if end is None else end.at - series.schedule.opens(index)
+        window = window_at(question, index) if end is None else end.window
+        asked_s = 0.0 if end is None else end.at - question.schedule.opens(index)
         return Asked(
-            task=task,
+            window=window,
             record=None if end is None else end.record,
             answer=None if end is None else end.answer,
-            account=_account(asked, plan, index, task, reports[index]),
+            account=_account(asked, plan, index, window, reports[index]),
             reasons=watch.reasons,
             stages={"ready": ready_s, "asked": asked_s, **(watch.stages(end) if once and end is not None else {})},
             broker=parties.broker,
         )
 
-    came_to = range(series.schedule.windows) if plan.walk is None else sorted(ends)
-    return SeriesAsked(signed=signed, windows=tuple(one(index) for index in came_to))
+    came_to = range(question.schedule.windows) if plan.walk is None else sorted(ends)
+    return QuestionAsked(signed=signed, windows=tuple(one(index) for index in came_to))
 
 
 async def _start_and_enrol(
@@ -215,7 +215,7 @@ async def _start_and_enrol(
     rounds, times, devices = 2 if asked.question.two_rounds else 1, *plan.truths.shape
     # The windows of all steps of a walk are as long as the one that may ask most needs.
     widest = asked.question if plan.walk is None else widest_step(asked.question, plan.walk)
-    draft = _series(
+    draft = _question(
         parties,
         replace(asked, question=widest),
         replace(plan, walk=None),
@@ -226,7 +226,7 @@ async def _start_and_enrol(
         await _start_fleet(parties, asked, plan, limits, place, directory): _report_file(directory, place)
         for place in range(len(asked.transports))
     }
-    count, speed = len(parties.deployment.plans), measure_speed(window_task(draft, 0))
+    count, speed = len(parties.deployment.plans), measure_speed(window_at(draft, 0))
     start_s = await _ready(parties, list(fleets), asked.progress)
     watch = Watch(parties, fleets, devices, rounds, asked.progress, asked.listener)
     enrolment = Enrolment(
@@ -261,13 +261,13 @@ async def _ready(parties: Parties, fleets: Sequence[Child], progress: ProgressCa
     return start_s
 
 
-def _account(asked: Ask, plan: FleetPlan, index: int, task: Task, reports: Sequence[FleetReport]) -> Account:
-    values, rounds = task.values, 2 if asked.question.two_rounds else 1
+def _account(asked: Ask, plan: FleetPlan, index: int, window: Window, reports: Sequence[FleetReport]) -> Account:
+    values, rounds = window.values, 2 if asked.question.two_rounds else 1
     if any(first <= index <= last for first, last in plan.pauses):
         tallies = dict.fromkeys(TALLIES, 0) | {"absent": plan.truths.shape[1]}
         return Account(counted=np.zeros(values + 1, dtype=np.int64), missing=0, tallies=tallies)
     unharmed = plan.unharmed[index] & (not asked.faults.outage)
-    return account_of(reports, plan.truths_of(index, task.domain), unharmed, values, rounds)
+    return account_of(reports, plan.truths_of(index, window.domain), unharmed, values, rounds)
 
 
 def _last_round_s(windows: Windows) -> float:
@@ -317,11 +317,11 @@ def _at_once(way: str, aggregators: int) -> int:
     return max(1, min(_AT_ONCE, (files - _OTHER_FILES) // (aggregators if way == "grpc" else 1)))
 
 
-def _series(parties: Parties, asked: Ask, plan: FleetPlan, windows: Windows) -> Series:
+def _question(parties: Parties, asked: Ask, plan: FleetPlan, windows: Windows) -> Question:
     """Return the question, its windows as near to each other as their releases let them be."""
     question, rounds_s = asked.question, windows.round_one_s + windows.round_two_s
     gap_s = max(1 if plan.walk is None else _RECORD_S, windows.release_s - RELEASE_S)
-    return Series(
+    return Question(
         name=asked.name,
         deployment=parties.deployment.name,
         signal=question.signal,
@@ -330,15 +330,15 @@ def _series(parties: Parties, asked: Ask, plan: FleetPlan, windows: Windows) -> 
         mechanism=question.mechanism,
         schedule=Schedule(
             first=math.ceil(time.time()) + windows.lead_s,
-            every_s=max(_EVERY_S, rounds_s) if plan.series.windows == 1 else rounds_s + gap_s,
-            windows=plan.series.windows,
+            every_s=max(_EVERY_S, rounds_s) if plan.question.windows == 1 else rounds_s + gap_s,
+            windows=plan.question.windows,
             round_one_s=windows.round_one_s,
             round_two_s=windows.round_two_s,
             expiry_s=_EXPIRY_S,
         ),
-        coin=plan.series.coin,
+        coin=plan.question.coin,
         participants=Participants.HIDDEN,
-        delta=plan.series.delta,
+        delta=plan.question.delta,
         release=question.release,
         upload_style=UploadStyle.TWO_INSTALMENTS,
         time_precision_s=1,

@@ -11,19 +11,19 @@ from typing import Any, Final, Generic, TypeVar
 
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.errors import DecodeError, MachineError, PeerError
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_SESSIONS_PER_REQUEST
 from fleetcount_protocol.messages import (
     Instalment,
+    QuestionOffer,
     Receipt,
     Refusal,
     ReleaseAnswer,
-    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.window.window import Aggregator, Window
 
 __all__ = ["Channel", "SharedTransport"]
 
@@ -89,7 +89,7 @@ class Channel(Generic[_ItemT, _AnswerT]):
                 for answer, reply in zip(answers, replies, strict=True):
                     if not answer.done():
                         answer.set_result(reply)
-        # At once: who is answered and asks again before this task counts as done would wait for nobody.
+        # At once: who is answered and asks again before this window counts as done would wait for nobody.
         self._pumps.discard(asyncio.current_task())
 
     def _take(self) -> list[tuple[_ItemT, asyncio.Future[_AnswerT]]]:
@@ -114,12 +114,12 @@ class SharedTransport:
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
-        self._listing: Channel[None, tuple[SeriesOffer, ...]] = Channel(self._all_series, _MOST_LISTING)
+        self._listing: Channel[None, tuple[QuestionOffer, ...]] = Channel(self._all_questions, _MOST_LISTING)
         self._sessions: dict[AggregatorId, Channel[SessionRequest, SessionAccepted | SessionRefused]] = {}
-        self._uploads: dict[tuple[TaskId, int], Channel[Instalment, Receipt | Refusal]] = {}
+        self._uploads: dict[tuple[WindowId, int], Channel[Instalment, Receipt | Refusal]] = {}
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Ask for the series on offer together with other devices; all get the same answer."""
+    async def list_questions(self) -> tuple[QuestionOffer, ...]:
+        """Ask for the question on offer together with other devices; all get the same answer."""
         return await self._listing.put(None)
 
     async def open_sessions(
@@ -134,19 +134,19 @@ class SharedTransport:
         return tuple(await asyncio.gather(*map(self._sessions[name].put, requests)))
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
+        self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """Upload together with other devices; one answer an instalment, in order."""
-        name = (task.task_id, position)
+        name = (window.window_id, position)
         if name not in self._uploads:
             self._uploads[name] = Channel(
-                lambda waiting: self._inner.upload(task, position, waiting), _batch_of(instalments[0])
+                lambda waiting: self._inner.upload(window, position, waiting), _batch_of(instalments[0])
             )
         return tuple(await asyncio.gather(*map(self._uploads[name].put, instalments)))
 
-    async def release(self, task: Task) -> ReleaseAnswer:
+    async def release(self, window: Window) -> ReleaseAnswer:
         """Ask for a release."""
-        return await self._inner.release(task)
+        return await self._inner.release(window)
 
     async def close(self) -> None:
         """Do nothing: all devices share the connection."""
@@ -158,8 +158,8 @@ class SharedTransport:
             await channel.close()
         await self._inner.close()
 
-    async def _all_series(self, asking: list[None]) -> list[tuple[SeriesOffer, ...]]:
-        return [await self._inner.list_series()] * len(asking)
+    async def _all_questions(self, asking: list[None]) -> list[tuple[QuestionOffer, ...]]:
+        return [await self._inner.list_questions()] * len(asking)
 
 
 def _batch_of(instalment: Instalment) -> int:

@@ -26,10 +26,10 @@ from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemR
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import SeriesId
-from fleetcount_protocol.messages import SeriesOffer
-from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Aggregator
+from fleetcount_protocol.ids import QuestionId
+from fleetcount_protocol.messages import QuestionOffer
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Aggregator
 
 from fleetcount_simulator.network.connections import Connections
 from fleetcount_simulator.network.faulty_transport import SkewedTimer, WindowTransport
@@ -57,17 +57,17 @@ class SimulatedDevice:
     refused: str = field(default="", repr=False)
     reasons: list[str] = field(default_factory=list[str], repr=False)
 
-    def take_part(self, offer: SeriesOffer) -> None:
+    def take_part(self, offer: QuestionOffer) -> None:
         """Begin to answer a question: with the next step of the loop its policy judges it, and its ledger reserves."""
-        self.answering = asyncio.create_task(self.device.answer_series(offer), name=f"device {self.number}")
+        self.answering = asyncio.create_task(self.device.answer_question(offer), name=f"device {self.number}")
 
-    async def finish(self, series_id: SeriesId, until: float, *, leaves: bool) -> None:
+    async def finish(self, question_id: QuestionId, until: float, *, leaves: bool) -> None:
         """Wait for its answers until it leaves, or is switched off, at a moment (Unix seconds)."""
         if self.answering is None:
             raise RuntimeError("a device that takes no part has nothing to finish")
         await asyncio.wait({self.answering}, timeout=max(0.0, until - time.time()))
         if leaves and not self.answering.done():
-            self.device.series.leave(series_id)
+            self.device.questions.leave(question_id)
         self.answering.cancel()
         (ended,) = await asyncio.gather(self.answering, return_exceptions=True)
         await self.device.close()

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState
+from fleetcount_protocol.messages import ReleaseAnswer, WindowState
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.orders import OrderAction
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ReleaseRecord, decode_record, verify_record_signatures
 from fleetcount_protocol.release.walk import WalkEnd, next_step
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.orders import OrderAction
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.children import Child
@@ -30,7 +30,7 @@ from fleetcount_simulator.network.outages import Outage, carry_out
 from fleetcount_simulator.network.parties import Parties
 from fleetcount_simulator.network.plan import FleetPlan
 
-__all__ = ["Ends", "ProgressCallback", "Watch", "WindowEnd", "task_after"]
+__all__ = ["Ends", "ProgressCallback", "Watch", "WindowEnd", "window_after"]
 
 ProgressCallback = Callable[[str, int, int], None]
 """Called with the name of a stage, how much of it is done, and of how much."""
@@ -39,17 +39,17 @@ _POLL_S: Final = 0.05
 _DIGEST_TRIES: Final = 100
 _NEWS: Final = 3
 """So many times devices hear news between an order and the first window that it changes."""
-_ENDED: Final = frozenset({TaskState.RELEASED, TaskState.ABORTED})
+_ENDED: Final = frozenset({WindowState.RELEASED, WindowState.ABORTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowEnd:
-    """How a window ended: its task, what was said of it (None: nothing in time), its checked record, and when.
+    """How a window ended: its window, what was said of it (None: nothing in time), its checked record, and when.
 
     `at` is when that was known, Unix seconds.
     """
 
-    task: Task
+    window: Window
     answer: ReleaseAnswer | None
     record: ReleaseRecord | None
     at: float
@@ -62,7 +62,7 @@ Ends = Mapping[int, WindowEnd]
 class Watch:
     """Follows one run: the devices' progress, the outages and pauses, aggregators that end unasked, the releases."""
 
-    _series: Series | None = None
+    _question: Question | None = None
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Watch:
         lines = await self._guarded(work, range(len(self._parties.deployment.plans)))
         return max(float(line["seconds"]) for line in lines)
 
-    async def attend(self, series: Series, plan: FleetPlan, outages: Sequence[Outage], release_s: float) -> Ends:
+    async def attend(self, question: Question, plan: FleetPlan, outages: Sequence[Outage], release_s: float) -> Ends:
         """Let the devices answer the question of a plan; return the end of every window outside its pauses.
 
         `outages` are those of a question of one window.
@@ -105,15 +105,15 @@ class Watch:
             SignatureError: a record whose signatures do not verify.
         """
         struck = {outage.position for outage in outages}
-        steady = [position for position in range(len(series.aggregators)) if position not in struck]
-        beside = [self._give_orders(series, plan)]
+        steady = [position for position in range(len(question.aggregators)) if position not in struck]
+        beside = [self._give_orders(question, plan)]
         if outages:
-            beside.append(carry_out(self._parties, outages, window_task(series, 0)))
-        self._series = series
+            beside.append(carry_out(self._parties, outages, window_at(question, 0)))
+        self._question = question
         paused = {window for first, last in plan.pauses for window in range(first, last + 1)}
-        windows = [index for index in range(series.schedule.windows) if index not in paused]
+        windows = [index for index in range(question.schedule.windows) if index not in paused]
         patience_s = release_s + sum(outage.down_s or 0.0 for outage in outages)
-        work = [self._ends(series, windows, patience_s), *(self._until(one, "done") for one in self._fleets)]
+        work = [self._ends(question, windows, patience_s), *(self._until(one, "done") for one in self._fleets)]
         ends: Ends
         ends, *lines = await self._guarded(work, steady, *beside)
         for line in lines:
@@ -159,8 +159,8 @@ class Watch:
     def _show(self) -> None:
         """Tell how far the devices are in the stage they have come to."""
         devices, parties = self._devices, len(self._parties.deployment.plans)
-        if self._series is not None and self._series.schedule.windows > 1:
-            most, last = devices * self._series.schedule.windows, "round_two" if self._rounds == 2 else "round_one"
+        if self._question is not None and self._question.schedule.windows > 1:
+            most, last = devices * self._question.schedule.windows, "round_two" if self._rounds == 2 else "round_one"
             self._progress("answers", min(self._sum(last) // parties, most), most)
             return
         first = "round one" if self._rounds == 2 else "answers"
@@ -187,58 +187,58 @@ class Watch:
 
         0 where a round had no receipt.
         """
-        task, latest = end.task, dict[str, float]()
+        window, latest = end.window, dict[str, float]()
         for line in self._lines.values():
             for number, moment in line.get("latest", {}).items():
                 latest[number] = max(latest.get(number, 0.0), float(moment))
         first = max(latest.get("0", 0.0), latest.get("1", 0.0))
         return {
-            "round_one": max(0.0, first - task.round_one_opens),
-            "round_two": max(0.0, latest.get("2", 0.0) - task.round_one_closes),
-            "release": end.at - task.round_two_closes,
+            "round_one": max(0.0, first - window.round_one_opens),
+            "round_two": max(0.0, latest.get("2", 0.0) - window.round_one_closes),
+            "release": end.at - window.round_two_closes,
         }
 
-    async def _give_orders(self, series: Series, plan: FleetPlan) -> None:
+    async def _give_orders(self, question: Question, plan: FleetPlan) -> None:
         """Pause and resume the question for every outage, early enough for all devices to hear of both at once."""
-        schedule = series.schedule
+        schedule = question.schedule
         for place, (first, last) in enumerate(plan.pauses):
             await asyncio.sleep(schedule.opens(first) - schedule.every_s - _NEWS * plan.part.news_s - time.time())
-            self._parties.order(series, 2 * place + 1, OrderAction.PAUSE, first)
+            self._parties.order(question, 2 * place + 1, OrderAction.PAUSE, first)
             if last + 1 < schedule.windows:
-                self._parties.order(series, 2 * place + 2, OrderAction.RESUME, last + 1)
+                self._parties.order(question, 2 * place + 2, OrderAction.RESUME, last + 1)
 
-    async def _ends(self, series: Series, windows: Sequence[int], release_s: float) -> Ends:
+    async def _ends(self, question: Question, windows: Sequence[int], release_s: float) -> Ends:
         ends: dict[int, WindowEnd] = {}
-        walk, stage = series.drill_down, "release" if series.schedule.windows == 1 else "windows"
+        walk, stage = question.drill_down, "release" if question.schedule.windows == 1 else "windows"
         for index in windows:
-            task = task_after(series, index, ends.get(index - 1))
-            if task is None:
+            window = window_after(question, index, ends.get(index - 1))
+            if window is None:
                 continue
             # A record that comes later than the next step opens ends a walk: it is not waited for.
-            due_s = series.schedule.every_s if walk is not None and walk.step_of(index + 1) else release_s
+            due_s = question.schedule.every_s if walk is not None and walk.step_of(index + 1) else release_s
             answer = await self._end(
-                task, min(release_s, due_s), partial(self._progress, stage, len(ends), len(windows))
+                window, min(release_s, due_s), partial(self._progress, stage, len(ends), len(windows))
             )
-            record = None if answer is None else _checked_record(answer, task, self._parties)
-            ends[index] = WindowEnd(task=task, answer=answer, record=record, at=time.time())
+            record = None if answer is None else _checked_record(answer, window, self._parties)
+            ends[index] = WindowEnd(window=window, answer=answer, record=record, at=time.time())
             if answer is not None:
                 self._progress(stage, len(ends), len(windows))
         return ends
 
-    async def _end(self, task: Task, release_s: float, begun: Callable[[], None]) -> ReleaseAnswer | None:
+    async def _end(self, window: Window, release_s: float, begun: Callable[[], None]) -> ReleaseAnswer | None:
         """Ask every aggregator in turn until one knows how a window ended; `begun` is called when it has closed."""
-        closes = max(task.round_one_closes, task.round_two_closes)
+        closes = max(window.round_one_closes, window.round_two_closes)
         await asyncio.sleep(closes - time.time())
         begun()
         while time.time() < closes + release_s:
-            for position in range(len(task.aggregators)):
-                answer = await self._parties.release(task, position)
+            for position in range(len(window.aggregators)):
+                answer = await self._parties.release(window, position)
                 if answer is not None and answer.state in _ENDED:
                     return answer
             await asyncio.sleep(_POLL_S)
         return None
 
-    async def reports(self, series: Series, ends: Ends) -> list[list[FleetReport]]:
+    async def reports(self, question: Question, ends: Ends) -> list[list[FleetReport]]:
         """Return by window what became of the devices of every process, and let the processes end.
 
         Where the receipts do not explain what the aggregators agreed on, uncertain messages are asked about once more.
@@ -246,26 +246,26 @@ class Watch:
         Raises:
             ProcessError: a released window that the receipts do not explain: an answer was lost or counted twice.
         """
-        reports = self._read(series)
-        released = {index: end.task for index, end in ends.items() if end.record is not None}
-        digests = {index: await self._digest(task) for index, task in released.items()}
+        reports = self._read(question)
+        released = {index: end.window for index, end in ends.items() if end.record is not None}
+        digests = {index: await self._digest(window) for index, window in released.items()}
 
         def unexplained() -> list[int]:
             found = digests.items()
-            return [at for at, digest in found if not explains(released[at].task_id, reports[at], digest)]
+            return [at for at, digest in found if not explains(released[at].window_id, reports[at], digest)]
 
         if unexplained():
             await asyncio.gather(*(self._probe(fleet) for fleet in self._fleets))
-            reports = self._read(series)
+            reports = self._read(question)
         wrong = unexplained()
         if wrong:
             raise ProcessError(f"the receipts of the devices do not explain what was agreed on in windows {wrong}")
         await self._end_fleets()
         return reports
 
-    def _read(self, series: Series) -> list[list[FleetReport]]:
+    def _read(self, question: Question) -> list[list[FleetReport]]:
         files: list[Path] = list(self._fleets.values())
-        windows = range(series.schedule.windows)
+        windows = range(question.schedule.windows)
         return [[FleetReport.read(window_file(file, index)) for file in files] for index in windows]
 
     async def _end_fleets(self) -> None:
@@ -273,10 +273,10 @@ class Watch:
             await fleet.tell("end")
             await fleet.succeed()
 
-    async def _digest(self, task: Task) -> Digest:
+    async def _digest(self, window: Window) -> Digest:
         for _ in range(_DIGEST_TRIES):
-            for position in range(len(task.aggregators)):
-                status = await self._parties.status(position, task.task_id)
+            for position in range(len(window.aggregators)):
+                status = await self._parties.status(position, window.window_id)
                 if status is not None and status.set_digest is not None:
                     return status.set_digest
             await asyncio.sleep(_POLL_S)
@@ -290,22 +290,22 @@ class Watch:
         await fleet.succeed()
 
 
-def task_after(series: Series, index: int, before: WindowEnd | None) -> Task | None:
-    """Return the task of a window, None for a step that its walk does not come to."""
-    walk = series.drill_down
+def window_after(question: Question, index: int, before: WindowEnd | None) -> Window | None:
+    """Return a window, None for a step that its walk does not come to."""
+    walk = question.drill_down
     if walk is None or not walk.step_of(index):
-        return window_task(series, index)
+        return window_at(question, index)
     if before is None or before.record is None:
         return None
-    survivors = next_step(series, before.record)
-    return None if isinstance(survivors, WalkEnd) else window_task(series, index, survivors)
+    survivors = next_step(question, before.record)
+    return None if isinstance(survivors, WalkEnd) else window_at(question, index, survivors)
 
 
-def _checked_record(answer: ReleaseAnswer, task: Task, parties: Parties) -> ReleaseRecord | None:
-    if answer.state is not TaskState.RELEASED:
+def _checked_record(answer: ReleaseAnswer, window: Window, parties: Parties) -> ReleaseRecord | None:
+    if answer.state is not WindowState.RELEASED:
         return None
     record = decode_record(answer.record)
     verify_record_signatures(record, answer.signatures, parties.deployment.trusted)
-    if record.task_id != task.task_id:
-        raise ProcessError(f"the record answers task {record.task_id}, not {task.task_id}")
+    if record.window_id != window.window_id:
+        raise ProcessError(f"the record answers window {record.window_id}, not {window.window_id}")
     return record

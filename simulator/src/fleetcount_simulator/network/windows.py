@@ -1,7 +1,8 @@
 """How long the windows of a network run are: from what the same devices needed to enrol on the same aggregators.
 
-Windows are fixed when a task is signed, so they are estimated: long enough for every device on a loaded machine, and as
-short as the grid of whole seconds lets them be. Enrolling uses the devices, connections and sessions that answer later.
+Windows are fixed when a window is signed, so they are estimated: long enough for every device on a loaded machine, and
+as short as the grid of whole seconds lets them be. Enrolling uses the devices, connections and sessions that answer
+later.
 """
 
 import math
@@ -47,7 +48,7 @@ LEAD_S: Final = 3
 RELEASE_S: Final = 300
 """The first release on a machine compiles the verification; everything after it takes a second."""
 RECORD_S: Final = 0.006
-"""To fetch a record of some hundred cells and to make the next step's task, in one device and its aggregator."""
+"""To fetch a record of some hundred cells and to make the next step's window, in one device and its aggregator."""
 _LEAST_CORES: Final = 0.25
 _MOST_CORES: Final = 3.0
 """Fleets and aggregators are single threads that wait for each other: more cores than this do not help."""

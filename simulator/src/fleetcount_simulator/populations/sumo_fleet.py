@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task.domain import Bins, SquareGrid
+from fleetcount_protocol.window.domain import Bins, SquareGrid
 
 from fleetcount_simulator.demo_scenarios import KMH, LOCATION, SPEED, Scenario, Sighting
 from fleetcount_simulator.populations.sumo import SumoPrograms, sumo_home
@@ -69,7 +69,7 @@ def drive_fleet(vehicles: int, seed: int, windows: int) -> list[Fleet]:
 def sumo_position(fleet: Fleet) -> Scenario:
     """Ask every car for its cell of a 250 m grid."""
     return Scenario(
-        task_name="sumo-town-cells",
+        window_name="sumo-town-cells",
         question="In which cell of a 250 m grid are you now?",
         signal=LOCATION,
         domain=SUMO_GRID,
@@ -80,7 +80,7 @@ def sumo_position(fleet: Fleet) -> Scenario:
 def sumo_speed(fleet: Fleet) -> Scenario:
     """Ask every car whether it is faster than 30 km/h: all streets of the town allow 50."""
     return Scenario(
-        task_name="sumo-town-speed",
+        window_name="sumo-town-speed",
         question="Are you faster than 30 km/h?",
         signal=SPEED,
         domain=Bins(edges=(Fraction(30),), open_above=True, unit="km/h"),

@@ -101,7 +101,7 @@ def _circumstances(text: str) -> list[str]:
     for name, words in (
         ("faults", "What went wrong on purpose"),
         ("epochs", "Asked repeatedly"),
-        ("series", "Asked as one series"),
+        ("question", "Asked as one question"),
     ):
         table = tables.get(name)
         if isinstance(table, dict):

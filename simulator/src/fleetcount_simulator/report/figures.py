@@ -37,7 +37,7 @@ from fleetcount_simulator.report.arrangement import (
     varying,
 )
 from fleetcount_simulator.report.cell_figures import cell_chart
-from fleetcount_simulator.report.series_figures import last_guesses, rules_chart, tracker_chart
+from fleetcount_simulator.report.question_figures import last_guesses, rules_chart, tracker_chart
 from fleetcount_simulator.report.study import LEAST_INTERVALS, CaseResult, Study, Tables
 
 __all__ = ["FIGURES", "Missing", "case_styles", "coverage_band", "figure", "pieces"]

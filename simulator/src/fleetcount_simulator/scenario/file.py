@@ -167,7 +167,7 @@ def _plan(point: GridPoint, source: ScenarioSource) -> CasePlan:
         level=metrics.number("level", _LEVEL, Fraction(95, 100)),
         keep_cells=metrics.boolean("keep_cells", default=True),
         faults=_faults(root.section("faults", _FAULTS), count, source),
-        attackers=_attackers(root, is_series=epochs.series is not None),
+        attackers=_attackers(root, is_question=epochs.question is not None),
         epochs=epochs,
     )
 
@@ -183,7 +183,7 @@ def _own(root: Table, key: str) -> Mapping[str, Any]:
 def _mechanism(point: GridPoint, source: ScenarioSource, epochs: Epochs) -> AskedMechanism:
     table = point.document["mechanism"][point.mechanism]
     known = ("name", "kind", *dict.fromkeys(key for kind in mechanism_kinds() for key in mechanism_keys(kind)))
-    return read_mechanism(Table(source, f"mechanism[{point.mechanism}]", table, known), epochs.series)
+    return read_mechanism(Table(source, f"mechanism[{point.mechanism}]", table, known), epochs.question)
 
 
 def _aggregators(table: Table) -> tuple[int, int]:
@@ -215,17 +215,17 @@ def _faults(table: Table, aggregators: int, source: ScenarioSource) -> Faults:
     return found
 
 
-def _attackers(root: Table, *, is_series: bool) -> tuple[Attacker, ...]:
+def _attackers(root: Table, *, is_question: bool) -> tuple[Attacker, ...]:
     found: list[Attacker] = []
     for table in root.sections("attacker", None, most=16):
         kind = table.choice("kind", _ATTACKERS)
-        if kind == (_ASKS_AGAIN if is_series else _TRACKS):
+        if kind == (_ASKS_AGAIN if is_question else _TRACKS):
             asked = (
-                "[epochs], whose questions are tossed for anew; a series has"
-                if is_series
+                "[epochs], whose questions are tossed for anew; a question has"
+                if is_question
                 else "[schedule]; [epochs] has"
             )
-            raise table.wrong("kind", f"is {kind!r}, which needs {asked} {(_TRACKS if is_series else _ASKS_AGAIN)!r}")
+            raise table.wrong("kind", f"is {kind!r}, which needs {asked} {(_TRACKS if is_question else _ASKS_AGAIN)!r}")
         name = table.slug("name", kind)
         if name in {attacker.name for attacker in found}:
             raise table.wrong("name", f"is {shown(name)}, the name of another attacker; give each its own")

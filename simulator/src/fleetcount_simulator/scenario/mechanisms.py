@@ -27,7 +27,7 @@ __all__ = ["AskedMechanism", "mechanism_keys", "mechanism_kinds", "read_mechanis
 _NOISE_PROTECTS: Final = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
 _NOISE_ALONE: Final = ("direct", ONE_SIDED)
 _PROMISING: Final = ("sampling", "direct")
-"""Kinds whose noise a series' promise can decide."""
+"""Kinds whose noise a question's promise can decide."""
 _RATE: Final = Range("(0, 1/2)")
 _EPSILON: Final = Range("[1/1000, 20]")
 _NOISE: Final = Range("[1/100000, 100]")
@@ -45,7 +45,7 @@ def mechanism_kinds() -> tuple[str, ...]:
 def mechanism_keys(kind: str) -> tuple[str, ...]:
     """Return the keys of a kind, besides `name` and `kind`.
 
-    `zooms` is at how many a square grid is counted. `noise` is "geometric" or "gaussian", for noise that a series'
+    `zooms` is at how many a square grid is counted. `noise` is "geometric" or "gaussian", for noise that a question'
     promise decides.
     `epsilon` is the loss of a release, from which the noise follows, where the noise is all that protects it;
     `epsilon_local` that of one answer that a device randomizes. Gaussian noise is given by its variance or by the root.
@@ -64,7 +64,7 @@ class AskedMechanism:
     """A mechanism as the file asks for it: what depends on the number of values V is still open.
 
     `epsilon` is the loss of a release that the noise is to be planned for, None when the noise is given. `promised` is
-    the series whose promise decides the noise, of law `noise`; None where nothing or something else does.
+    the question whose promise decides the noise, of law `noise`; None where nothing or something else does.
     """
 
     name: str
@@ -111,23 +111,25 @@ class AskedMechanism:
         noise = self.table.naming(lambda: noise_for(answer, target, law, self.zooms), "epsilon", MechanismError)
         return replace(made, noise_epsilon=noise.epsilon)
 
-    def _kept(self, made: Mechanism, values: int, series: StandingQuestion) -> Mechanism:
-        """Return the mechanism with the least noise that keeps the promise of a series."""
+    def _kept(self, made: Mechanism, values: int, question: StandingQuestion) -> Mechanism:
+        """Return the mechanism with the least noise that keeps the promise of a question."""
         law = GaussianNoise if self.noise == "gaussian" else TwoSidedNoise
-        noise = self.table.naming(lambda: _promised_noise(made, values, series, law), "noise", MechanismError)
+        noise = self.table.naming(lambda: _promised_noise(made, values, question, law), "noise", MechanismError)
         if isinstance(noise, GaussianNoise):
             return replace(made, noise_variance=noise.variance)
         return replace(made, noise_epsilon=noise.epsilon)
 
 
 @lru_cache(maxsize=256)
-def _promised_noise(made: Mechanism, values: int, series: StandingQuestion, law: type[PlannedNoise]) -> PlannedNoise:
+def _promised_noise(made: Mechanism, values: int, question: StandingQuestion, law: type[PlannedNoise]) -> PlannedNoise:
     # Cached: a case is made in several places, and the exact sums of a long unit take seconds.
-    return noise_for_promise(made.answer(values), series.shape, cast("Fraction", series.epsilon), series.delta, law)
+    return noise_for_promise(
+        made.answer(values), question.shape, cast("Fraction", question.epsilon), question.delta, law
+    )
 
 
-def read_mechanism(table: Table, series: StandingQuestion | None = None) -> AskedMechanism:
-    """Return the mechanism of one table, asked in a series or by itself.
+def read_mechanism(table: Table, question: StandingQuestion | None = None) -> AskedMechanism:
+    """Return the mechanism of one table, asked in a question or by itself.
 
     Raises:
         ScenarioError: an unknown kind, a key this kind does not take, a number outside its range, both or neither of
@@ -136,7 +138,7 @@ def read_mechanism(table: Table, series: StandingQuestion | None = None) -> Aske
     kind = table.choice("kind", mechanism_kinds())
     name = table.slug("name", kind)
     _only_known(table, kind)
-    promised = _promise(table, kind, series)
+    promised = _promise(table, kind, question)
     variance = _variance(table)
     given = promised is not None or variance is not None
     epsilon, noise = (None, None) if given else _noise_keys(table, kind)
@@ -166,18 +168,18 @@ def _only_known(table: Table, kind: str) -> None:
             raise table.wrong(key, f"is not a key of kind {kind!r}; its keys are: {', '.join(allowed)}")
 
 
-def _promise(table: Table, kind: str, series: StandingQuestion | None) -> StandingQuestion | None:
-    """Return the series whose promise decides the noise, None where the table gives it."""
-    if series is None or series.epsilon is None:
+def _promise(table: Table, kind: str, question: StandingQuestion | None) -> StandingQuestion | None:
+    """Return the question whose promise decides the noise, None where the table gives it."""
+    if question is None or question.epsilon is None:
         if table.has("noise"):
-            raise table.wrong("noise", "is for a promise of the whole series; give schedule.epsilon too")
+            raise table.wrong("noise", "is for a promise of the whole question; give schedule.epsilon too")
         return None
     if kind not in _PROMISING:
         raise table.refuse("kind", f"with schedule.epsilon one of: {', '.join(map(repr, _PROMISING))}")
     for key in ("epsilon", "noise_epsilon", *_GAUSSIAN):
         if table.has(key):
-            raise table.wrong(key, "and schedule.epsilon are both given; the series decides the noise, or the table")
-    return series
+            raise table.wrong(key, "and schedule.epsilon are both given; the question decides the noise, or the table")
+    return question
 
 
 def _zooms(table: Table, promised: StandingQuestion | None) -> int:

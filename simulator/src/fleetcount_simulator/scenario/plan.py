@@ -95,7 +95,7 @@ class Scenario:
         population = self._population(plan)
         if plan.epochs.count > population.epochs:
             can = f"this population can be asked {population.epochs} times"
-            key = "epochs.count" if plan.epochs.series is None else "schedule.windows"
+            key = "epochs.count" if plan.epochs.question is None else "schedule.windows"
             raise self._source.refuse(key, f"is {plan.epochs.count}; {can}")
         self._check_clock(plan, population)
         return Case(
@@ -112,10 +112,10 @@ class Scenario:
         )
 
     def _check_clock(self, plan: CasePlan, population: Population) -> None:
-        """Refuse a series whose days would not be those of its population."""
-        if plan.epochs.series is None or not isinstance(population, Timed):
+        """Refuse a question whose days would not be those of its population."""
+        if plan.epochs.question is None or not isinstance(population, Timed):
             return
-        asked = plan.epochs.series.schedule
+        asked = plan.epochs.question.schedule
         for key, given, own in zip(("every_s", "start_s"), (asked.every_s, asked.first), population.clock, strict=True):
             if given != own:
                 raise self._source.refuse(f"schedule.{key}", f"is {given}; this population is asked by its own {own:g}")

@@ -13,11 +13,11 @@ from fleetcount_transport.toml_values import Range, shown
 from fleetcount_simulator.model import Epochs
 from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of
 
-__all__ = ["SERIES_KEYS", "read_epochs"]
+__all__ = ["QUESTION_KEYS", "read_epochs"]
 
 MOST_WINDOWS: Final = 100_000
 MOST_OUTAGES: Final = 100
-SERIES_KEYS: Final = (
+QUESTION_KEYS: Final = (
     *("windows", "every_s", "start_s", "coin", "epsilon", "delta"),
     *("joins", "leaves", "outages", "device_epsilon"),
 )
@@ -40,10 +40,10 @@ def read_epochs(root: Table, *, tosses: bool) -> Epochs:
         count = table.integer("count", 1, MOST_WINDOWS, 1)
         return Epochs(count=count, device_epsilon=table.optional("device_epsilon", _LEDGER))
     if root.has("epochs"):
-        raise root.wrong("epochs", "and series are both given; ask one by one or as a series")
-    table = root.section("schedule", SERIES_KEYS)
+        raise root.wrong("epochs", "and questions are both given; ask one by one or as a question")
+    table = root.section("schedule", QUESTION_KEYS)
     coin = _COINS[table.choice("coin", tuple(_COINS), "window")]
-    series = StandingQuestion(
+    question = StandingQuestion(
         schedule=schedule_of(
             windows := table.integer("windows", 1, MOST_WINDOWS),
             table.integer("every_s", 1, 10**8, 3600),
@@ -56,7 +56,7 @@ def read_epochs(root: Table, *, tosses: bool) -> Epochs:
         leaves=table.number("leaves", _SHARE, Fraction(0)),
         outages=_outages(table, windows),
     )
-    return Epochs(count=windows, device_epsilon=table.optional("device_epsilon", _LEDGER), series=series)
+    return Epochs(count=windows, device_epsilon=table.optional("device_epsilon", _LEDGER), question=question)
 
 
 def _outages(table: Table, windows: int) -> tuple[tuple[int, int], ...]:

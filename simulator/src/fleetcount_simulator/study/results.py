@@ -6,7 +6,7 @@
     attackers   for each thing an attacker of a case achieved: the columns of `attackers`
     statement   for each adversary of a case: text, epsilon and delta of one release and of all
     places      for each value that has a place: its outline; cases that ask of the same places share their rows
-    rules       for each rule of accounting and number of windows: the noise that the first series' promise needs
+    rules       for each rule of accounting and number of windows: the noise that the first question's promise needs
 
 It adds up and writes; `scores` does the scoring. Rows are in the order of cases, epochs, runs and values, and so the
 same for every division of the work. Numbers that do not exist are NULL.
@@ -137,7 +137,7 @@ def case_name(case: Case) -> str:
 
 
 def _case_row(case: Case) -> dict[str, Any]:
-    made, population, series = case.mechanism, case.population, case.epochs.series
+    made, population, question = case.mechanism, case.population, case.epochs.question
     return {
         "case": case.index,
         "name": case_name(case),
@@ -153,7 +153,7 @@ def _case_row(case: Case) -> dict[str, Any]:
         "aggregators": case.aggregators,
         "min_batch_size": case.min_batch_size,
         "epochs": case.epochs.count,
-        "coin": None if series is None else series.coin.name.lower(),
+        "coin": None if question is None else question.coin.name.lower(),
         "level": float(case.level),
     }
 

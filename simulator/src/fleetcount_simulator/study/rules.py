@@ -11,7 +11,7 @@ from math import log10
 from typing import Final
 
 from fleetcount_mechanisms.accounting.budget import LossBudget
-from fleetcount_mechanisms.accounting.series_losses import units_loss
+from fleetcount_mechanisms.accounting.question_losses import units_loss
 from fleetcount_mechanisms.accounting.solving import noise_for_promise, sd_of_cell
 from fleetcount_mechanisms.accounting.vectors import SCALE
 from fleetcount_mechanisms.answers import Truth
@@ -39,18 +39,19 @@ _DIRECT: Final = (
 
 
 def rule_rows(case: Case) -> list[Row]:
-    """Return `rule`, `windows` and `sd` of an empty cell's estimate, for up to so many windows as the case's series.
+    """Return `rule`, `windows` and `sd` of an empty cell's estimate, for up to so many windows as the case's question.
 
-    Empty where the case has no series or its series no promise. Direct mode by four rules, then Gaussian noise with a
-    sampling coin that holds for a window, a day or the series, at p = 1/2 and 1/4. What no noise reaches is left out.
+    Empty where the case has no questions or its question no promise. Direct mode by four rules, then Gaussian noise
+    with a sampling coin that holds for a window, a day or the question, at p = 1/2 and 1/4. What no noise reaches is
+    left out.
     """
-    series = case.epochs.series
-    if series is None or series.epsilon is None:
+    question = case.epochs.question
+    if question is None or question.epsilon is None:
         return []
     values, parties = case.population.question.values, case.aggregators
     return [
         dict(row)
-        for row in _rows(series.epsilon, series.delta, series.schedule.every_s, series.windows, values, parties)
+        for row in _rows(question.epsilon, question.delta, question.schedule.every_s, question.windows, values, parties)
     ]
 
 
@@ -81,7 +82,7 @@ def _direct(rule: str, windows: int, values: int, epsilon: Fraction, delta: Frac
     if rule == "basic":
         noise: NoiseLaw = TwoSidedNoise(min(epsilon / (cells * windows), Fraction(LARGEST_NOISE_EPSILON)))
         return answer, noise
-    series = StandingQuestion(schedule=schedule_of(windows, 1, 0), coin=Coin.WINDOW, epsilon=epsilon, delta=delta)
+    question = StandingQuestion(schedule=schedule_of(windows, 1, 0), coin=Coin.WINDOW, epsilon=epsilon, delta=delta)
     if rule == "order":
         budget = LossBudget.for_promise(epsilon, delta)
         limit = Fraction(budget.limits[0], SCALE)
@@ -90,7 +91,7 @@ def _direct(rule: str, windows: int, values: int, epsilon: Fraction, delta: Frac
         variance = Fraction(cells * windows * budget.orders[0]) / (2 * limit)
         return answer, GaussianNoise(max(variance.limit_denominator(10**6), Fraction(1, 4)))
     law = TwoSidedNoise if rule == "exact" else GaussianNoise
-    return answer, noise_for_promise(answer, series.shape, epsilon, delta, law)
+    return answer, noise_for_promise(answer, question.shape, epsilon, delta, law)
 
 
 def _sampled(
@@ -102,10 +103,10 @@ def _sampled(
     for rate in _RATES:
         answer = SamplingDie.uniform(rate, values, allow_large_rate=True)
         for coin in Coin:
-            series = StandingQuestion(
+            question = StandingQuestion(
                 schedule=schedule_of(windows, every_s, 0), coin=coin, epsilon=epsilon, delta=delta
             )
-            noise = _coarse(answer, Counter(series.shape.units), epsilon, delta, made[1])
+            noise = _coarse(answer, Counter(question.shape.units), epsilon, delta, made[1])
             yield f"p = {rate}, coin a {coin.name.lower()}", None if noise is None else (answer, noise)
 
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.accounting.series_statement import NEIGHBOURS, series_views
+from fleetcount_mechanisms.accounting.question_statement import NEIGHBOURS, question_views
 from fleetcount_mechanisms.statement import AdversaryView
 
 from fleetcount_simulator.engines.participation import answers_allowed
@@ -47,21 +47,21 @@ def statement_of(case: Case) -> tuple[Statement, ...]:
     probability delta in each release is seen at least once with probability 1 - (1 - delta)^T. The same holds for
     T losses (eps, delta) (Kairouz, Oh, Viswanath 2015, Theorem 3.3).
 
-    A series of many windows has a statement of its own: for each adversary what one answer, one day and all windows
-    tell at one delta (`fleetcount_mechanisms.accounting.series_statement`).
+    A question of many windows has a statement of its own: for each adversary what one answer, one day and all windows
+    tell at one delta (`fleetcount_mechanisms.accounting.question_statement`).
 
     Raises:
         ScenarioError: a mechanism that cannot ask this question.
     """
-    if case.epochs.series is not None and case.epochs.series.windows > 1:
-        return _of_series(case, case.epochs.series)
+    if case.epochs.question is not None and case.epochs.question.windows > 1:
+        return _of_question(case, case.epochs.question)
     allowed = answers_allowed(case)
     answered = case.epochs.count if allowed is None else min(case.epochs.count, allowed)
     return tuple(_composed(view, answered) for view in case.design.views())
 
 
-def _of_series(case: Case, series: StandingQuestion) -> tuple[Statement, ...]:
-    views = series_views(case.design, series.shape, series.delta)
+def _of_question(case: Case, question: StandingQuestion) -> tuple[Statement, ...]:
+    views = question_views(case.design, question.shape, question.delta)
     made: list[Statement] = []
     for answer, day, whole in zip(*(views[place :: len(NEIGHBOURS)] for place in range(len(NEIGHBOURS))), strict=True):
         made.append(
@@ -73,7 +73,7 @@ def _of_series(case: Case, series: StandingQuestion) -> tuple[Statement, ...]:
                 ),
                 epsilon=answer.epsilon,
                 delta=answer.delta,
-                releases=series.windows,
+                releases=question.windows,
                 total_epsilon=whole.epsilon,
                 total_delta=whole.delta,
             )

@@ -98,7 +98,8 @@ RULES: Final = (
         "FleetcountPeerUnreachable",
         "page",
         ("fleetcount_peer_reachable", "==", "0"),
-        "{{ $labels.instance }} does not reach {{ $labels.peer }}; after [limits] give_up_s tasks of both are aborted",
+        "{{ $labels.instance }} does not reach {{ $labels.peer }};"
+        " after [limits] give_up_s windows of both are aborted",
         wait_s=5 * _MINUTE_S,
     ),
     _rule(
@@ -109,32 +110,32 @@ RULES: Final = (
         wait_s=2 * _MINUTE_S,
     ),
     _rule(
-        "FleetcountTaskLate",
+        "FleetcountWindowLate",
         "page",
-        ("fleetcount_task_overdue_seconds", ">", "600"),
-        "A task of {{ $labels.instance }} is still {{ $labels.state }}, {{ $value | humanizeDuration }}"
+        ("fleetcount_window_overdue_seconds", ">", "600"),
+        "A window of {{ $labels.instance }} is still {{ $labels.state }}, {{ $value | humanizeDuration }}"
         " after its windows",
     ),
     _rule(
-        "FleetcountTaskWaits",
+        "FleetcountWindowWaits",
         "warning",
-        ("fleetcount_waiting_tasks", ">", "0"),
-        "{{ $value }} tasks of {{ $labels.instance }} wait for: {{ $labels.for }}. `fleetcount aggregator status`"
+        ("fleetcount_waiting_windows", ">", "0"),
+        "{{ $value }} windows of {{ $labels.instance }} wait for: {{ $labels.for }}. `fleetcount aggregator status`"
         " says why",
         wait_s=3 * _MINUTE_S,
     ),
     _rule(
-        "FleetcountTaskQuarantined",
+        "FleetcountWindowQuarantined",
         "page",
-        ("fleetcount_quarantined_tasks", ">", "0"),
-        "{{ $value }} tasks of {{ $labels.instance }} are set aside: their store is damaged. The log says where"
+        ("fleetcount_quarantined_windows", ">", "0"),
+        "{{ $value }} windows of {{ $labels.instance }} are set aside: their store is damaged. The log says where"
         " (damaged)",
     ),
     _rule(
-        "FleetcountTaskAborted",
+        "FleetcountWindowAborted",
         "warning",
-        ("fleetcount_task_moves_total", ">", "0"),
-        "A task of {{ $labels.instance }} ended without a release",
+        ("fleetcount_window_moves_total", ">", "0"),
+        "A window of {{ $labels.instance }} ended without a release",
         how="increase({}[1h])",
         over_s=3600.0,
         only=("state", "aborted"),

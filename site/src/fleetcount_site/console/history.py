@@ -16,7 +16,7 @@ __all__ = ["KEPT_S", "History", "Labels", "Sample", "samples"]
 KEPT_S: Final = 3600.0
 """How far back a counter is remembered, in seconds: the longest window of an alert."""
 _STEP_S: Final = 15.0
-_MOST_SERIES: Final = 2_000
+_MOST_QUESTIONS: Final = 2_000
 
 Labels = tuple[tuple[str, str], ...]
 """Label names with their values, in the order of names."""
@@ -41,8 +41,8 @@ def samples(page: bytes, names: frozenset[str]) -> Mapping[str, Sequence[Sample]
         for sample in family.samples:
             if sample.name in found and math.isfinite(sample.value):
                 kept += 1
-                if kept > _MOST_SERIES:
-                    raise ValueError(f"more than {_MOST_SERIES} values")
+                if kept > _MOST_QUESTIONS:
+                    raise ValueError(f"more than {_MOST_QUESTIONS} values")
                 found[sample.name].append(Sample(tuple(sorted(sample.labels.items())), float(sample.value)))
     return found
 

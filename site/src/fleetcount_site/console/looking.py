@@ -14,27 +14,27 @@ from fleetcount_aggregator.config import AggregatorConfig
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.roles.readiness import Watched
 from fleetcount_aggregator.storage.store import LedgerRow, StoreError
-from fleetcount_aggregator.tasks.status import (
+from fleetcount_aggregator.windows.status import (
     AggregatorStatus,
-    SeriesLine,
-    TaskLine,
+    QuestionLine,
+    WindowLine,
     read_spent,
     read_status,
-    read_tasks,
+    read_windows,
 )
 from fleetcount_transport.watching import days_left
 
 from fleetcount_site.console.alerts import NAMES, Standing, Watch
 from fleetcount_site.console.history import History, Sample, samples
 
-__all__ = ["Ask", "Check", "Looker", "Peer", "Seen", "TaskSeen", "how_often"]
+__all__ = ["Ask", "Check", "Looker", "Peer", "Seen", "WindowSeen", "how_often"]
 
 Ask = Callable[[str], bytes | None]
 """Returns what the aggregator's process answers at a path, None if nothing answers."""
 
 _REFUSED: Final = ("fleetcount_refusals_total", "fleetcount_shed_total")
 _METRICS: Final = NAMES | frozenset(_REFUSED)
-_MOST_TASKS: Final = 100
+_MOST_WINDOWS: Final = 100
 _RATE_S: Final = 300.0
 _SPENT_S: Final = 60.0
 """How long what signals have spent is not added up again: a year of hours takes a second."""
@@ -52,10 +52,10 @@ def how_often(a_minute: float, seen_s: float = _RATE_S) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSeen:
-    """A task, why it does not go on, "" if it has ended, and until when that lasts, Unix seconds, None if unknown."""
+class WindowSeen:
+    """A window, why it does not go on, "" if it has ended, and until when that lasts, Unix seconds, None if unknown."""
 
-    line: TaskLine
+    line: WindowLine
     wait: str
     until: float | None
 
@@ -83,9 +83,9 @@ class Peer:
 class Seen:
     """All of a console's page at one moment, `at` in Unix seconds.
 
-    `trouble` says why the store could not be read now: tasks, series and ledger are then empty. `runs` is None where
-    the configuration has no page to ask. `spent` is what each signal loses in the fullest period that is not over, of
-    `allowed`.
+    `trouble` says why the store could not be read now: windows, question and ledger are then empty. `runs` is None
+    where the configuration has no page to ask. `spent` is what each signal loses in the fullest period that is not
+    over, of `allowed`.
     """
 
     at: float
@@ -94,9 +94,9 @@ class Seen:
     trouble: str
     runs: bool | None
     checks: Sequence[Check]
-    tasks: Sequence[TaskSeen]
+    windows: Sequence[WindowSeen]
     quarantined: Mapping[str, str]
-    series: Sequence[SeriesLine]
+    questions: Sequence[QuestionLine]
     ledger: Sequence[LedgerRow]
     limits: str
     spent: Mapping[str, Decimal]
@@ -146,16 +146,16 @@ class Looker:
         asked = self._running(moment)
         trouble = ""
         found: AggregatorStatus | None = None
-        unfinished: Sequence[TaskLine] = ()
+        unfinished: Sequence[WindowLine] = ()
         spent: Mapping[str, Decimal] = {}
         try:
             found, unfinished = self._stored()
             spent = self._spent_now(now, moment)
         except StoreError as error:
             trouble = str(error)
-        told = self._json("/tasks") if asked else {}
+        told = self._json("/windows") if asked else {}
         checks = self._json("/readyz").get("checks", []) if asked else []
-        lines = {} if found is None else {one.number: one for one in (*unfinished, *found.tasks)}
+        lines = {} if found is None else {one.number: one for one in (*unfinished, *found.windows)}
         return Seen(
             at=now,
             aggregator=self._config.aggregator.id,
@@ -163,9 +163,9 @@ class Looker:
             trouble=trouble,
             runs=asked,
             checks=[Check(name=one["name"], ok=bool(one["ok"]), reason=one.get("reason", "")) for one in checks],
-            tasks=_waiting(lines.values(), {row["task"]: row.get("wait") for row in told.get("tasks", [])}, now),
+            windows=_waiting(lines.values(), {row["window"]: row.get("wait") for row in told.get("windows", [])}, now),
             quarantined=told.get("quarantined", {}),
-            series=[] if found is None else found.series,
+            questions=[] if found is None else found.questions,
             ledger=[] if found is None else found.ledger[::-1],
             limits=self._limits_text(),
             spent=spent,
@@ -177,9 +177,9 @@ class Looker:
             watched_s=self._history.seen_s(),
         )
 
-    def _stored(self) -> tuple[AggregatorStatus, Sequence[TaskLine]]:
+    def _stored(self) -> tuple[AggregatorStatus, Sequence[WindowLine]]:
         place = self._config.store_place
-        return read_status(place, _MOST_TASKS), read_tasks(place, _MOST_TASKS, unfinished=True)
+        return read_status(place, _MOST_WINDOWS), read_windows(place, _MOST_WINDOWS, unfinished=True)
 
     def _running(self, moment: float) -> bool | None:
         """Return whether the process answers, and remember its metrics; None where there is no page to ask."""
@@ -211,7 +211,7 @@ class Looker:
     def _limits_text(self) -> str:
         limits = self._limits
         return (
-            f"Tasks that overlap on one signal may lose epsilon {limits.largest_epsilon:f} together, all of a signal"
+            f"Windows that overlap on one signal may lose epsilon {limits.largest_epsilon:f} together, all of a signal"
             f" {limits.period_epsilon:f} within {limits.budget_period_s / 86_400:g} days ([limits])."
         )
 
@@ -243,13 +243,13 @@ class Looker:
         return {reason: how_often(60 * grown[reason] / window_s, seen_s) for reason in sorted(grown)}
 
 
-def _waiting(lines: Any, waits: Mapping[str, Any], now: float) -> Sequence[TaskSeen]:
-    """Return tasks, the newest first, with what the process says of them; else what the store lets one expect."""
+def _waiting(lines: Any, waits: Mapping[str, Any], now: float) -> Sequence[WindowSeen]:
+    """Return windows, the newest first, with what the process says of them; else what the store lets one expect."""
     rows = []
     for line in sorted(lines, key=lambda one: -one.number):
-        told = waits.get(line.task_id.hex()) or {}
+        told = waits.get(line.window_id.hex()) or {}
         wait, until = told.get("text"), told.get("until")
         if wait is None and line.wait is not None:
             wait, until = line.wait.text(now), line.wait.until
-        rows.append(TaskSeen(line=line, wait=wait or "", until=until))
+        rows.append(WindowSeen(line=line, wait=wait or "", until=until))
     return rows

@@ -12,7 +12,7 @@ from typing import Final
 from fleetcount_aggregator.host.reasons import clock_time
 from fleetcount_transport.watching import duration
 
-from fleetcount_site.console.looking import Seen, TaskSeen
+from fleetcount_site.console.looking import Seen, WindowSeen
 from fleetcount_site.pages import escaped
 
 __all__ = ["body", "parts"]
@@ -25,12 +25,12 @@ _WIDE: Final = frozenset({"What it says", "Why it waits", "Why", "Missing window
 _NOT_KNOWN: Final = "not known"
 _PARTS: Final = (
     ("alerts", "Alerts"),
-    ("tasks", "Tasks"),
+    ("windows", "Windows"),
     ("checks", "Checks"),
     ("peers", "Other aggregators"),
     ("certificates", "Certificates"),
     ("refused", "Refused"),
-    ("series", "Series"),
+    ("questions", "Questions"),
     ("ledger", "Ledger"),
 )
 
@@ -60,12 +60,12 @@ def parts(seen: Seen) -> Mapping[str, str]:
         "state": _state(seen),
         "looked": f"Looked at {_moment(seen.at)}.",
         "alerts": _alerts(seen),
-        "tasks": _tasks(seen),
+        "windows": _windows(seen),
         "checks": _checks(seen),
         "peers": _peers(seen),
         "certificates": _certificates(seen),
         "refused": _refused(seen),
-        "series": _series(seen),
+        "questions": _question(seen),
         "ledger": _ledger(seen),
     }
 
@@ -140,30 +140,30 @@ def _alerts(seen: Seen) -> str:
     return f'{table}<p class="soft">{escaped(since[:1].upper() + since[1:])}.</p>'
 
 
-def _tasks(seen: Seen) -> str:
+def _windows(seen: Seen) -> str:
     order = {state: place for place, state in enumerate(_STATES)}
-    tasks = sorted(seen.tasks, key=lambda one: order[one.line.state.value])
-    found = Counter(one.line.state.value for one in tasks)
+    windows = sorted(seen.windows, key=lambda one: order[one.line.state.value])
+    found = Counter(one.line.state.value for one in windows)
     caption = ", ".join(f"{state}: {found[state]}" for state in _STATES if found[state])
-    rows = [_task_row(one, seen) for one in tasks]
+    rows = [_window_row(one, seen) for one in windows]
     damaged = [
-        (_text(task[:_SHORT]), _marked("quarantined", good=False), "", _text(f"in quarantine: {damage}"), "")
-        for task, damage in seen.quarantined.items()
+        (_text(window[:_SHORT]), _marked("quarantined", good=False), "", _text(f"in quarantine: {damage}"), "")
+        for window, damage in seen.quarantined.items()
     ]
     return _table(
         f"All that are open and the last that were installed; {caption}" if caption else "In quarantine",
-        ("Task", "State", "Next deadline", "Why it waits", "Refused for"),
+        ("Window", "State", "Next deadline", "Why it waits", "Refused for"),
         [*damaged, *rows],
-        "No tasks.",
+        "No windows.",
     )
 
 
-def _task_row(one: TaskSeen, seen: Seen) -> Sequence[str]:
+def _window_row(one: WindowSeen, seen: Seen) -> Sequence[str]:
     line = one.line
     window = "" if line.index is None else f", window {line.index}"
     state = f"{line.state.value} ({line.abort_reason})" if line.abort_reason else line.state.value
     return (
-        f"{_text(line.name + window)}<br><code>{line.task_id.hex()[:_SHORT]}</code>",
+        f"{_text(line.name + window)}<br><code>{line.window_id.hex()[:_SHORT]}</code>",
         _marked(state, good=False) if line.state.value == "aborted" else _text(state),
         _text("" if one.until is None else clock_time(one.until, seen.at)),
         _text(one.wait),
@@ -209,10 +209,10 @@ def _refused(seen: Seen) -> str:
     return _table("By reason; how often, roughly", ("Reason", "How often"), rows, "Nothing since it was started.")
 
 
-def _series(seen: Seen) -> str:
+def _question(seen: Seen) -> str:
     rows = [
         (
-            f"{_text(one.name)}<br><code>{one.series_id.hex()[:_SHORT]}</code>",
+            f"{_text(one.name)}<br><code>{one.question_id.hex()[:_SHORT]}</code>",
             _text(f"{one.released} of {one.windows}"),
             _text("none" if one.opens is None else f"window {one.following}, {clock_time(one.opens, seen.at)}"),
             _text(
@@ -221,10 +221,10 @@ def _series(seen: Seen) -> str:
                 )
             ),
         )
-        for one in seen.series
+        for one in seen.questions
     ]
     return _table(
-        "Windows of every series", ("Series", "Released", "Next opens", "Missing windows"), rows, "No series."
+        "Windows of every question", ("Question", "Released", "Next opens", "Missing windows"), rows, "No question."
     )
 
 
@@ -234,11 +234,11 @@ def _ledger(seen: Seen) -> str:
             _text(one.signal),
             _text(f"epsilon {one.epsilon}"),
             _text(f"{_moment(one.opens)} to {_moment(one.closes)}"),
-            f"<code>{one.task_id.hex()[:_SHORT]}</code>",
+            f"<code>{one.window_id.hex()[:_SHORT]}</code>",
         )
         for one in seen.ledger
     ]
-    columns = ("Signal", "Charged", "For the time", "Task")
+    columns = ("Signal", "Charged", "For the time", "Window")
     table = _table("The last releases and what each was charged", columns, rows, "Nothing was charged yet.")
     shares = [_share(signal, spent, seen.allowed) for signal, spent in sorted(seen.spent.items())]
     return f'<p class="soft">{escaped(seen.limits)}</p>{_shares(shares)}{table}'
@@ -255,5 +255,5 @@ def _shares(rows: Sequence[Sequence[str]]) -> str:
         return ""
     columns = ("Signal", "Epsilon", "Share of the budget")
     return _table(
-        "What open tasks, series and releases take of a signal's budget, in its fullest period", columns, rows, ""
+        "What open windows, question and releases take of a signal's budget, in its fullest period", columns, rows, ""
     )

@@ -1,4 +1,4 @@
-"""What is published of one series or one release, as plain values, and the scripts that hand its numbers to a page.
+"""What is published of one question or one release, as plain values, and the scripts that hand its numbers to a page.
 
 Reads no record and verifies nothing: who fills an `Entry` has done both. Every number goes with its interval.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_analysis.answers import SeriesTable
+from fleetcount_analysis.answers import QuestionTable
 from fleetcount_analysis.answers.places import DEGREES, Places
 
 from fleetcount_site.publish.count_law import law_of
@@ -22,8 +22,8 @@ __all__ = [
     "WindowEntry",
     "line_scripts",
     "number_scripts",
+    "question_script",
     "record_script",
-    "series_script",
 ]
 
 CHUNK_NUMBERS: Final = 1 << 15
@@ -43,7 +43,7 @@ class PinnedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowEntry:
-    """One released window: its index in the series, when it opened and was released (Unix seconds), its digest."""
+    """One released window: its index in the question, when it opened and was released (Unix seconds), its digest."""
 
     index: int
     opens: int
@@ -53,7 +53,7 @@ class WindowEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One series, or one release as a series of one window, with everything its pages show.
+    """One question, or one release as a question of one window, with everything its pages show.
 
     `slug` is the name of its folder, `plain` the privacy statement in plain sentences, `statement` a line an adversary;
     `windows` are in the order of the table's rows. `every_s` is 0 of a single release. `keys` are the pinned keys by
@@ -66,7 +66,7 @@ class Entry:
     plain: tuple[str, ...]
     statement: tuple[str, ...]
     windows: tuple[WindowEntry, ...] = field(repr=False)
-    table: SeriesTable = field(repr=False)
+    table: QuestionTable = field(repr=False)
     places: Places | None = field(repr=False)
     first: int
     every_s: int
@@ -87,7 +87,7 @@ class Entry:
         return f"{float(self.table.level * 100):g} %"
 
 
-def series_script(entry: Entry) -> str:
+def question_script(entry: Entry) -> str:
     """Return the script with all that a page needs before its numbers: cells, places, windows, law, scale, keys."""
     table = entry.table
     value: dict[str, Any] = {
@@ -111,16 +111,16 @@ def series_script(entry: Entry) -> str:
         streets = [[(round(x, digits), round(y, digits)) for x, y in line] for line in entry.streets]
         value |= {"degrees": degrees, "rings": _rings(entry.places, digits)}
         value |= {"streets": streets, "attribution": entry.attribution}
-    return _script("series", value)
+    return _script("question", value)
 
 
-def number_scripts(table: SeriesTable) -> Iterator[tuple[str, str]]:
+def number_scripts(table: QuestionTable) -> Iterator[tuple[str, str]]:
     """Give (name, script) of the numbers, some windows each: what a map shows. `rows` are windows, then cells."""
     for number, (start, count) in enumerate(_chunks(table)):
         yield _numbers(table, f"numbers-{number}", np.s_[start : start + count, :])
 
 
-def line_scripts(table: SeriesTable) -> Iterator[tuple[str, str]]:
+def line_scripts(table: QuestionTable) -> Iterator[tuple[str, str]]:
     """Give (name, script) of the same numbers, some cells each: what their lines show. `rows` are cells, then windows.
 
     A reader of one cell loads one of them, not a year of maps.
@@ -130,7 +130,7 @@ def line_scripts(table: SeriesTable) -> Iterator[tuple[str, str]]:
         yield _numbers(table, f"line-{number}", np.s_[:, start : start + size], turned=True)
 
 
-def _numbers(table: SeriesTable, name: str, part: tuple[slice, slice], *, turned: bool = False) -> tuple[str, str]:
+def _numbers(table: QuestionTable, name: str, part: tuple[slice, slice], *, turned: bool = False) -> tuple[str, str]:
     """Return (name, script): columns of what differs, and rows of places in them.
 
     A count is one of a few: cells of the same opened number have the same estimate and interval.
@@ -147,7 +147,7 @@ def _numbers(table: SeriesTable, name: str, part: tuple[slice, slice], *, turned
 
 
 def record_script(index: int, record: bytes, signatures: Sequence[bytes]) -> str:
-    """Return the script with a window's canonical record and its signatures, in the task's order."""
+    """Return the script with a window's canonical record and its signatures, in the window's order."""
     signed = [base64.b64encode(one).decode() for one in signatures]
     return _script(f"record-{index}", [base64.b64encode(record).decode(), signed])
 
@@ -156,13 +156,13 @@ def _script(name: str, value: object) -> str:
     return f"fleetcount.give({json.dumps(name)}, {json.dumps(value, separators=(',', ':'))});\n"
 
 
-def _chunks(table: SeriesTable) -> list[tuple[int, int]]:
+def _chunks(table: QuestionTable) -> list[tuple[int, int]]:
     windows, cells = table.raw.shape
     size = max(1, CHUNK_NUMBERS // cells)
     return [(start, min(size, windows - start)) for start in range(0, windows, size)]
 
 
-def _cells_of_a_line_script(table: SeriesTable) -> int:
+def _cells_of_a_line_script(table: QuestionTable) -> int:
     return max(1, CHUNK_NUMBERS // len(table.raw))
 
 

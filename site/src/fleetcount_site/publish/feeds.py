@@ -1,4 +1,4 @@
-"""The feeds of a series: one item a released window, as Atom (RFC 4287) and as JSON Feed 1.1.
+"""The feeds of a question: one item a released window, as Atom (RFC 4287) and as JSON Feed 1.1.
 
 An item says which window was released and names the digest of its signed record; numbers stand on the pages, with their
 intervals.

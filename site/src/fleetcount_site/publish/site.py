@@ -10,9 +10,9 @@ from itertools import chain
 from pathlib import Path
 
 from fleetcount_site.pages import ASSETS, assets
-from fleetcount_site.publish.entry import Entry, line_scripts, number_scripts, record_script, series_script
+from fleetcount_site.publish.entry import Entry, line_scripts, number_scripts, question_script, record_script
 from fleetcount_site.publish.feeds import atom_feed, json_feed
-from fleetcount_site.publish.texts import index_page, release_page, series_page
+from fleetcount_site.publish.texts import index_page, question_page, release_page
 
 __all__ = ["MARK", "write_entry", "write_record", "write_site"]
 
@@ -35,11 +35,11 @@ def write_entry(folder: Path, entry: Entry, address: str = "") -> None:
     """
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
-    _write(data / "series.js", series_script(entry))
+    _write(data / "question.js", question_script(entry))
     lines = () if entry.single else line_scripts(entry.table)
     for name, script in chain(number_scripts(entry.table), lines):
         _write(data / f"{name}.js", script)
-    _write(folder / "index.html", series_page(entry))
+    _write(folder / "index.html", question_page(entry))
     _write(folder / "release.html", release_page(entry))
     if not entry.single:
         _write(folder / "feed.xml", atom_feed(entry, address))

@@ -1,6 +1,6 @@
-"""The HTML of a site's pages: the list of what is published, a series, a release.
+"""The HTML of a site's pages: the list of what is published, a question, a release.
 
-Texts of tasks are escaped here; numbers come from scripts beside the page, and a page without scripts says so.
+Texts of windows are escaped here; numbers come from scripts beside the page, and a page without scripts says so.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Final
 from fleetcount_site.pages import LINE_SCRIPTS, MAP_SCRIPTS, RECORD_SCRIPTS, escaped, page
 from fleetcount_site.publish.entry import Entry
 
-__all__ = ["index_page", "release_page", "series_page", "utc"]
+__all__ = ["index_page", "question_page", "release_page", "utc"]
 
 _ATOM: Final = "application/atom+xml"
 _JSON_FEED: Final = "application/feed+json"
@@ -59,8 +59,8 @@ def _cells(entry: Entry) -> str:
     return f"{values:,} cell{'s' * (values > 1)}"
 
 
-def series_page(entry: Entry) -> str:
-    """Return the page of a series: map, slider, a cell's line, regions, table and files."""
+def question_page(entry: Entry) -> str:
+    """Return the page of a question: map, slider, a cell's line, regions, table and files."""
     several = len(entry.windows) > 1
     body = f"""<p class="soft"><a href="../index.html">All that is published</a></p>
 <h1>{escaped(entry.title)}</h1>
@@ -90,7 +90,7 @@ def series_page(entry: Entry) -> str:
 {"" if entry.places is None else _numbers("")}
 {_statement(entry)}
 {_files(entry)}"""
-    scripts = (*MAP_SCRIPTS, *LINE_SCRIPTS, *RECORD_SCRIPTS, "sums.js", "data.js", "series.js")
+    scripts = (*MAP_SCRIPTS, *LINE_SCRIPTS, *RECORD_SCRIPTS, "sums.js", "data.js", "question.js")
     feeds = None if entry.single else {_ATOM: "feed.xml", _JSON_FEED: "feed.json"}
     return page(entry.title, body, scripts=scripts, root="../", feeds=feeds)
 

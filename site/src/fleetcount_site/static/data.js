@@ -30,16 +30,16 @@
     });
   }
 
-  /** Let go of a value that was handed over, so that a long series does not fill the memory. */
+  /** Let go of a value that was handed over, so that a long question does not fill the memory. */
   function forget(name) {
     given.delete(name);
   }
 
-  /** Return the cells of a series for `drawMap`, none if its values have no places. */
-  function cellsOf(series) {
-    return (series.rings || []).map((flat, place) => ({
+  /** Return the cells of a question for `drawMap`, none if its values have no places. */
+  function cellsOf(question) {
+    return (question.rings || []).map((flat, place) => ({
       value: place + 1,
-      label: series.labels[place],
+      label: question.labels[place],
       ring: Array.from({ length: flat.length / 2 }, (_, corner) => [flat[2 * corner], flat[2 * corner + 1]]),
     }));
   }
@@ -51,10 +51,10 @@
     return new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC";
   }
 
-  function pinnedOf(series) {
-    if (!series.keys) return null;
+  function pinnedOf(question) {
+    if (!question.keys) return null;
     return Object.fromEntries(
-      Object.entries(series.keys).map(([id, keys]) => [
+      Object.entries(question.keys).map(([id, keys]) => [
         id,
         keys.map(([key, notBefore, notAfter]) => ({ key: fleetcount.fromBase64(key), notBefore, notAfter })),
       ]),
@@ -65,7 +65,7 @@
    * Load the signed record of a window, read it and check every signature under it.
    * Returns {record, verdict, bytes}; throws where the record is none.
    */
-  async function signedRecord(series, index) {
+  async function signedRecord(question, index) {
     const name = "record-" + index;
     const [text, signatures] = await load(name, "records/" + padded(index) + ".js");
     forget(name);
@@ -75,7 +75,7 @@
       record,
       bytes,
       signatures.map(fleetcount.fromBase64),
-      pinnedOf(series),
+      pinnedOf(question),
     );
     return { record, verdict, bytes };
   }

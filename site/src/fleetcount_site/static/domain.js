@@ -1,5 +1,5 @@
 "use strict";
-/* The domains of a task (docs/wire.md, "Task"): what values 1..V stand for, and their
+/* The domains of a window (docs/wire.md, "Window"): what values 1..V stand for, and their
  * labels. */
 (function (fleetcount) {
   const { Fraction, require, refuse } = fleetcount.layout;
@@ -11,7 +11,7 @@
     require(values >= 1 && values <= MOST_VALUES, what +
       " gives " +
       values +
-      " values; a task has 1 to " +
+      " values; a window has 1 to " +
       MOST_VALUES);
   }
 
@@ -114,7 +114,7 @@
 
   function readDomain(reader) {
     const kind = reader.uint(1);
-    return READERS[kind] ? READERS[kind](reader) : refuse("task names the unknown domain " + kind);
+    return READERS[kind] ? READERS[kind](reader) : refuse("window names the unknown domain " + kind);
   }
 
   fleetcount.readDomain = readDomain;

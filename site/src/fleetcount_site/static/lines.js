@@ -1,5 +1,5 @@
 "use strict";
-/* A cell's count over the windows of a series: its estimate as a line, its interval as the band around it. */
+/* A cell's count over the windows of a question: its estimate as a line, its interval as the band around it. */
 (function (fleetcount) {
   /**
    * Draw a line with its band into an element.

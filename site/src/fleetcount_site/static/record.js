@@ -32,7 +32,7 @@
 
   function readParticipants(reader, noised) {
     require(reader.flag() ===
-      noised, "participants is for windows of a series with noised participants, and needed there");
+      noised, "participants is for windows of a question with noised participants, and needed there");
     if (!noised) return null;
     const [raw, low, high] = [reader.term(), reader.term(), reader.term()];
     require(low <= high, "interval of participants is " + low + " to " + high);
@@ -40,8 +40,8 @@
   }
 
   /* Behind values 1..V stand the squares of larger zooms, as in "0,1/2". */
-  function labelOf(task, value) {
-    const { domain, release } = task;
+  function labelOf(window, value) {
+    const { domain, release } = window;
     let columns = domain.columns,
       size = domain.values,
       zoom = 0,
@@ -55,13 +55,13 @@
     return zoom ? ((at - 1) % columns) + "," + Math.floor((at - 1) / columns) + "/" + 2 ** zoom : domain.label(at);
   }
 
-  function readCell(reader, task, value) {
+  function readCell(reader, window, value) {
     const raw = reader.term(),
       estimate = reader.wideFraction(),
       low = reader.term(),
       high = reader.term();
     require(low <= high, "interval of cell " + value + " is " + low + " to " + high);
-    return { value, label: labelOf(task, value), raw, estimate, low, high };
+    return { value, label: labelOf(window, value), raw, estimate, low, high };
   }
 
   function readDecimal(reader) {
@@ -82,33 +82,33 @@
   }
 
   /**
-   * Return the record whose canonical bytes these are: {task, taskBytes, link, participants, releasedAt, baseline,
+   * Return the record whose canonical bytes these are: {window, windowBytes, link, participants, releasedAt, baseline,
    * cells, views}. Counts are BigInt, estimates exact fractions. Throws layout.DecodeError on anything else.
    */
   function decodeRecord(data) {
     const reader = new Reader(data, "record", 2 ** 21);
     require(reader.ascii(8) === "FCRECD02", "record does not begin with FCRECD02");
-    const taskBytes = reader.sized(4, 1, 2 ** 20),
-      task = fleetcount.decodeTask(taskBytes);
-    const link = readLink(reader, task.series.index),
-      participants = readParticipants(reader, task.series.noised);
+    const windowBytes = reader.sized(4, 1, 2 ** 20),
+      window = fleetcount.decodeWindow(windowBytes);
+    const link = readLink(reader, window.question.index),
+      participants = readParticipants(reader, window.question.noised);
     const releasedAt = reader.time();
-    require(releasedAt >= task.twoCloses && releasedAt % task.precision === 0, "released_at is " +
+    require(releasedAt >= window.twoCloses && releasedAt % window.precision === 0, "released_at is " +
       releasedAt +
       ", allowed: a multiple of " +
-      task.precision +
+      window.precision +
       " s from " +
-      task.twoCloses +
+      window.twoCloses +
       " on");
-    require(reader.flag() === (task.mode === "response"), "baseline_raw is for response mode, and needed there");
-    const baseline = task.mode === "response" ? reader.term() : null;
+    require(reader.flag() === (window.mode === "response"), "baseline_raw is for response mode, and needed there");
+    const baseline = window.mode === "response" ? reader.term() : null;
     const cells = [];
-    for (let value = 1, count = reader.count(2, task.cells, task.cells); value <= count; value++) {
-      cells.push(readCell(reader, task, value));
+    for (let value = 1, count = reader.count(2, window.cells, window.cells); value <= count; value++) {
+      cells.push(readCell(reader, window, value));
     }
     const views = Array.from({ length: reader.count(1, 1, 32) }, () => readView(reader));
     reader.finish();
-    return { task, taskBytes, link, participants, releasedAt, baseline, cells, views };
+    return { window, windowBytes, link, participants, releasedAt, baseline, cells, views };
   }
 
   fleetcount.decodeRecord = decodeRecord;

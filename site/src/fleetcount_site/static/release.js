@@ -5,7 +5,7 @@
   const { shown, interval, utc } = fleetcount;
   const at = (id) => document.getElementById(id);
   let drawn = null,
-    series = null;
+    question = null;
 
   function facts(list) {
     at("facts").replaceChildren(
@@ -56,27 +56,27 @@
   }
 
   function showFacts(record, index) {
-    const { task } = record,
-      level = shown(task.release.level.number * 100) + " %";
+    const { window } = record,
+      level = shown(window.release.level.number * 100) + " %";
     const missing = record.link.missing.map(
       (one) => "window " + one.first + (one.count > 1 ? " to " + (one.first + one.count - 1) : "") + ": " + one.reason,
     );
     facts([
-      ["question", task.name],
-      ["signal", task.signal],
-      ["asked", utc(task.opens) + " to " + utc(task.twoCloses)],
+      ["question", window.name],
+      ["signal", window.signal],
+      ["asked", utc(window.opens) + " to " + utc(window.twoCloses)],
       ["released", utc(record.releasedAt)],
-      ["answers", answerText(task)],
-      ["noise", noiseText(task)],
+      ["answers", answerText(window)],
+      ["noise", noiseText(window)],
       ["intervals", level + " each, alone"],
       [
         "participants",
         record.participants
           ? interval(record.participants.low, record.participants.high) + " (" + level + ")"
-          : "at least " + task.minBatchSize,
+          : "at least " + window.minBatchSize,
       ],
       [
-        "in its series",
+        "in its question",
         "window " +
           index +
           (record.link.previous ? ", after the record of window " + record.link.previousIndex : ", the first record"),
@@ -92,7 +92,7 @@
   }
 
   function showCells(record, level) {
-    const thresholds = record.task.release.thresholds;
+    const thresholds = record.window.release.thresholds;
     const columns = [
       "cell",
       level + " interval",
@@ -112,17 +112,17 @@
   }
 
   function showMap(record) {
-    if (!series.rings) return;
-    const cells = fleetcount.cellsOf(series),
-      scale = fleetcount.colourScale(series.most, "devices");
+    if (!question.rings) return;
+    const cells = fleetcount.cellsOf(question),
+      scale = fleetcount.colourScale(question.most, "devices");
     const first = record.cells.slice(0, cells.length);
     if (!drawn) {
       drawn = fleetcount.drawMap(at("map"), {
         cells,
-        degrees: series.degrees,
-        streets: series.streets,
+        degrees: question.degrees,
+        streets: question.streets,
         scale,
-        attribution: series.attribution,
+        attribution: question.attribution,
         tip: (value) => drawn.texts[value - 1],
         onPick: (value) => {
           drawn.pick([value]);
@@ -141,13 +141,13 @@
   async function show() {
     const asked = /^#([0-9]{1,5})$/.exec(location.hash);
     const place = asked
-      ? series.windows.findIndex(([index]) => index === Number(asked[1]))
-      : series.windows.length - 1;
+      ? question.windows.findIndex(([index]) => index === Number(asked[1]))
+      : question.windows.length - 1;
     if (place < 0) throw new Error("window " + asked[1] + " has no record here");
-    const [index] = series.windows[place],
-      { record, verdict, bytes } = await fleetcount.signedRecord(series, index);
-    const only = series.windows.length === 1 && index === 0;
-    document.title = record.task.name + (only ? "" : ", window " + index);
+    const [index] = question.windows[place],
+      { record, verdict, bytes } = await fleetcount.signedRecord(question, index);
+    const only = question.windows.length === 1 && index === 0;
+    document.title = record.window.name + (only ? "" : ", window " + index);
     at("title").textContent = document.title;
     fleetcount.showVerdict(at("verdict"), verdict);
     showStatement(record);
@@ -160,8 +160,8 @@
       ["before", place - 1],
       ["after", place + 1],
     ]) {
-      at(id).hidden = !series.windows[other];
-      if (series.windows[other]) at(id).href = "#" + series.windows[other][0];
+      at(id).hidden = !question.windows[other];
+      if (question.windows[other]) at(id).href = "#" + question.windows[other][0];
     }
     document.body.dataset.ready = "all";
   }
@@ -172,7 +172,7 @@
   }
 
   async function start() {
-    series = await fleetcount.load("series", "data/series.js");
+    question = await fleetcount.load("question", "data/question.js");
     window.addEventListener("hashchange", () => show().catch(failed));
     await show();
   }

@@ -66,7 +66,7 @@
    */
   async function verifyRecord(record, bytes, signatures, pinned) {
     const names = [];
-    for (const [place, one] of record.task.aggregators.entries()) {
+    for (const [place, one] of record.window.aggregators.entries()) {
       const signature = signatures[place];
       let good = false,
         why = "";

@@ -74,7 +74,7 @@
     }
   }
 
-  /** Draw the cards of a question whose task is signed. */
+  /** Draw the cards of a question whose window is signed. */
   function watchCards(question) {
     layout = { columns: question.columns };
     load();

@@ -201,8 +201,8 @@
     try {
       const bytes = bytesOf(told.record);
       record = fleetcount.decodeRecord(bytes);
-      const task = fleetcount.hex(await fleetcount.sha256(record.taskBytes));
-      if (!known.signed || task !== known.signed.task) throw new Error("it answers another task");
+      const window = fleetcount.hex(await fleetcount.sha256(record.windowBytes));
+      if (!known.signed || window !== known.signed.window) throw new Error("it answers another window");
       const pinned = {};
       const always = { notBefore: 0, notAfter: Infinity };
       for (const [id, key] of Object.entries(told.pins)) pinned[id] = [{ key: bytesOf(key), ...always }];

@@ -20,13 +20,13 @@ from fleetcount_client.answering import (
 from fleetcount_client.signals import Reading
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.randomness import RandomSource
-from fleetcount_protocol.channel.chain import TaskKey
+from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.ids import Digest, SessionId
-from fleetcount_protocol.task.circuit import context_of, prio3_for
-from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.prio3 import Prio3
+from fleetcount_protocol.window.circuit import context_of, prio3_for
+from fleetcount_protocol.window.window import Window
 
 __all__ = ["ExampleReport"]
 
@@ -47,20 +47,20 @@ class _Split:
 class ExampleReport:
     """The report of one vehicle: its answer is drawn once, its shares at every call of `seen`."""
 
-    def __init__(self, task: Task, reading: Reading, source: RandomSource) -> None:
+    def __init__(self, window: Window, reading: Reading, source: RandomSource) -> None:
         """Draw the answer of a vehicle whose signal reads `reading`, as its device would (client/answering.py)."""
-        self._task = task
+        self._window = window
         self._source = source
         # A device that is nobody's: the report's name is bound to it, and no aggregator will ever see it.
         self._device = Digest(source.random_bytes(32))
-        self._truth = truth_of(task, reading)
+        self._truth = truth_of(window, reading)
         self._secret: TwoRoundSecret | None = None
-        if task.design.form is AnswerForm.TWO_ROUNDS:
-            self._secret = draw_two_round(task, self._truth, (), source, device=self._device)
+        if window.design.form is AnswerForm.TWO_ROUNDS:
+            self._secret = draw_two_round(window, self._truth, (), source, device=self._device)
 
     def seen(self) -> Mapping[str, Any]:
         """Return, as JSON, what each aggregator, the broker and all aggregators together see of one new splitting."""
-        split, prio3 = self._split(), prio3_for(self._task)
+        split, prio3 = self._split(), prio3_for(self._window)
         together = [prio3.field.add_vectors(words, len(words[0])) for words in zip(*split.words, strict=True)]
         places = [vector.index(1) for vector in together]
         return {
@@ -73,12 +73,12 @@ class ExampleReport:
                     "hex": parts[0][:_SHOWN_BYTES].hex(),
                     "shades": [_shades(vector[1:], prio3.field.modulus) for vector in words],
                 }
-                for one, parts, words in zip(self._task.aggregators, split.parts, split.words, strict=True)
+                for one, parts, words in zip(self._window.aggregators, split.parts, split.words, strict=True)
             ],
             "broker": {
                 "bytes": sum(map(len, split.sealed)),
                 "hex": split.sealed[0][:_SHOWN_BYTES].hex(),
-                "shades": [list(sealed[: min(self._task.values, _MOST_SHADES)]) for sealed in split.sealed],
+                "shades": [list(sealed[: min(self._window.values, _MOST_SHADES)]) for sealed in split.sealed],
             },
             "together": {
                 "places": [[place, self._label(place)] for place in places],
@@ -89,33 +89,35 @@ class ExampleReport:
 
     def _split(self) -> _Split:
         rounds = self._rounds()
-        prio3 = prio3_for(self._task)
+        prio3 = prio3_for(self._window)
         by_party = tuple(zip(*(one.parts for one in rounds), strict=True))
-        words = tuple(_words(self._task, prio3, place, parts) for place, parts in enumerate(by_party))
+        words = tuple(_words(self._window, prio3, place, parts) for place, parts in enumerate(by_party))
         return _Split(words=words, parts=by_party, sealed=tuple(self._sealed(one) for one in rounds))
 
     def _rounds(self) -> Sequence[ReportParts]:
         """Return the messages of a new report with the same answer."""
-        task, source = self._task, self._source
+        window, source = self._window, self._source
         if self._secret is None:
-            return [one_round_parts(task, self._truth, source, device=self._device)]
-        report_id = new_report_id(task.task_id, self._device, source)
+            return [one_round_parts(window, self._truth, source, device=self._device)]
+        report_id = new_report_id(window.window_id, self._device, source)
         secret = replace(self._secret, report_id=report_id, seed=source.random_bytes(_SEED_BYTES))
-        return [round_one_parts(task, secret), round_two_parts(task, secret)]
+        return [round_one_parts(window, secret), round_two_parts(window, secret)]
 
     def _sealed(self, message: ReportParts) -> bytes:
         """Return what travels to the leader, under the key of a session that ends here."""
-        key = TaskKey(session_id=SessionId(self._source.random_bytes(16)), number=1, key=self._source.random_bytes(32))
-        task_id, share = self._task.task_id, message.public_share
-        return seal_instalment(key, task_id, message.report_id, message.round, 0, share, message.parts[0]).ciphertext
+        key = WindowKey(
+            session_id=SessionId(self._source.random_bytes(16)), number=1, key=self._source.random_bytes(32)
+        )
+        window_id, share = self._window.window_id, message.public_share
+        return seal_instalment(key, window_id, message.report_id, message.round, 0, share, message.parts[0]).ciphertext
 
     def _label(self, place: int) -> str:
-        return "none of them" if place == 0 else self._task.domain.label(place)
+        return "none of them" if place == 0 else self._window.domain.label(place)
 
     def _sentence(self, places: Sequence[int]) -> str:
         """Say what the answer tells those who put it together."""
         names = [self._label(place) for place in places]
-        rate = f"{float(100 * self._task.design.exposure):g} %"
+        rate = f"{float(100 * self._window.design.exposure):g} %"
         if places == [0, 0]:
             told = "Both rounds say none of them, as of any vehicle outside all cells and of some outside the sample."
         elif len(places) == 2 and places[0] == places[1]:
@@ -126,19 +128,19 @@ class ExampleReport:
             told = (
                 f"Round two says {names[1]}, which round one did not: this vehicle was in the sample, it is the truth."
             )
-        elif self._task.design.device_randomizes:
+        elif self._window.design.device_randomizes:
             told = f"The answer is {names[0]}, which the vehicle's own coins may have changed."
         else:
             return f"The answer is {names[0]}, the truth: no coins protect it from all aggregators together."
         return f"{told} The chance that all of them together see a vehicle's truth is p = {rate}."
 
 
-def _words(task: Task, prio3: Prio3, place: int, parts: Sequence[bytes]) -> tuple[tuple[int, ...], ...]:
+def _words(window: Window, prio3: Prio3, place: int, parts: Sequence[bytes]) -> tuple[tuple[int, ...], ...]:
     """Return an aggregator's share of every round's vector, as it works with it: a helper expands its seed."""
-    length = task.values + 1
+    length = window.values + 1
     if place:
         seed = parts[0][:_SEED_BYTES]
-        stream = prio3.helper_measurement_share(context_of(task), place, seed)
+        stream = prio3.helper_measurement_share(context_of(window), place, seed)
     else:
         size = prio3.field.encoded_size
         explicit = b"".join(part for part in parts)[: size * prio3.circuit.measurement_length]

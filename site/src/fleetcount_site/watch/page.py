@@ -62,7 +62,7 @@ _BODY: Final = """
 The answer stays; its shares are drawn anew at every load. A square is one cell's share, as a shade.</p>
 <p class="controls"><button type="button" id="again" disabled>Split it again</button></p>
 <ul id="cards" class="cards"><li><h3>Not yet</h3>
-<p class="soft">Shares are made for a signed task, which comes when all vehicles are connected.</p></li></ul>
+<p class="soft">Shares are made for a signed window, which comes when all vehicles are connected.</p></li></ul>
 </section>
 <section aria-labelledby="table-title">
 <h2 id="table-title">The same numbers as a table</h2>
@@ -100,7 +100,7 @@ def watch_app(board: Board, teller: Teller) -> Starlette:
         seen = await run_in_threadpool(teller.example)
         headers = {"cache-control": "no-store"}
         if seen is None:
-            return JSONResponse({"error": "the task is not signed yet"}, status_code=404, headers=headers)
+            return JSONResponse({"error": "the window is not signed yet"}, status_code=404, headers=headers)
         return JSONResponse(seen, headers=headers)
 
     return secured(

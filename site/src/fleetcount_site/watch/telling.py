@@ -18,8 +18,8 @@ from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.task.domain import Signal, SquareGrid, ValueDomain
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.window.domain import Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.happenings import Happening, Held, Refused, Signed
 
 from fleetcount_site.watch.board import Board
@@ -69,7 +69,7 @@ class Teller:
         self._held = {"first": Counter[int](), "every": Counter[int]()}
         self._refused: dict[str, Mapping[str, int]] = {}
         self._reading: Reading = None
-        self._task: Task | None = None
+        self._window: Window | None = None
         self._example: _Example | None = None
         self._pins: dict[str, str] = {}
         self.now("starting", "The question is made.")
@@ -121,7 +121,7 @@ class Teller:
         """Say what happened in the run."""
         match happening:
             case Signed():
-                self._signed(happening.task)
+                self._signed(happening.window)
             case Held():
                 self._receipts(happening)
             case Refused():
@@ -129,20 +129,20 @@ class Teller:
                 total = sum(map(Counter, self._refused.values()), Counter[str]())
                 self._board.state("refused", {"reasons": dict(total.most_common())})
 
-    def _signed(self, task: Task) -> None:
+    def _signed(self, window: Window) -> None:
         with self._lock:
-            self._task, self._example = task, None
-        keys = {str(one.aggregator_id): one.signing_public_key for one in task.aggregators}
+            self._window, self._example = window, None
+        keys = {str(one.aggregator_id): one.signing_public_key for one in window.aggregators}
         self._pins = {name: base64.b64encode(key).decode() for name, key in keys.items()}
-        self.now("asking", "The task is signed and the vehicles answer it.")
+        self.now("asking", "The window is signed and the vehicles answer it.")
         self._board.state(
             "signed",
             {
-                "task": task.task_id.hex(),
-                "operators": [{"id": str(one.aggregator_id), "operator": one.operator} for one in task.aggregators],
-                "opens": task.round_one_opens,
-                "closes": task.round_one_closes,
-                "ends": task.round_two_closes,
+                "window": window.window_id.hex(),
+                "operators": [{"id": str(one.aggregator_id), "operator": one.operator} for one in window.aggregators],
+                "opens": window.round_one_opens,
+                "closes": window.round_one_closes,
+                "ends": window.round_two_closes,
             },
         )
 
@@ -161,14 +161,14 @@ class Teller:
     def example(self) -> Mapping[str, Any] | None:
         """Return what each party sees of one vehicle's report, split anew at every call; None before it is asked."""
         with self._lock:
-            if self._task is None:
+            if self._window is None:
                 return None
             if self._example is None:
                 from fleetcount_site.watch.example_report import (
                     ExampleReport,  # The proofs: only when they are asked for.
                 )
 
-                self._example = ExampleReport(self._task, self._reading, SystemRandom())
+                self._example = ExampleReport(self._window, self._reading, SystemRandom())
             return self._example.seen()
 
     def released(self, record: ReleaseRecord, signatures: Sequence[bytes]) -> None:

@@ -119,7 +119,7 @@ class _Shares:
 def closed_circle(limits: AdmissionTable, parties: int) -> AdmissionTable:
     """Return the limits of a listener that only so many known parties may use: each has its whole share always.
 
-    Many tasks of one leader end at once, and its batches are long; what it sends beyond its share waits there.
+    Many windows of one leader end at once, and its batches are long; what it sends beyond its share waits there.
     """
     parties = max(1, parties)
     return replace(

@@ -1,1 +1,0 @@
-"""The tasks of one aggregator: which it takes, what they may cost, and whether a peer's ledger is whole."""

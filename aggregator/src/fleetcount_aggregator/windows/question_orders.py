@@ -1,0 +1,83 @@
+"""Orders about questions: pause and resume of the leader's operator, stop of anybody's; which an aggregator takes.
+
+An order changes windows that are not decided about yet, never one that is. It must not deliver orders (`roles`).
+"""
+
+from fleetcount_protocol.errors import QuestionError, SignatureError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION
+from fleetcount_protocol.question.orders import OrderAction, SignedOrder, check_follows, verify_order
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.installed_question import InstalledQuestion
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.windows.question_notes import note_order
+
+__all__ = ["take_delivered_order", "take_own_order"]
+
+
+async def take_own_order(context: Context, signed: SignedOrder) -> None:
+    """Take an order of this aggregator's own operator; the same one again changes nothing.
+
+    Raises:
+        QuestionError, SignatureError: it is refused, and why.
+    """
+    order = signed.order
+    question = context.questions.get(order.question_id)
+    if question is None:
+        raise QuestionError(f"question {order.question_id} is not installed here")
+    if order.aggregator_id != context.aggregator_id:
+        raise QuestionError(
+            f"the order is by {order.aggregator_id!r}, this is {context.aggregator_id!r}: drop it there"
+        )
+    if order.action is OrderAction.START:
+        raise QuestionError("a start is made by the leader's aggregator as it installs the question; no file orders it")
+    async with question.lock:
+        if signed in question.orders:
+            return
+        last = question.asked.schedule.windows - 1
+        if not question.following <= order.from_window <= last:
+            raise QuestionError(
+                f"from_window is {order.from_window}, allowed: {question.following} to {last}; those before are decided"
+            )
+        await _keep(context, question, signed)
+
+
+async def take_delivered_order(context: Context, caller: AggregatorId, signed: SignedOrder) -> InstalledQuestion:
+    """Take an order that another aggregator of the question delivers, whose own windows it held for; return the
+    question.
+
+    Windows that are decided here already are not changed: the clocks of aggregators differ.
+
+    Raises:
+        PeerRefusalError: UNKNOWN_WINDOW, no such questions; NOT_LEADER, the caller is not in it; CONFLICT, its number
+            is not above those before; MALFORMED, not signed as it must be.
+    """
+    question = context.questions.get(signed.order.question_id)
+    if question is None:
+        raise PeerRefusalError(PeerProblem.UNKNOWN_WINDOW)
+    if caller not in question.others:
+        raise PeerRefusalError(PeerProblem.NOT_LEADER)
+    async with question.lock:
+        if signed in question.orders:
+            return question
+        try:
+            await _keep(context, question, signed)
+        except SignatureError:
+            raise PeerRefusalError(PeerProblem.MALFORMED) from None
+        except QuestionError:
+            raise PeerRefusalError(PeerProblem.CONFLICT) from None
+    return question
+
+
+async def _keep(context: Context, question: InstalledQuestion, signed: SignedOrder) -> None:
+    order = signed.order
+    verify_order(signed, question.asked, context.identity.trusted)
+    check_follows(order, [one.order for one in question.orders])
+    if len(question.orders) >= MAX_ORDERS_PER_QUESTION:
+        raise QuestionError(f"the question has {MAX_ORDERS_PER_QUESTION} orders already; no more are taken")
+    await note_order(context, question, signed)
+    context.failpoints.hit("question.after_order_store")
+    context.handovers.put(0, question.question_id)
+    log.info("order_taken", question=str(question.question_id), action=order.name, window=order.from_window)

@@ -1,0 +1,224 @@
+"""What an operator sees of an aggregator, read from its store without disturbing it, whether it runs or not.
+
+It must not write. It shows states, reasons and counts of refusals, never a number of reports.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from fleetcount_protocol.errors import DecodeError, QuestionError, RejectReason
+from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.question.orders import SignedOrder, stopped_at
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.window import decode_window
+
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.reasons import Wait, expected_wait
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage import archive_rows, question_rows
+from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.opening import reading
+from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.schema import check_readable, check_standing
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, QuestionRow, StoreError, WindowRow
+from fleetcount_aggregator.windows.period_budget import PeriodCharge, question_charge, spent_from
+from fleetcount_aggregator.windows.question_notes import orders_of, refused_by, stored_question
+
+__all__ = [
+    "AggregatorStatus",
+    "QuestionLine",
+    "WindowLine",
+    "read_spent",
+    "read_standing",
+    "read_status",
+    "read_windows",
+]
+
+_DAMAGED: Final = "(one whose bytes are damaged)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLine:
+    """One window; `number` is its place in the order of installation."""
+
+    number: int
+    window_id: WindowId
+    name: str
+    index: int | None
+    state: State
+    abort_reason: str
+    wait: Wait | None
+    """What is to happen next if nothing is wrong; what is wrong, only the running process knows."""
+    rejections: Mapping[RejectReason, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionLine:
+    """One question: how many of its windows are released, when the next opens, and which are missing, by reason.
+
+    `following` is the first window that is not decided about, None after the last; `opens` its time, Unix seconds;
+    `orders` are those taken, everybody's; `refused_by` is who does not take the question, "" if all do.
+    """
+
+    question_id: QuestionId
+    name: str
+    windows: int
+    following: int | None
+    opens: int | None
+    released: int
+    missing: Mapping[str, Sequence[int]]
+    orders: Sequence[SignedOrder]
+    refused_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorStatus:
+    """All questions; the windows installed last, windows of questions too, oldest first; what was debited last."""
+
+    questions: Sequence[QuestionLine]
+    windows: Sequence[WindowLine]
+    ledger: Sequence[LedgerRow]
+
+
+def read_status(place: StorePlace, most: int = 100) -> AggregatorStatus:
+    """Return what a store says; of windows and debits the last ones, `most` of each.
+
+    Raises:
+        StoreError: there is none, or it cannot be read.
+    """
+    with _opened(place) as database:
+        windows = [_window_line(database, *row) for row in archive_rows.read_latest(database, most, None)]
+        questions = [_question_line(database, row) for row in question_rows.read_questions(database)]
+        return AggregatorStatus(questions=questions, windows=windows[::-1], ledger=sql.read_ledger(database, most))
+
+
+def read_standing(place: StorePlace) -> str:
+    """Return why a store is not served, "" if it may be: it was moved away, or a move to here has not ended.
+
+    Raises:
+        StoreError: as `read_status`.
+    """
+    with _opened(place) as database:
+        standing = str(database.execute("SELECT standing FROM instance").fetchone()[0])
+    try:
+        check_standing(place.name, standing)
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def read_windows(
+    place: StorePlace, count: int, before: int | None = None, *, unfinished: bool = False
+) -> Sequence[WindowLine]:
+    """Return a page of all windows, newest first: `count` at most, below a number if given; or of those not ended.
+
+    Raises:
+        StoreError: as `read_status`.
+    """
+    with _opened(place) as database:
+        rows = archive_rows.read_latest(database, count, before, unfinished=unfinished)
+        return [_window_line(database, *row) for row in rows]
+
+
+def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, Decimal]:
+    """Return what every signal loses in the fullest period of `[limits] budget_period_s` that is not over.
+
+    As a new question on it would be judged, also by what is asked later. What is damaged is left out.
+    Seconds of work where many windows are charged.
+
+    Raises:
+        StoreError: as `read_status`.
+    """
+    since = int(now) - limits.budget_period_s
+    with _opened(place) as database:
+        asked = [_charge_of(database, row) for row in question_rows.read_questions(database, ended_after=since)]
+    return spent_from(int(now), [charge for charge in asked if charge is not None], limits)
+
+
+def _charge_of(database: SealedDatabase, row: QuestionRow) -> PeriodCharge | None:
+    """Return what a question is charged, None if it costs nothing or cannot be read."""
+    try:
+        notes = question_rows.read_notes(database, row.question_id)
+        question = stored_question(row.signed, notes).question
+    except (DecodeError, QuestionError):
+        return None
+    stopped = stopped_at(one.order for one in orders_of(notes))
+    asked = Charged(row.question_id, question.schedule.windows, bool(refused_by(notes)) or stopped == 0)
+    if archive_rows.read_cost(database, asked) is Cost.NOTHING:
+        return None
+    return question_charge(question, stopped)
+
+
+@contextmanager
+def _opened(place: StorePlace) -> Generator[SealedDatabase]:
+    with reading(place) as plain:
+        check_readable(place, plain)
+        # Tags are not checked without the store's key: `fleetcount aggregator check` does.
+        yield SealedDatabase(plain, RowSeal())
+
+
+def _window_line(database: SealedDatabase, number: int, row: WindowRow) -> WindowLine:
+    try:
+        window = decode_window(row.canonical)
+        name, index = window.name, window.question.index
+        wait = expected_wait(window, row.state, leads=None, give_up_s=None)
+    except DecodeError:
+        name, index, wait = _DAMAGED, None, None
+    return WindowLine(
+        number=number,
+        window_id=row.window_id,
+        name=name,
+        index=index,
+        state=row.state,
+        abort_reason=row.abort_reason,
+        wait=wait,
+        rejections=sql.read_rejections(database, row.window_id),
+    )
+
+
+def _question_line(database: SealedDatabase, row: QuestionRow) -> QuestionLine:
+    with suppress(DecodeError, QuestionError):
+        notes = question_rows.read_notes(database, row.question_id)
+        return _line_of(database, stored_question(row.signed, notes).question, row, notes)
+    return QuestionLine(
+        question_id=row.question_id,
+        name=_DAMAGED,
+        windows=0,
+        following=None,
+        opens=None,
+        released=0,
+        missing={},
+        orders=(),
+        refused_by="",
+    )
+
+
+def _line_of(
+    database: SealedDatabase, question: Question, row: QuestionRow, notes: Mapping[str, bytes]
+) -> QuestionLine:
+    missing: dict[str, list[int]] = {}
+    following, released = 0, 0
+    for decided in question_rows.read_decided(database, row.question_id, above=-1):
+        window = None if decided.window_id is None or decided.missing else sql.read_window(database, decided.window_id)
+        reason = decided.missing if window is None else window.abort_reason
+        if reason:
+            missing.setdefault(reason, []).append(decided.index)
+        released += window is not None and window.state is State.RELEASED
+        following = decided.index + 1
+    ended = following >= question.schedule.windows
+    return QuestionLine(
+        question_id=row.question_id,
+        name=question.name,
+        windows=question.schedule.windows,
+        following=None if ended else following,
+        opens=None if ended else question.schedule.opens(following),
+        released=released,
+        missing=missing,
+        orders=orders_of(notes),
+        refused_by=refused_by(notes),
+    )

@@ -1,0 +1,241 @@
+"""What a question loses for one answer, for one day, for all of it: the least epsilon at a delta that is proved.
+
+Every bound that holds is tried and the least one taken; the choice is made here and nowhere else. Fractions are known
+to 1e-60. It must not put anything into words (`question_statement`). "Theorem" and "F" are those of docs/privacy.md, "A
+question".
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+
+from fleetcount_mechanisms.accounting.charges import (
+    charge_relation,
+    moved_cells,
+    noise_pure,
+    told_windows,
+    truth_weight,
+    unit_divergence,
+    unit_pure,
+    zoom_cells,
+)
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.accounting.units import gaussian_unit_epsilon, geometric_unit_epsilon
+from fleetcount_mechanisms.accounting.vectors import LARGEST_ORDER
+from fleetcount_mechanisms.answers import AnswerForm, Relation
+from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
+from fleetcount_mechanisms.conversion import entry_price, zcdp_epsilon
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.errors import MechanismError, require_open_unit
+from fleetcount_mechanisms.exponential import near_log
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.renyi import amplified, gaussian_rho, panel_pure_epsilon
+
+__all__ = ["QuestionLosses", "day_units", "noise_loss", "part_loss", "question_losses", "units_loss"]
+
+_NOTHING: Final = Fraction(0)
+_Sizes = Counter[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionLosses:
+    """Epsilons at one delta, for a change of one answer, of all answers of one UTC day, of all answers."""
+
+    one_answer: Fraction
+    one_day: Fraction
+    whole_question: Fraction
+
+
+@lru_cache(maxsize=64)
+def question_losses(design: Design, shape: ScheduleShape, delta: Fraction) -> QuestionLosses:
+    """Return what the public, and all aggregators but one, learn of one device from the whole question.
+
+    Raises:
+        MechanismError: delta not in (0, 1), or a design without a finite loss.
+    """
+    days = [_patch_loss(design, day, delta) for day in set(_patches(shape))]
+    answers = [_patch_loss(design, answer, delta) for answer in set(_patches(shape.answers))]
+    return QuestionLosses(
+        one_answer=max(answers), one_day=max(days), whole_question=units_loss(design, Counter(shape.units), delta)
+    )
+
+
+_Patch = tuple[tuple[int, int, int], ...]
+"""Of a day: how many units of which size have how many windows in it."""
+
+
+def _patches(shape: ScheduleShape) -> Iterator[_Patch]:
+    """Yield what each day takes of which units."""
+    ends = [0]
+    for size in shape.units:
+        ends.append(ends[-1] + size)
+    unit = start = 0
+    units = list(pairwise(ends))
+    for day in shape.days:
+        touched, end = Counter[tuple[int, int]](), start + day
+        while start < end:
+            first, beyond = units[unit]
+            stop = min(end, beyond)
+            touched[beyond - first, stop - start] += 1
+            start = stop
+            unit += stop == beyond
+        yield tuple(sorted((size, part, count) for (size, part), count in touched.items()))
+
+
+def day_units(shape: ScheduleShape) -> tuple[tuple[int, ...], ...]:
+    """Return for each UTC day the sizes of the units of the coin that it touches."""
+    return tuple(tuple(size for size, _, count in patch for _ in range(count)) for patch in _patches(shape))
+
+
+def _patch_loss(design: Design, patch: _Patch, delta: Fraction) -> Fraction:
+    whole = Counter[int]({size: count for size, part, count in patch if size == part})
+    if len(whole) == len(patch):
+        return units_loss(design, whole, delta)
+    if len(patch) == 1 and patch[0][2] == 1:
+        return part_loss(design, patch[0][0], patch[0][1], delta)
+    # Units that days cut: the change is at most that of all of them, and at most that of the day without a coin.
+    touched = Counter[int]()
+    for size, _, count in patch:
+        touched[size] += count
+    together = sum(part * count for _, part, count in patch)
+    return min(units_loss(design, touched, delta), _uncoined_loss(design, together, delta, tosses=touched.total()))
+
+
+def part_loss(design: Design, unit: int, changed: int, delta: Fraction) -> Fraction:
+    """Return the loss for a change of some answers of one unit, all of which share a coin.
+
+    The coin gains only its weight on delta: the unit's other answers betray it.
+
+    Raises:
+        MechanismError: changed not in 1..unit, delta not in (0, 1), or a design without a finite loss.
+    """
+    if not 1 <= changed <= unit:
+        raise MechanismError(f"changed windows is {changed}, allowed: 1..{unit}, those of the unit")
+    if design.form is not AnswerForm.TWO_ROUNDS:
+        return units_loss(design, Counter({1: changed}), delta)
+    found = [units_loss(design, Counter({unit: 1}), delta)]
+    if changed < unit:
+        found.append(_uncoined_loss(design, changed, delta))
+        if isinstance(design.noise, TwoSidedNoise):
+            told, apart = (told_windows(design, windows) for windows in (unit, changed))
+            epsilon, cells = design.noise.epsilon, zoom_cells(design)
+            found.append(panel_pure_epsilon(design.exposure, told, apart, epsilon, cells))
+    return min(found)
+
+
+def _uncoined_loss(design: Design, answers: int, delta: Fraction, *, tosses: int = 1) -> Fraction:
+    """Return the loss of so many answers as if all were sure to be in the sample.
+
+    Delta is multiplied by the chance that one of the `tosses` they share lets any through: p of a single one.
+    """
+    relaxed = delta / (1 - (1 - design.exposure) ** tosses)
+    if relaxed >= 1:
+        return _NOTHING
+    return noise_loss(design.noise, answers * moved_cells(design), relaxed)
+
+
+def noise_loss(noise: NoiseLaw, moved: int, delta: Fraction) -> Fraction:
+    """Return the loss of noised numbers of which `moved` change by 1: exact (KOV) or the tight zCDP conversion.
+
+    Raises:
+        MechanismError: a law of noise that is not two-sided, moved below 1, or delta not in (0, 1).
+    """
+    if isinstance(noise, GaussianNoise):
+        return max(_NOTHING, zcdp_epsilon(gaussian_rho(1, moved, noise.variance), delta))
+    pure = noise_pure(noise, moved)
+    if pure is None:
+        raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose promise is worked out")
+    return max(_NOTHING, optimal_loss_repeated(pure / moved, moved, delta))
+
+
+def units_loss(design: Design, sizes: _Sizes, delta: Fraction) -> Fraction:
+    """Return the loss for any change of all answers of whole units, `sizes` counting the units of each size.
+
+    Without a sampling coin units are single answers.
+
+    Raises:
+        MechanismError: no unit, delta not in (0, 1), or a design without a finite loss.
+    """
+    require_open_unit("delta", delta)
+    if not sizes or min(sizes) < 1 or min(sizes.values()) < 1:
+        raise MechanismError("there is no unit, allowed: one or more, each of at least one window")
+    if charge_relation(design) is Relation.ONE_SIDED:
+        total = sum(((unit_pure(design, size) or 0) * count for size, count in sizes.items()), _NOTHING)
+        return max(_NOTHING, total + near_log(1 - delta))
+    if design.form is AnswerForm.TWO_ROUNDS:
+        return max(_NOTHING, min(_panel_bounds(design, sizes, delta)))
+    answers = sum(size * count for size, count in sizes.items())
+    return max(_NOTHING, min(_answer_bounds(design, answers, delta)))
+
+
+def _answer_bounds(design: Design, answers: int, delta: Fraction) -> Iterator[Fraction]:
+    alone = unit_pure(design, 1)
+    if design.noised:
+        yield noise_loss(design.noise, answers * moved_cells(design), delta)
+    if not design.device_randomizes:
+        return
+    if alone is not None:
+        yield _pure_copies(alone, answers, delta)
+    if design.noised:
+        yield _best_order(lambda order: answers * unit_divergence(design, 1, order), delta)
+        if answers == 1:
+            yield _amplified(design, 1, delta)
+
+
+def _amplified(design: Design, answers: int, delta: Fraction) -> Fraction:
+    """Return the truths' loss at delta/w, amplified by w, the chance that one toss lets them through."""
+    weight = truth_weight(design)
+    if delta >= weight:
+        return _NOTHING
+    direct = noise_loss(design.noise, answers * moved_cells(design), delta / weight)
+    return amplified(weight, direct)
+
+
+def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fraction]:
+    pures = {size: unit_pure(design, size) for size in sizes}
+    if len(sizes) == 1 and (alone := pures[min(sizes)]) is not None:
+        yield _pure_copies(alone, sizes[min(sizes)], delta)
+    known = [pure * sizes[size] for size, pure in pures.items() if pure is not None]
+    if len(known) == len(sizes):
+        yield sum(known, _NOTHING)
+    if sizes.total() == 1:
+        yield _amplified(design, min(sizes), delta)
+    told = told_windows(design, min(sizes))
+    if sizes.total() == 1 and isinstance(design.noise, TwoSidedNoise):
+        yield geometric_unit_epsilon(design.exposure, told, design.noise.epsilon, delta, sum(known, _NOTHING))
+        return
+    order_bound = _best_order(
+        lambda order: sum((unit_divergence(design, size, order) * count for size, count in sizes.items()), _NOTHING),
+        delta,
+    )
+    yield order_bound
+    if sizes.total() == 1 and isinstance(design.noise, GaussianNoise):
+        yield gaussian_unit_epsilon(design.exposure, told, design.noise.variance, delta, order_bound)
+
+
+def _pure_copies(alone: Fraction, copies: int, delta: Fraction) -> Fraction:
+    return optimal_loss_repeated(alone, copies, delta) if alone <= LARGEST_EPSILON else alone * copies
+
+
+def _best_order(loss: Callable[[int], Fraction], delta: Fraction) -> Fraction:
+    """Return the least epsilon over integer orders; all hold, and (a-1) times it is convex in a."""
+    known: dict[int, Fraction] = {}
+
+    def at(order: int) -> Fraction:
+        if order not in known:
+            known[order] = loss(order) + entry_price(order, delta)
+        return known[order]
+
+    reach = 2
+    while reach < LARGEST_ORDER and at(2 * reach) < at(reach):
+        reach *= 2
+    low, high = max(2, reach // 2), min(2 * reach, LARGEST_ORDER)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if at(middle) <= at(middle + 1) else (middle + 1, high)
+    at(low)
+    return min(known.values())

@@ -1,0 +1,178 @@
+"""What a question is made of: the question of every window, the schedule, how long a coin holds, and the promise.
+
+Unchecked values. This module must not apply rules, encode, sign or derive a window.
+"""
+
+import enum
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final, Self
+
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.answers import AnswerLaw
+
+from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.window.domain import ValueDomain
+from fleetcount_protocol.window.fields import Aggregator, Mode, Release, UploadStyle
+
+__all__ = ["DAY_S", "Admission", "Coin", "DrillDown", "Participants", "QuestionFields", "Schedule", "Submission"]
+
+DAY_S: Final = 86_400
+"""A coin of a day holds for one UTC day, which always has this many seconds of Unix time."""
+
+
+class Coin(enum.Enum):
+    """How long one toss of the sampling coin holds: its unit. The baseline is tossed anew in every window."""
+
+    WINDOW = 1
+    DAY = 2
+    QUESTION = 3
+
+
+class Participants(enum.Enum):
+    """What a release says about how many devices took part, beyond the signed lower bound."""
+
+    HIDDEN = 1
+    NOISED = 2
+
+
+class Admission(enum.Enum):
+    """Who may answer. Number 2 is reserved, and refused like every other."""
+
+    CERTIFICATE = 1
+    """Who opens a session with a certificate of the deployment's authority."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillDown:
+    """Walks from coarse to fine: each takes one window a level, and asks about the children of what was busy before.
+
+    `levels` are the bits of a place (`Prefixes`) at each step of a walk, ascending; the first is that of the question'
+    domain. A cell survives a step if its estimate reaches `threshold`; at most `most_survivors` do, the busiest.
+    """
+
+    levels: tuple[int, ...]
+    threshold: int
+    most_survivors: int
+
+    def step_of(self, index: int) -> int:
+        """Return which step of its walk a window is, from 0 on: a new walk begins every `len(levels)` windows."""
+        return index % len(self.levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What everybody signs of a start that the leader fixes when the question is submitted to it.
+
+    The leader chooses the first time of the grid that is `delay_s` seconds or more after it took the question; every
+    party checks that this lies from `earliest` to `latest`, Unix seconds UTC.
+    """
+
+    delay_s: int
+    earliest: int
+    latest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When the windows are: window i opens at `first + i * every_s`, all times Unix seconds UTC.
+
+    `windows` is their number; round one takes `round_one_s`, round two `round_two_s` after it (0 in one-round modes and
+    for one envelope); a window expires `expiry_s` after its last round has closed.
+
+    A fixed schedule has no `submission`. One that is counted from submission has `first` None until it is started
+    (`orders.started_question`): it has no windows before, and whatever asks for a time of one raises `QuestionError`.
+    """
+
+    first: int | None
+    every_s: int
+    windows: int
+    round_one_s: int
+    round_two_s: int
+    expiry_s: int
+    submission: Submission | None = None
+
+    @property
+    def latest_start(self) -> int:
+        """When window 0 opens at the latest, by what everybody signs; started or not."""
+        return self.opens(0) if self.submission is None else self.submission.latest
+
+    def at_latest(self) -> Self:
+        """Return the schedule itself if it has a start, else as if it starts as late as it may."""
+        return self if self.first is not None else replace(self, first=self.latest_start)
+
+    def opens(self, index: int) -> int:
+        """Return when round one of a window opens."""
+        if self.first is None:
+            raise QuestionError("the question is counted from submission and has not started: it has no windows yet")
+        return self.first + index * self.every_s
+
+    def closes(self, index: int) -> int:
+        """Return when the last round of a window closes."""
+        return self.opens(index) + self.round_one_s + self.round_two_s
+
+    @property
+    def end(self) -> int:
+        """When the last window closes."""
+        return self.closes(self.windows - 1)
+
+    def unit_of(self, coin: Coin, index: int) -> int:
+        """Return the number of the coin's unit that holds a window; windows of one unit share one toss.
+
+        A day is the UTC day in which the window's round one opens, counted from 1970-01-01. Counted from submission
+        it is the n-th 24 hours from the start on, so that a promise needs no start: no UTC day has more windows than
+        the first of them.
+        """
+        if coin is Coin.WINDOW:
+            return index
+        if coin is Coin.QUESTION:
+            return 0
+        return (index * self.every_s if self.submission is not None else self.opens(index)) // DAY_S
+
+    def units(self, coin: Coin) -> dict[int, tuple[int, ...]]:
+        """Return the windows of every unit, in order."""
+        found: dict[int, list[int]] = {}
+        for index in range(self.windows):
+            found.setdefault(self.unit_of(coin, index), []).append(index)
+        return {unit: tuple(windows) for unit, windows in found.items()}
+
+    def shape(self, coin: Coin, levels: int = 1) -> ScheduleShape:
+        """Return how many windows each unit of the coin and each UTC day has; `levels` are those of a drill-down."""
+        units, days = (self.units(one) for one in (coin, Coin.DAY))
+        return ScheduleShape(
+            units=tuple(len(windows) for windows in units.values()),
+            days=tuple(len(windows) for windows in days.values()),
+            levels=levels,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionFields:
+    """The fields of a question, whether or not it may be asked.
+
+    Every window asks the same question of `domain` by the same `mode`, `mechanism` and `release`, in the sense of
+    `WindowFields`. `coin` is `WINDOW` in one-round modes. `delta` is the delta at which every epsilon of the question
+    is stated. `aggregators` name no sealing keys: devices take those of each aggregator's signed key list that is valid
+    at the window. `verify_seed_digest` is SHA-256 of the 32 bytes from which all verify keys are derived. With
+    `drill_down`, `domain` is that of the first step of every walk.
+    """
+
+    name: str
+    deployment: str
+    signal: str
+    domain: ValueDomain
+    mode: Mode
+    mechanism: AnswerLaw | None
+    schedule: Schedule
+    coin: Coin
+    participants: Participants
+    delta: Fraction
+    release: Release
+    upload_style: UploadStyle
+    time_precision_s: int
+    min_batch_size: int
+    aggregators: tuple[Aggregator, ...]
+    verify_seed_digest: Digest
+    drill_down: DrillDown | None = None
+    admission: Admission = Admission.CERTIFICATE

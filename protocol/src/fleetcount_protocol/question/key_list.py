@@ -1,0 +1,179 @@
+"""The signed list of an aggregator's sealing keys and when each is valid: from it come the keys of a question's
+windows.
+
+It must not hold a private key, and it does not open or seal.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fleetcount_protocol.errors import DecodeError, QuestionError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.layout import Reader, text_bytes, uint
+from fleetcount_protocol.limits import MAX_KEY_LIST_BYTES, MAX_LISTED_KEYS, MAX_UNIX_TIME
+from fleetcount_protocol.window.codec import encode_key, read_key
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey
+from fleetcount_protocol.window.rules import check_range, check_sealing_keys, require
+from fleetcount_protocol.window.signatures import encode_with_signature, read_with_signature
+from fleetcount_protocol.window.signing import TrustedAggregator, verify_by
+
+__all__ = [
+    "KeyList",
+    "ListedKey",
+    "SignedKeyList",
+    "check_distinct_keys",
+    "decode_key_list",
+    "decode_signed_key_list",
+    "encode_signed_key_list",
+    "key_for",
+    "sign_key_list",
+    "verify_key_list",
+]
+
+KEY_LIST_LABEL: Final = b"FCKEYS01"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedKey:
+    """A sealing key that its aggregator opens from `not_before` until before `not_after`, Unix seconds."""
+
+    key: HpkeKey
+    not_before: int
+    not_after: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyList:
+    """The sealing keys of an aggregator, 1 to 32, ascending by key id; of two lists the one issued later counts.
+
+    Raises:
+        QuestionError: another number of keys, keys out of order or that no device could use, or times out of order.
+    """
+
+    aggregator_id: AggregatorId
+    issued_at: int
+    keys: tuple[ListedKey, ...]
+
+    def __post_init__(self) -> None:
+        check_range("issued_at", self.issued_at, 0, MAX_UNIX_TIME)
+        check_range("number of listed keys", len(self.keys), 1, MAX_LISTED_KEYS)
+        check_sealing_keys(self.aggregator_id, [one.key for one in self.keys])
+        ids = [one.key.key_id for one in self.keys]
+        require(ids == sorted(ids), f"key ids are {ids}, allowed: ascending")
+        require(len({one.key.public_key for one in self.keys}) == len(ids), "a listed key is given twice")
+        for one in self.keys:
+            what = f"of key {one.key.key_id}"
+            check_range(f"not_before {what}", one.not_before, 0, MAX_UNIX_TIME)
+            check_range(f"not_after {what}", one.not_after, one.not_before + 1, MAX_UNIX_TIME)
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The bytes that the aggregator signs (docs/wire.md, "Key list")."""
+        keys = b"".join(encode_key(one.key) + uint(one.not_before, 8) + uint(one.not_after, 8) for one in self.keys)
+        head = KEY_LIST_LABEL + text_bytes(self.aggregator_id) + uint(self.issued_at, 8)
+        return head + uint(len(self.keys), 1) + keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedKeyList:
+    """A key list with its aggregator's Ed25519 signature, 64 bytes, not verified by being here."""
+
+    key_list: KeyList
+    signature: bytes
+
+
+def decode_key_list(data: bytes) -> KeyList:
+    """Return the key list whose canonical bytes these are.
+
+    Raises:
+        DecodeError: they are not those of a key list.
+    """
+    reader = Reader(data, "key list", MAX_KEY_LIST_BYTES)
+    reader.expect(KEY_LIST_LABEL)
+    aggregator_id, issued_at = AggregatorId(reader.text(1, 32)), reader.uint(8)
+    keys = tuple(_read_listed(reader) for _ in range(reader.count(1, 1, MAX_LISTED_KEYS)))
+    reader.finish()
+    try:
+        return KeyList(aggregator_id=aggregator_id, issued_at=issued_at, keys=keys)
+    except QuestionError as error:
+        raise DecodeError(f"key list that cannot be: {error}") from error
+
+
+def encode_signed_key_list(signed: SignedKeyList) -> bytes:
+    """Return a key list and its signature as one file."""
+    return encode_with_signature(signed.key_list.canonical, signed.signature)
+
+
+def decode_signed_key_list(data: bytes) -> SignedKeyList:
+    """Return what `encode_signed_key_list` wrote; the signature is not verified here.
+
+    Raises:
+        DecodeError: it is no such file.
+    """
+    canonical, signature = read_with_signature(data, "key list", KEY_LIST_LABEL, MAX_KEY_LIST_BYTES)
+    return SignedKeyList(key_list=decode_key_list(canonical), signature=signature)
+
+
+def sign_key_list(key_list: KeyList, key: Ed25519PrivateKey) -> SignedKeyList:
+    """Return the list with the signature of its aggregator's signing key (RFC 8032, pure) over the canonical bytes."""
+    return SignedKeyList(key_list=key_list, signature=key.sign(key_list.canonical))
+
+
+def verify_key_list(signed: SignedKeyList, aggregator: Aggregator, trusted: TrustedAggregator | None = None) -> None:
+    """Accept a key list only from the aggregator whose keys it lists, as a verified question describes it.
+
+    With `trusted`, also under a successor of the key that the question names, at the time the list was issued.
+
+    Raises:
+        QuestionError: it is another aggregator's.
+        SignatureError: the signature is missing or does not verify.
+    """
+    listed = signed.key_list.aggregator_id
+    if listed != aggregator.aggregator_id:
+        raise QuestionError(f"key list of {listed} in the place of {aggregator.aggregator_id}")
+    what = f"signature of {listed} under its key list"
+    issued_at = signed.key_list.issued_at
+    verify_by(aggregator, trusted, signed.signature, signed.key_list.canonical, what, issued_at)
+
+
+def check_distinct_keys(lists: Iterable[KeyList]) -> None:
+    """Refuse a sealing key that two aggregators of one question list: each must be the only one to open its parts.
+
+    Raises:
+        QuestionError: which aggregators.
+    """
+    owners: dict[bytes, AggregatorId] = {}
+    for key_list in lists:
+        for one in key_list.keys:
+            owner = owners.setdefault(one.key.public_key, key_list.aggregator_id)
+            require(
+                owner == key_list.aggregator_id,
+                f"{owner} and {key_list.aggregator_id} list the same sealing key, allowed: different ones",
+            )
+
+
+def key_for(key_list: KeyList, opens: int, closes: int) -> HpkeKey:
+    """Return the key to which devices seal for a window: valid all the time it is open, and of those the newest.
+
+    `opens` and `closes` are those of the window's first and last round. Of keys that begin at the same time the one
+    with the larger id is taken.
+
+    Raises:
+        QuestionError: no key is valid from `opens` until `closes`.
+    """
+    fitting = [one for one in key_list.keys if one.not_before <= opens and closes <= one.not_after]
+    if not fitting:
+        last = max(one.not_after for one in key_list.keys)
+        raise QuestionError(
+            f"{key_list.aggregator_id} lists no sealing key valid for the window from {opens} until {closes}; the last "
+            f"of its keys is valid until {last}"
+        )
+    return max(fitting, key=lambda one: (one.not_before, one.key.key_id)).key
+
+
+def _read_listed(reader: Reader) -> ListedKey:
+    return ListedKey(key=read_key(reader), not_before=reader.uint(8), not_after=reader.uint(8))

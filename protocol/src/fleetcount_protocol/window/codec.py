@@ -1,0 +1,325 @@
+"""The canonical bytes of a window's fields (docs/wire.md, "Window").
+
+It must not apply the rules of a window: `window` decides whether the fields may be asked and the bytes are canonical.
+"""
+
+from typing import Any, Final
+
+from fleetcount_mechanisms.answers import AnswerLaw, kind_of, kind_of_law
+from fleetcount_mechanisms.sampling import SamplingDie
+
+from fleetcount_protocol.errors import DecodeError, QuestionError
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
+from fleetcount_protocol.layout import Reader, fraction_bytes, text_bytes, uint
+from fleetcount_protocol.limits import (
+    MAX_AGGREGATORS,
+    MAX_ENDPOINT_BYTES,
+    MAX_TEXT_BYTES,
+    MAX_WINDOW_BYTES,
+    MAX_ZOOMS,
+    MIN_AGGREGATORS,
+)
+from fleetcount_protocol.window.domain import (
+    MAX_OFFSET_BYTES,
+    MAX_OPENED,
+    MAX_VALUES,
+    PLACE_BITS,
+    Bins,
+    Categories,
+    Frame,
+    H3Cells,
+    Prefixes,
+    SquareGrid,
+    ValueDomain,
+)
+from fleetcount_protocol.window.fields import (
+    MECHANISM_NUMBERS,
+    Aggregator,
+    HpkeKey,
+    Mode,
+    QuestionRef,
+    Release,
+    ReleaseKind,
+    UploadStyle,
+    WindowFields,
+)
+from fleetcount_protocol.window.public_keys import ED25519_KEY_BYTES, HYBRID_KEY_BYTES, X25519_KEY_BYTES
+
+__all__ = [
+    "WINDOW_LABEL",
+    "decode_fields",
+    "encode_fields",
+    "encode_key",
+    "encode_question",
+    "encode_terms",
+    "encode_times",
+    "read_key",
+    "read_question",
+    "read_terms",
+    "window_label",
+]
+
+WINDOW_LABEL: Final = b"FCWIND01"
+"""First bytes of a window."""
+_KEM_SIZES: Final = {0x0020: X25519_KEY_BYTES, 0x647A: HYBRID_KEY_BYTES}
+"""KEM identifiers of the HPKE registry (RFC 9180, section 7.1, and its IANA page) and their public key sizes."""
+
+
+def encode_fields(window: WindowFields) -> bytes:
+    """Return the canonical bytes that are hashed into the window id.
+
+    Raises:
+        QuestionError: they are more than `MAX_WINDOW_BYTES`.
+    """
+    encoded = window_label(window.question) + encode_question(window) + encode_times(window) + encode_terms(window)
+    if len(encoded) > MAX_WINDOW_BYTES:
+        raise QuestionError(f"window has {len(encoded)} bytes, allowed: at most {MAX_WINDOW_BYTES}")
+    return encoded
+
+
+def window_label(ref: QuestionRef) -> bytes:
+    """Return the first bytes of a window: label, question id, index, and what is said of participants."""
+    return WINDOW_LABEL + ref.question_id + uint(ref.index, 4) + uint(1 + ref.noised_participants, 1)
+
+
+def encode_question(window: WindowFields) -> bytes:
+    """Return what stands before a window's times, the same bytes in every window of a question and in the question."""
+    return b"".join(
+        (
+            text_bytes(window.name),
+            text_bytes(window.deployment),
+            text_bytes(window.signal),
+            _encode_domain(window.domain),
+            uint(window.mode.value, 1),
+            _encode_mechanism(window.mechanism),
+        )
+    )
+
+
+def encode_times(window: WindowFields) -> bytes:
+    """Return a window's four times."""
+    times = (window.round_one_opens, window.round_one_closes, window.round_two_closes, window.expiry)
+    return b"".join(uint(time, 8) for time in times)
+
+
+def encode_terms(window: WindowFields) -> bytes:
+    """Return what stands behind a window's times, the same bytes in every window of a question and in the question."""
+    parts = (
+        uint(window.time_precision_s, 4),
+        uint(window.min_batch_size, 4),
+        _encode_release(window.release),
+        uint(window.upload_style.value, 1),
+        window.verify_key_digest,
+        uint(len(window.aggregators), 1),
+        *(_encode_aggregator(aggregator) for aggregator in window.aggregators),
+    )
+    return b"".join(parts)
+
+
+def decode_fields(data: bytes) -> WindowFields:
+    """Return the fields these bytes hold, whether or not they may be asked.
+
+    Raises:
+        DecodeError: the bytes are not the fields of a window.
+        QuestionError, MechanismError: a domain or a mechanism with a value outside its range.
+    """
+    reader = Reader(data, "window", MAX_WINDOW_BYTES)
+    place = _read_label(reader)
+    question = read_question(reader)
+    opens, one_closes, two_closes, expiry = (reader.uint(8) for _ in range(4))
+    terms = read_terms(reader)
+    reader.finish()
+    return WindowFields(
+        **question,
+        round_one_opens=opens,
+        round_one_closes=one_closes,
+        round_two_closes=two_closes,
+        expiry=expiry,
+        **terms,
+        question=place,
+    )
+
+
+def _read_label(reader: Reader) -> QuestionRef:
+    reader.expect(WINDOW_LABEL)
+    question_id, index = QuestionId(reader.take(QuestionId.SIZE)), reader.uint(4)
+    return QuestionRef(question_id=question_id, index=index, noised_participants=reader.count(1, 1, 2) == 2)
+
+
+def read_question(reader: Reader) -> dict[str, Any]:
+    """Return the fields that stand before a window's times, by name (`encode_question`)."""
+    name, deployment, signal = (reader.text(1, MAX_TEXT_BYTES) for _ in range(3))
+    domain = _read_domain(reader)
+    return {
+        "name": name,
+        "deployment": deployment,
+        "signal": signal,
+        "domain": domain,
+        "mode": Mode(reader.count(1, 1, len(Mode))),
+        "mechanism": _read_mechanism(reader, domain.values),
+    }
+
+
+def read_terms(reader: Reader) -> dict[str, Any]:
+    """Return the fields that stand behind a window's times, by name (`encode_terms`)."""
+    return {
+        "time_precision_s": reader.uint(4),
+        "min_batch_size": reader.uint(4),
+        "release": _read_release(reader),
+        "upload_style": UploadStyle(reader.count(1, 1, len(UploadStyle))),
+        "verify_key_digest": Digest(reader.take(Digest.SIZE)),
+        "aggregators": tuple(
+            _read_aggregator(reader) for _ in range(reader.count(1, MIN_AGGREGATORS, MAX_AGGREGATORS))
+        ),
+    }
+
+
+# Domains.
+
+
+def _encode_domain(domain: ValueDomain) -> bytes:
+    if isinstance(domain, Bins):
+        edges = b"".join(fraction_bytes(edge) for edge in domain.edges)
+        return uint(1, 1) + uint(len(domain.edges), 2) + edges + uint(domain.open_above, 1) + text_bytes(domain.unit)
+    if isinstance(domain, Categories):
+        return uint(2, 1) + uint(domain.values, 2) + b"".join(text_bytes(name) for name in domain.names)
+    if isinstance(domain, SquareGrid):
+        lengths = b"".join(fraction_bytes(length) for length in (domain.x0, domain.y0, domain.size))
+        # A frame stands behind the grid, which has another number then.
+        kind, frame = (3, b"") if domain.frame is None else (6, _encode_frame(domain.frame))
+        return uint(kind, 1) + lengths + uint(domain.columns, 2) + uint(domain.rows, 2) + frame
+    if isinstance(domain, Prefixes):
+        prefixes = b"".join(uint(cell, 4) for cell in domain.cells)
+        return uint(5, 1) + uint(domain.bits, 1) + uint(domain.values, 2) + prefixes
+    cells = b"".join(uint(cell, 8) for cell in domain.cells)
+    return uint(4, 1) + uint(domain.resolution, 1) + uint(domain.values, 2) + cells
+
+
+def _encode_frame(frame: Frame) -> bytes:
+    return uint(frame.epsg, 2) + text_bytes(frame.offset_x) + text_bytes(frame.offset_y)
+
+
+def _read_frame(reader: Reader) -> Frame:
+    epsg = reader.uint(2)
+    offset_x, offset_y = (reader.text(1, MAX_OFFSET_BYTES) for _ in range(2))
+    return Frame(epsg=epsg, offset_x=offset_x, offset_y=offset_y)
+
+
+def _read_domain(reader: Reader) -> ValueDomain:
+    kind = reader.count(1, 1, 6)
+    if kind == 1:
+        edges = tuple(reader.fraction() for _ in range(reader.count(2, 1, MAX_VALUES + 1)))
+        return Bins(edges=edges, open_above=reader.flag(), unit=reader.text(0, MAX_TEXT_BYTES))
+    if kind == 2:
+        count = reader.count(2, 1, MAX_VALUES)
+        return Categories(names=tuple(reader.text(1, MAX_TEXT_BYTES) for _ in range(count)))
+    if kind in (3, 6):
+        x0, y0, size = (reader.fraction() for _ in range(3))
+        columns, rows = reader.uint(2), reader.uint(2)
+        frame = _read_frame(reader) if kind == 6 else None
+        return SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows, frame=frame)
+    if kind == 5:
+        bits, count = reader.count(1, 1, PLACE_BITS), reader.count(2, 1, MAX_VALUES)
+        return Prefixes(bits=bits, cells=tuple(reader.uint(4) for _ in range(count)))
+    resolution = reader.uint(1)
+    count = reader.count(2, 1, MAX_VALUES)
+    return H3Cells(resolution=resolution, cells=tuple(reader.uint(8) for _ in range(count)))
+
+
+# Mechanisms.
+
+# A number names the law; its parameters follow as fractions in the order of `AnswerKind.parameters`, then die faces.
+
+
+def _encode_mechanism(mechanism: AnswerLaw | None) -> bytes:
+    if mechanism is None:
+        return uint(0, 1)
+    names = kind_of(mechanism).parameters
+    encoded = uint(MECHANISM_NUMBERS[type(mechanism)], 1)
+    encoded += b"".join(fraction_bytes(getattr(mechanism, name)) for name in names)
+    if isinstance(mechanism, SamplingDie):
+        faces = mechanism.face_probabilities or ()
+        encoded += uint(len(faces), 2) + b"".join(fraction_bytes(face) for face in faces)
+    return encoded
+
+
+def _read_die(reader: Reader, values: int) -> SamplingDie:
+    rate = reader.fraction()
+    faces = tuple(reader.fraction() for _ in range(reader.count(2, 0, MAX_VALUES + 1)))
+    # Which rates a window may have is for the rules of a window.
+    return SamplingDie(sampling_rate=rate, values=values, face_probabilities=faces or None, allow_large_rate=True)
+
+
+def _read_mechanism(reader: Reader, values: int) -> AnswerLaw | None:
+    number = reader.uint(1)
+    if number == 0:
+        return None
+    law = next((law for law, one in MECHANISM_NUMBERS.items() if one == number), None)
+    if law is None:
+        raise DecodeError(f"window names the unknown mechanism {number}")
+    if law is SamplingDie:
+        return _read_die(reader, values)
+    kind = kind_of_law(law)
+    made: AnswerLaw = kind.make(values, {name: reader.fraction() for name in kind.parameters})
+    return made
+
+
+# Release and aggregators.
+
+
+def _encode_release(release: Release) -> bytes:
+    # One number after the kind: the variance of Gaussian noise, the epsilon of every other.
+    number = release.noise_variance if release.kind is ReleaseKind.GAUSSIAN else release.noise_epsilon
+    noise = b"" if number is None else fraction_bytes(number)
+    thresholds = b"".join(uint(threshold, 4) for threshold in release.thresholds)
+    # More zooms than one stand behind the noise, which they need.
+    zooms = uint(release.zooms, 1) if release.zooms > 1 else b""
+    head = uint(release.kind.value, 1) + uint(bool(noise) + bool(zooms), 1) + noise + zooms
+    return head + fraction_bytes(release.level) + uint(len(release.thresholds), 2) + thresholds
+
+
+def _read_release(reader: Reader) -> Release:
+    kind = ReleaseKind(reader.count(1, 1, len(ReleaseKind)))
+    noised, gaussian = reader.count(1, 0, 2), kind is ReleaseKind.GAUSSIAN
+    number = reader.fraction() if noised else None
+    return Release(
+        kind=kind,
+        noise_epsilon=None if gaussian else number,
+        noise_variance=number if gaussian else None,
+        zooms=reader.count(1, 2, MAX_ZOOMS) if noised == 2 else 1,
+        level=reader.fraction(),
+        thresholds=tuple(reader.uint(4) for _ in range(reader.count(2, 0, MAX_OPENED))),
+    )
+
+
+def _encode_aggregator(aggregator: Aggregator) -> bytes:
+    texts = (aggregator.aggregator_id, aggregator.operator, aggregator.grpc_endpoint, aggregator.mqtt_broker)
+    return b"".join(map(text_bytes, texts)) + aggregator.signing_public_key
+
+
+def encode_key(key: HpkeKey) -> bytes:
+    """Return a sealing key behind its id and its KEM."""
+    # The KEM follows from the key's size (`check_window` allows no other), so it need not be held twice.
+    kem = next(kem for kem, size in _KEM_SIZES.items() if size == len(key.public_key))
+    return uint(key.key_id, 1) + uint(kem, 2) + key.public_key
+
+
+def _read_aggregator(reader: Reader) -> Aggregator:
+    identifier, operator = AggregatorId(reader.text(1, 32)), reader.text(1, MAX_TEXT_BYTES)
+    endpoint, broker = (reader.text(0, MAX_ENDPOINT_BYTES) for _ in range(2))
+    return Aggregator(
+        aggregator_id=identifier,
+        operator=operator,
+        grpc_endpoint=endpoint,
+        mqtt_broker=broker,
+        hpke_keys=(),
+        signing_public_key=reader.take(ED25519_KEY_BYTES),
+    )
+
+
+def read_key(reader: Reader) -> HpkeKey:
+    """Return a sealing key (`encode_key`)."""
+    key_id, kem = reader.uint(1), reader.uint(2)
+    if kem not in _KEM_SIZES:
+        raise DecodeError(f"window names the unknown KEM {kem:#06x}")
+    return HpkeKey(key_id=key_id, public_key=reader.take(_KEM_SIZES[kem]))

@@ -1,0 +1,333 @@
+"""How a device's signal becomes one of the values 0..V of a window.
+
+Run by the device. 0 is the baseline, "none of them". A domain must not see a coin, a share or a key.
+"""
+
+import math
+import re
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Final
+
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.zooms import Zooms
+
+from fleetcount_protocol.errors import QuestionError
+
+__all__ = [
+    "EPSG_CODES",
+    "MAX_OFFSET_BYTES",
+    "MAX_OPENED",
+    "MAX_VALUES",
+    "OFFSET_FORM",
+    "OFFSET_PATTERN",
+    "PLACE_BITS",
+    "Bins",
+    "Categories",
+    "Frame",
+    "H3Cells",
+    "Prefixes",
+    "Signal",
+    "SquareGrid",
+    "ValueDomain",
+    "zooms_of",
+]
+
+MAX_VALUES: Final = 4095
+"""Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
+
+MAX_OPENED: Final = 4 * MAX_VALUES // 3 + 1
+"""More numbers no release opens: squares of all zooms, and the participants."""
+
+Signal = float | str | bool | tuple[float, float] | None
+"""What a device reads: a number, a text, a truth value, a position (x, y) in the domain's own units, or nothing."""
+
+
+def _check_count(values: int, what: str) -> None:
+    if not 1 <= values <= MAX_VALUES:
+        raise QuestionError(f"{what} gives {values} values; a window has 1 to {MAX_VALUES}")
+
+
+def _exact(number: object) -> Fraction | None:
+    # A signal comes from an unknown program: anything but a finite number is "none of them" and must not raise.
+    if isinstance(number, bool) or not isinstance(number, int | float | Fraction):
+        return None
+    return None if isinstance(number, float) and not math.isfinite(number) else Fraction(number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bins:
+    """Numbers in half-open bins: value v is [edges[v-1], edges[v]).
+
+    With `open_above` the last edge starts a bin to infinity. `edges` are exact and strictly increasing; `unit` is the
+    signal's unit as text, for people.
+    """
+
+    edges: tuple[Fraction, ...]
+    open_above: bool
+    unit: str
+
+    def __post_init__(self) -> None:
+        _check_count(self.values, "bins")
+        if any(low >= high for low, high in zip(self.edges, self.edges[1:], strict=False)):
+            raise QuestionError("bin edges must be strictly increasing")
+
+    @property
+    def values(self) -> int:
+        """V, the number of bins."""
+        return len(self.edges) - (0 if self.open_above else 1)
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the bin of a number, 1..V, or 0 for anything outside, missing, not finite or not a number."""
+        number = _exact(signal)
+        if number is None:
+            return 0
+        index = bisect_right(self.edges, number)
+        return index if index <= self.values else 0
+
+    def label(self, value: int) -> str:
+        """Return the bin's name for people, for example '[50, ∞) km/h'."""
+        low = self.edges[value - 1]
+        high = str(self.edges[value]) if value < len(self.edges) else "∞"
+        return f"[{low}, {high}) {self.unit}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Categories:
+    """Exact texts: value v is `names[v-1]`.
+
+    Names are distinct, not empty, at most 200 UTF-8 bytes, NFC, without control characters (checked with the window).
+    """
+
+    names: tuple[str, ...]
+    _places: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_count(self.values, "categories")
+        places = {name: value for value, name in enumerate(self.names, start=1)}
+        if len(places) != len(self.names):
+            raise QuestionError("category names must be distinct")
+        object.__setattr__(self, "_places", places)
+
+    @property
+    def values(self) -> int:
+        """V, the number of names."""
+        return len(self.names)
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the position of the text, 1..V, or 0 for any other text or nothing."""
+        # By a table: a search would take the longer the later the name stands, and so tell it.
+        return self._places.get(signal, 0) if isinstance(signal, str) else 0
+
+    def label(self, value: int) -> str:
+        """Return the name itself."""
+        return self.names[value - 1]
+
+
+EPSG_CODES: Final = (1024, 32767)
+"""Smallest and largest code of a reference system in the EPSG register."""
+MAX_OFFSET_BYTES: Final = 16
+"""Longest offset of a frame: sign, eight digits, point, six digits; the Earth is 40 million metres around."""
+OFFSET_FORM: Final = "at most 8 digits before and 6 behind the point, without needless zeros, as text"
+OFFSET_PATTERN: Final = r"0|-?(?:[1-9][0-9]{0,7}(?:\.[0-9]{0,5}[1-9])?|0\.[0-9]{0,5}[1-9])"
+"""A decimal in its only spelling; `OFFSET_FORM` says it to people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Where on Earth the positions of a grid are: a position is the place in the reference system plus the offset.
+
+    `epsg` is the system's code in the EPSG register, 1024..32767. x is always its easting or longitude and y its
+    northing or latitude, in the system's unit, whatever the order in the register. The offsets are decimals of at most
+    eight digits before and six behind the point in their only spelling: no plus, no leading or trailing zero, no -0.
+    Which codes can be placed is for who draws the map; here every code in range is legal.
+    """
+
+    epsg: int
+    offset_x: str
+    offset_y: str
+
+    def __post_init__(self) -> None:
+        low, high = EPSG_CODES
+        if type(self.epsg) is not int or not low <= self.epsg <= high:
+            raise QuestionError(f"EPSG code is {str(self.epsg)[:40]}, allowed: a whole number from {low} to {high}")
+        for name in ("offset_x", "offset_y"):
+            offset = getattr(self, name)
+            if not isinstance(offset, str) or not re.fullmatch(OFFSET_PATTERN, offset):
+                raise QuestionError(f"{name} of the frame is {str(offset)[:40]!a}, allowed: {OFFSET_FORM}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareGrid:
+    """Squares of side `size` from the corner (`x0`, `y0`): value = 1 + column + row * columns.
+
+    Rows count upwards in y. All lengths exact, in the position's own unit. `frame` says where on Earth that is; without
+    one it is metres of somewhere.
+    """
+
+    x0: Fraction
+    y0: Fraction
+    size: Fraction
+    columns: int
+    rows: int
+    frame: Frame | None = None
+
+    def __post_init__(self) -> None:
+        if self.size <= 0 or self.columns < 1 or self.rows < 1:
+            raise QuestionError(
+                f"grid of {self.columns} by {self.rows} squares of {self.size}: all three must be positive"
+            )
+        _check_count(self.values, "grid")
+
+    @property
+    def values(self) -> int:
+        """V, columns times rows."""
+        return self.columns * self.rows
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the square that holds the position, 1..V, or 0 outside the grid or if it is not a position."""
+        if not isinstance(signal, tuple) or len(signal) != 2:
+            return 0
+        x, y = (_exact(part) for part in signal)
+        if x is None or y is None:
+            return 0
+        column = math.floor((x - self.x0) / self.size)
+        row = math.floor((y - self.y0) / self.size)
+        inside = 0 <= column < self.columns and 0 <= row < self.rows
+        return 1 + column + row * self.columns if inside else 0
+
+    def label(self, value: int) -> str:
+        """Return the square's name: 'column,row' counted from 0."""
+        return f"{(value - 1) % self.columns},{(value - 1) // self.columns}"
+
+    def coarser(self, zoom: int) -> "SquareGrid":
+        """Return the same grid in squares of 2**zoom times the side, of which both sides must be multiples."""
+        columns, rows = self.columns >> zoom, self.rows >> zoom
+        return replace(self, size=self.size * 2**zoom, columns=columns, rows=rows)
+
+
+_CELL_DIGITS: Final = 16
+_PENTAGONS: Final = frozenset({4, 14, 24, 38, 49, 58, 63, 72, 83, 97, 107, 117})
+
+
+def _check_h3(cell: int, resolution: int) -> None:
+    """Refuse an integer that is not a cell of this resolution (H3 index bit layout: h3geo.org, "H3 Index").
+
+    Bits from the top: 1 zero, 4 mode (1 = cell), 3 zero, 4 resolution, 7 base cell (0..121), fifteen digits of 3 bits,
+    of which those beyond the resolution are 7. Below a pentagon the first digit that is not 0 is never 1. One
+    resolution for all cells means that no cell can hold another.
+    """
+    digits = [cell >> 3 * (14 - place) & 7 for place in range(15)]
+    base = cell >> 45 & 127
+    used = digits[:resolution]
+    good = cell >> 56 == 0x08 and cell >> 52 & 15 == resolution and base <= 121
+    good = good and all(digit < 7 for digit in used) and all(digit == 7 for digit in digits[resolution:])
+    if not good or (base in _PENTAGONS and next((digit for digit in used if digit), 0) == 1):
+        raise QuestionError(f"{cell:x} is not an H3 cell of resolution {resolution}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H3Cells:
+    """H3 cells of one resolution as 64-bit integers, ascending and distinct: value v is `cells[v-1]`.
+
+    The device finds its own cell index (lower-case hexadecimal text) before it asks; this package does not depend on
+    H3.
+    """
+
+    resolution: int
+    cells: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check_count(self.values, "cells")
+        if not 0 <= self.resolution <= 15:
+            raise QuestionError(f"H3 resolution is {self.resolution}, not 0 to 15")
+        if any(low >= high for low, high in zip(self.cells, self.cells[1:], strict=False)):
+            raise QuestionError("H3 cells must be ascending and distinct")
+        for cell in self.cells:
+            _check_h3(cell, self.resolution)
+
+    @property
+    def values(self) -> int:
+        """V, the number of cells."""
+        return len(self.cells)
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the position of the cell (hexadecimal text), 1..V, or 0 for any other."""
+        if not isinstance(signal, str) or len(signal) > _CELL_DIGITS:
+            return 0
+        try:
+            index = bisect_left(self.cells, int(signal, 16))
+        except ValueError:
+            return 0
+        # int() reads many spellings of a cell; only the one that is the cell's name counts.
+        return index + 1 if index < len(self.cells) and f"{self.cells[index]:x}" == signal else 0
+
+    def label(self, value: int) -> str:
+        """Return the cell's index in lower-case hexadecimal."""
+        return f"{self.cells[value - 1]:x}"
+
+
+PLACE_BITS: Final = 32
+"""Places are named by whole numbers below 2**32, as the papers name locations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefixes:
+    """Places that begin alike: value v is every place whose first `bits` bits are `cells[v-1]`.
+
+    A place is a whole number below 2**32; `bits` is 1 to 32, cells are below 2**bits, ascending and distinct.
+    """
+
+    bits: int
+    cells: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check_count(self.values, "prefixes")
+        if type(self.bits) is not int or not 1 <= self.bits <= PLACE_BITS:
+            raise QuestionError(f"prefixes of {str(self.bits)[:40]} bits, allowed: 1 to {PLACE_BITS}")
+        if any(type(cell) is not int for cell in self.cells):
+            raise QuestionError("prefixes must be whole numbers")
+        if any(low >= high for low, high in zip(self.cells, self.cells[1:], strict=False)):
+            raise QuestionError("prefixes must be ascending and distinct")
+        if self.cells[0] < 0 or self.cells[-1] >= 1 << self.bits:
+            raise QuestionError(f"prefixes are {self.cells[0]} to {self.cells[-1]}, allowed: 0 to below 2**{self.bits}")
+
+    @property
+    def values(self) -> int:
+        """V, the number of prefixes."""
+        return len(self.cells)
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the position of the prefix of a place, 1..V, or 0 for any other or what is no place."""
+        place = _exact(signal)
+        if place is None or place.denominator != 1:
+            return 0  # A number that is no place has a prefix that is no cell.
+        prefix = place.numerator >> PLACE_BITS - self.bits
+        index = bisect_left(self.cells, prefix)
+        return index + 1 if index < len(self.cells) and self.cells[index] == prefix else 0
+
+    def label(self, value: int) -> str:
+        """Return the smallest place of the prefix and its bits, as in '3221225472/11'."""
+        return f"{self.cells[value - 1] << PLACE_BITS - self.bits}/{self.bits}"
+
+
+ValueDomain = Bins | Categories | SquareGrid | H3Cells | Prefixes
+
+
+def zooms_of(domain: ValueDomain, count: int) -> Zooms | None:
+    """Return the zooms at which the values of a domain are counted, None at one alone.
+
+    Raises:
+        QuestionError: a domain whose values lie in no larger ones, or more zooms than its grid has.
+    """
+    if type(count) is not int or count < 1:
+        raise QuestionError(f"zooms is {str(count)[:40]}, allowed: a whole number from 1 on")
+    if count == 1:
+        return None
+    if not isinstance(domain, SquareGrid):
+        raise QuestionError(f"zooms is {count} of {type(domain).__name__}, allowed: 1; only grids have larger squares")
+    try:
+        return Zooms(domain.columns, domain.rows, count)
+    except MechanismError as error:
+        raise QuestionError(str(error)) from None

@@ -1,0 +1,239 @@
+"""What a window is made of: its fields, unchecked, and the design of its question that follows from them.
+
+Only a `Window` may be asked. This module must not apply rules (`rules`), encode (`codec`) or use a key.
+"""
+
+import enum
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Final, cast
+
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
+from fleetcount_mechanisms.sampling import SamplingDie
+
+from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
+from fleetcount_protocol.window.domain import SquareGrid, ValueDomain, zooms_of
+
+__all__ = [
+    "MECHANISM_NUMBERS",
+    "MODE_FORMS",
+    "Aggregator",
+    "HpkeKey",
+    "Mode",
+    "QuestionRef",
+    "Release",
+    "ReleaseKind",
+    "UploadStyle",
+    "WindowFields",
+]
+
+
+class Mode(enum.Enum):
+    """How a device answers (docs/wire.md, "Modes")."""
+
+    SAMPLING = 1
+    """Two rounds of Sampling Privacy; circuit TwoRoundOneHot; aggregated is round two minus round one, cells 1..V."""
+    RESPONSE = 2
+    """One round, the device randomizes; circuit OneHot over 0..V, or one bit a cell for vector Mangat."""
+    DIRECT = 3
+    """One round, the truth in shares; circuit OneHot; privacy is the aggregators' noise alone. Devices must opt in."""
+
+
+MODE_FORMS: Final = {
+    Mode.SAMPLING: (AnswerForm.TWO_ROUNDS,),
+    Mode.RESPONSE: (AnswerForm.POSITION, AnswerForm.BITS),
+    Mode.DIRECT: (AnswerForm.TRUTH,),
+}
+"""What an answer is in each mode."""
+
+MECHANISM_NUMBERS: Final[dict[type, int]] = {
+    SamplingDie: 1,
+    TwoCoin: 2,
+    Warner: 3,
+    Mangat: 4,
+    MangatVector: 5,
+    KaryResponse: 6,
+}
+"""The number on the wire of every answer law a device can be asked for; 0 is none, no number is ever used again."""
+
+
+class UploadStyle(enum.Enum):
+    """When the parts of a two-round report travel."""
+
+    TWO_INSTALMENTS = 1
+    ONE_ENVELOPE = 2
+
+
+class ReleaseKind(enum.Enum):
+    """What the aggregators publish."""
+
+    GEOMETRIC = 1
+    EXACT = 2
+    ONE_SIDED = 3
+    GAUSSIAN = 4
+
+    @property
+    def label(self) -> str:
+        """What window files and readable records call it."""
+        return self.name.lower().replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The release the window announces.
+
+    `noise_epsilon` is the strength of every aggregator's own noise: e1 of the two-sided geometric noise
+    (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `GAUSSIAN` has `noise_variance` in
+    its place, the parameter s of N_Z(0, s), which is None for every other kind. `level` is the level of the published
+    intervals, strictly between 0 and 1. `thresholds` is empty but for `ONE_SIDED`: there it holds, for each published
+    cell, the largest count that is called safe. `zooms` is at how many zooms a square grid is counted, 1 for itself
+    alone: the squares 1..V are then followed by those of twice, four times, ... the side.
+    """
+
+    kind: ReleaseKind
+    noise_epsilon: Fraction | None
+    level: Fraction
+    thresholds: tuple[int, ...] = ()
+    noise_variance: Fraction | None = None
+    zooms: int = 1
+
+    @property
+    def noise(self) -> NoiseLaw:
+        """What every aggregator adds to each opened number.
+
+        Raises:
+            MechanismError: a kind with noise whose `noise_epsilon` or `noise_variance` is missing or outside its range.
+        """
+        if self.kind is ReleaseKind.GAUSSIAN:
+            return GaussianNoise(cast("Fraction", self.noise_variance))
+        if self.kind is ReleaseKind.EXACT:
+            return NoNoise()
+        law = OneSidedNoise if self.kind is ReleaseKind.ONE_SIDED else TwoSidedNoise
+        return law(cast("Fraction", self.noise_epsilon))  # The law refuses None by name.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HpkeKey:
+    """One public sealing key of an aggregator.
+
+    `key_id` is 0..255; `public_key` 32 bytes (X25519) or 1,216 bytes (MLKEM768-X25519: ML-KEM-768, then X25519).
+    """
+
+    key_id: int
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregator:
+    """One aggregator as the window names it: who runs it, where devices reach it, which keys it answers for.
+
+    `grpc_endpoint` is "host:port" or "" when it has none; `mqtt_broker` likewise; at least one of both.
+    `signing_public_key` is Ed25519, 32 bytes. Questions name no sealing keys: they come from key lists, and a
+    device fills in those it seals to.
+    """
+
+    aggregator_id: AggregatorId
+    operator: str
+    grpc_endpoint: str
+    mqtt_broker: str
+    hpke_keys: tuple[HpkeKey, ...]
+    signing_public_key: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionRef:
+    """Which window of which signed questions a window is; `index` counts from 0.
+
+    `noised_participants`: the record tells the number of participants, with every aggregator's noise.
+    """
+
+    question_id: QuestionId
+    index: int
+    noised_participants: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowFields:
+    """The fields of one window of a counting question (docs/wire.md, "Window"), whether or not it may be asked.
+
+    Times are whole Unix seconds on the grid of `time_precision_s`; round two opens when round one closes. In one-round
+    modes and with `ONE_ENVELOPE`, reports are taken from `round_one_opens` to `round_one_closes` and
+    `round_two_closes == round_one_closes` in one-round modes. Aggregator 0 is the leader and holds explicit shares.
+    `question` says which window of which question this is: what was signed is the question, so the window has no
+    signatures of its own, its aggregators name no sealing keys, and `verify_key_digest` is that of the seed of all
+    windows' verify keys.
+    """
+
+    name: str
+    deployment: str
+    signal: str
+    domain: ValueDomain
+    mode: Mode
+    mechanism: AnswerLaw | None
+    aggregators: tuple[Aggregator, ...]
+    round_one_opens: int
+    round_one_closes: int
+    round_two_closes: int
+    expiry: int
+    time_precision_s: int
+    min_batch_size: int
+    release: Release
+    upload_style: UploadStyle
+    verify_key_digest: Digest
+    question: QuestionRef
+
+    @property
+    def values(self) -> int:
+        """V, the number of values besides 0."""
+        return self.domain.values
+
+    @cached_property
+    def design(self) -> Design:
+        """The design of the question, from which statement, charge, outputs and reading follow.
+
+        Raises:
+            MechanismError, QuestionError: parts that do not fit together. A `Window` has checked them and does not
+            raise.
+        """
+        return Design(
+            answer=Truth(self.values) if self.mechanism is None else self.mechanism,
+            noise=self.release.noise,
+            values=self.values,
+            aggregators=len(self.aggregators),
+            zooms=zooms_of(self.domain, self.release.zooms),
+        )
+
+    def label(self, cell: int) -> str:
+        """Return the name of a published cell: that of value 1..V, behind them of larger squares, as in '0,1/2'."""
+        domain = grid = self.domain
+        zoom = 0
+        while isinstance(domain, SquareGrid) and cell > grid.values and zoom + 1 < self.release.zooms:
+            cell, zoom = cell - grid.values, zoom + 1
+            grid = domain.coarser(zoom)
+        return grid.label(cell) + (f"/{2**zoom}" if zoom else "")
+
+    @property
+    def two_instalments(self) -> bool:
+        """Whether the two rounds of a report travel one by one."""
+        return self.design.rounds == 2 and self.upload_style is UploadStyle.TWO_INSTALMENTS
+
+    @property
+    def leader(self) -> Aggregator:
+        """The aggregator that proposes batches and holds explicit shares."""
+        return self.aggregators[0]
+
+    def position_of(self, aggregator_id: str) -> int:
+        """Return the share number, 0..k-1, of an aggregator; 0 is the leader.
+
+        Raises:
+            QuestionError: the window does not list it.
+        """
+        for position, aggregator in enumerate(self.aggregators):
+            if aggregator.aggregator_id == aggregator_id:
+                return position
+        raise QuestionError(f"window {self.name!r} does not list aggregator {aggregator_id!r}")

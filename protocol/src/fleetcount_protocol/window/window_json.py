@@ -1,0 +1,84 @@
+"""A window as people read it: plain values for a JSON file.
+
+It must not be read back: programs exchange the canonical bytes.
+"""
+
+from typing import Any
+
+from fleetcount_mechanisms.sampling import SamplingDie
+
+from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.window import Aggregator, Window
+
+__all__ = ["window_to_json"]
+
+
+def window_to_json(window: Window) -> dict[str, Any]:
+    """Return the window as plain values for a JSON file that people read; fractions as text, keys and ids as
+    hexadecimal.
+
+    There is no way back: programs exchange the canonical bytes.
+    """
+    release = window.release
+    question = window.question
+    return {
+        "window_id": window.window_id.hex(),
+        "question_id": question.question_id.hex(),
+        "window": question.index,
+        "participants": "noised" if question.noised_participants else "hidden",
+        "name": window.name,
+        "deployment": window.deployment,
+        "signal": window.signal,
+        "values": window.values,
+        "labels": [window.domain.label(value) for value in range(1, window.values + 1)],
+        **_frame_to_json(window),
+        "mode": window.mode.name.lower(),
+        "mechanism": _mechanism_to_json(window),
+        **{
+            name: getattr(window, name)
+            for name in ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
+        },
+        "time_precision_s": window.time_precision_s,
+        "min_batch_size": window.min_batch_size,
+        "release": {
+            "kind": release.kind.label,
+            "noise_epsilon": None if release.noise_epsilon is None else str(release.noise_epsilon),
+            **({} if release.noise_variance is None else {"noise_variance": str(release.noise_variance)}),
+            "level": str(release.level),
+            **({} if release.zooms == 1 else {"zooms": release.zooms}),
+            "thresholds": list(release.thresholds),
+        },
+        "upload_style": window.upload_style.name.lower(),
+        "verify_key_digest": window.verify_key_digest.hex(),
+        "aggregators": [_aggregator_to_json(aggregator) for aggregator in window.aggregators],
+    }
+
+
+def _frame_to_json(window: Window) -> dict[str, Any]:
+    domain = window.domain
+    if not isinstance(domain, SquareGrid) or domain.frame is None:
+        return {}
+    frame = domain.frame
+    return {"frame": {"epsg": frame.epsg, "offset_x": frame.offset_x, "offset_y": frame.offset_y}}
+
+
+def _mechanism_to_json(window: Window) -> dict[str, Any] | None:
+    mechanism = window.mechanism
+    if mechanism is None:
+        return None
+    kind = window.design.kind
+    shown: dict[str, Any] = {"kind": kind.name}
+    shown |= {name: str(getattr(mechanism, name)) for name in kind.parameters}
+    if isinstance(mechanism, SamplingDie):
+        shown["face_probabilities"] = [str(face) for face in mechanism.face_probabilities or ()] or "uniform"
+    return shown
+
+
+def _aggregator_to_json(aggregator: Aggregator) -> dict[str, Any]:
+    return {
+        "aggregator_id": str(aggregator.aggregator_id),
+        "operator": aggregator.operator,
+        "grpc_endpoint": aggregator.grpc_endpoint,
+        "mqtt_broker": aggregator.mqtt_broker,
+        "signing_public_key": aggregator.signing_public_key.hex(),
+    }

@@ -1,0 +1,145 @@
+"""What comes one after the other on one signal adds up, whatever it is called and whether it is a question."""
+
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.windows.period_budget import PeriodCharge, Unit, check_period, question_charge, spent_from
+from fleetcount_aggregator.windows.question_install import install_question
+from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.question.fields import Coin, Schedule
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.signal import normal_signal
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window
+
+from tests.support.aggregators import START, Network
+from tests.support.protocol_samples import one_round_window, sampling_window
+from tests.support.question_samples import HOURLY, one_round_question, sampling_question
+
+DAY_S = 86_400
+
+
+def direct(epsilon: str) -> Release:
+    """Noise with which one direct answer among several values loses `epsilon`."""
+    return Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(epsilon) / 2, level=Fraction(19, 20))
+
+
+def question(number: int, epsilon: str = "4", every_s: int = 600, **changes: object) -> Window:
+    """The question of a fixed loss, asked again `number` times `every_s` seconds later."""
+    window = one_round_window(Mode.DIRECT, domain=Categories(names=("a", "b", "c")), release=direct(epsilon))
+    later = number * every_s
+    times = {
+        name: getattr(window, name) + later for name in ("round_one_opens", "round_one_closes", "round_two_closes")
+    }
+    return replace(window, **times, expiry=window.expiry + later, **changes)  # type: ignore[arg-type]  # fields of Window.
+
+
+def period_charge(window: Window) -> PeriodCharge:
+    """Return what a question of one window is charged."""
+    unit = Unit(window.round_one_opens, max(window.round_one_closes, window.round_two_closes) - 1, 1)
+    return PeriodCharge(signal=normal_signal(window.signal), design=window.design, units=(unit,))
+
+
+def test_five_hundred_questions_one_after_the_other_are_refused_with_sum_and_limit() -> None:
+    charges = [period_charge(question(number)) for number in range(500)]
+    taken, said = 0, ""
+
+    try:
+        for taken, charge in enumerate(charges):
+            check_period(charge, charges[:taken], Limits())
+            assert taken < 12
+    except QuestionError as error:
+        said = str(error)
+
+    assert taken >= 10
+    assert "'vehicle.speed' lose epsilon" in said
+    assert said.endswith("allowed: at most 40")
+    assert 40 < float(said.split("lose epsilon ")[1].split(maxsplit=1)[0]) <= 48
+
+
+def test_a_renamed_question_and_another_spelling_of_the_signal_are_the_same() -> None:
+    limits = Limits(total_epsilon=Decimal(4))
+    first = period_charge(question(0))
+
+    changed: list[dict[str, Any]] = [{"name": "another"}, {"signal": question(0).signal.upper()}]
+    for changes in changed:
+        with pytest.raises(QuestionError, match="lose epsilon 8 at delta 1e-09 within 2592000 s, allowed: at most 4"):
+            check_period(period_charge(question(1, **changes)), [first], limits)
+    check_period(period_charge(question(1, signal="Vehicle.Other")), [first], limits)
+
+
+@pytest.mark.parametrize(("days", "fits"), [(29, False), (31, True)])
+def test_a_period_forgets_what_is_longer_ago(days: int, fits: bool) -> None:
+    limits = Limits(total_epsilon=Decimal(4))
+    first, second = (period_charge(question(number, every_s=days * DAY_S)) for number in (0, 1))
+
+    for new, old in ((second, first), (first, second)):
+        if fits:
+            check_period(new, [old], limits)
+        else:
+            with pytest.raises(QuestionError, match="lose epsilon 8"):
+                check_period(new, [old], limits)
+
+
+def test_what_is_spent_is_that_of_the_fullest_period_from_a_moment_on() -> None:
+    other = period_charge(question(0, epsilon="1", signal="Vehicle.Other"))
+    charges = [period_charge(question(number, every_s=20 * DAY_S)) for number in (0, 1, 3)] + [other]
+    first, last = (charges[place].units[0].last for place in (0, 2))
+
+    def spent(moment: int) -> dict[str, float]:
+        return {signal: float(one) for signal, one in spent_from(moment, charges, Limits()).items()}
+
+    speed, others = charges[0].signal, other.signal
+    assert spent(first - 90 * DAY_S) == {speed: 8, others: 1}
+    assert spent(first + 29 * DAY_S) == {speed: 8, others: 1}
+    # The first is over, and no 30 days hold both others.
+    assert spent(first + 31 * DAY_S) == {speed: 4}
+    assert spent(last + 31 * DAY_S) == {}
+
+
+def test_a_month_of_hourly_maps_is_one_charge_and_the_next_month_is_another() -> None:
+    limits = Limits(total_epsilon=Decimal(10))
+    release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction("0.0389"), level=Fraction(19, 20))
+    month = one_round_question(Mode.DIRECT, release=release, schedule=replace(HOURLY, round_two_s=0))
+    following = replace(month, schedule=replace(HOURLY, round_two_s=0, first=HOURLY.first + 720 * 3600))
+    charge = question_charge(month)
+
+    check_period(charge, [], limits)
+    check_period(question_charge(following), [charge], limits)
+    with pytest.raises(QuestionError, match="allowed: at most 10"):
+        check_period(question_charge(replace(month, name="again")), [charge], limits)
+
+
+def test_what_a_stop_leaves_is_free_again_and_a_unit_that_began_is_not() -> None:
+    schedule = Schedule(first=HOURLY.first, every_s=3600, windows=48, round_one_s=600, round_two_s=600, expiry_s=DAY_S)
+    question = sampling_question(coin=Coin.DAY, schedule=schedule)
+
+    assert [unit.windows for unit in question_charge(question).units] == [24, 24]
+    assert [unit.windows for unit in question_charge(question, 24).units] == [24]
+    assert [unit.windows for unit in question_charge(question, 25).units] == [24, 24]
+    assert question_charge(question, 0).units == ()
+
+
+def test_exact_releases_have_a_switch_of_their_own() -> None:
+    exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20))
+
+    check_period(period_charge(sampling_window(release=exact)), [], Limits(total_epsilon=Decimal("0.001")))
+
+
+async def test_the_aggregator_applies_it_to_windows_and_question_alike() -> None:
+    network = Network(2, limits=Limits(smallest_min_batch_size=2, total_epsilon=Decimal(2)))
+    await network.start_all()
+    await network.ask(values=4)
+    signed, seed = network.question(values=4)
+
+    with pytest.raises(QuestionError, match=r"lose epsilon \d.* at delta 1e-09 within 2592000 s, allowed: at most 2"):
+        await install_question(network.core(0).context, signed, seed)
+    network.core(0).context.limits = Limits(smallest_min_batch_size=2)
+    await install_question(network.core(0).context, signed, seed)
+    network.core(0).context.limits = Limits(smallest_min_batch_size=2, total_epsilon=Decimal(2))
+    late = {"round_one_opens": START + 9000, "round_one_closes": START + 9010, "round_two_closes": START + 9020}
+    with pytest.raises(QuestionError, match="lose epsilon"):
+        await network.ask(values=4, **late)

@@ -1,0 +1,77 @@
+"""What an operator sees of questions: how far each is, what comes next, and which windows are missing for which
+reason.
+"""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fleetcount.aggregator_commands import aggregator
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.windows.question_orders import take_own_order
+from fleetcount_aggregator.windows.status import read_status
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
+
+from tests.support.aggregators import Network, answer_all
+
+COINS = [(0, 1), (0, 2), (3, 3)]
+
+
+async def test_the_status_names_the_next_window_the_released_and_the_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(2, directory=tmp_path)
+    network.seats[0].store_path = tmp_path / "aggregator.db"
+    await network.start_all()
+    question = await network.stand()
+    stop = QuestionOrder(
+        question_id=question.question_id,
+        number=1,
+        action=OrderAction.STOP,
+        aggregator_id=network.seats[0].aggregator_id,
+        from_window=3,
+    )
+    await take_own_order(network.core(0).context, sign_order(stop, network.seats[0].signing_key))
+    for index in range(2):
+        window = window_at(question, index)
+        await network.advance_to(window.round_one_opens)
+        await network.look_after_all()
+        await answer_all(network, window, COINS if index == 0 else [])
+        await network.run_to_the_end(window)
+    await network.advance_to(question.schedule.opens(3) - 30)
+    await network.look_after_all()
+
+    found = read_status(StorePlace(directory=tmp_path))
+
+    [line] = found.questions
+    assert (line.question_id, line.name, line.windows, line.released) == (question.question_id, question.name, 5, 1)
+    assert (line.following, line.opens) == (4, question.schedule.opens(4))
+    assert line.missing == {"too_few_reports": [1, 2], "stopped": [3]}
+    assert [window.index for window in found.windows] == [0, 1, 2]
+
+    class Settings:
+        store_place = StorePlace(directory=tmp_path)
+        metrics = None
+
+    monkeypatch.setattr("fleetcount_aggregator.config.load_config", lambda *_: Settings)
+    said = CliRunner().invoke(aggregator, ["status", "--config", "any.toml"]).output.splitlines()
+    assert "1 of 5 released, window 4 at 20" in said[0]
+    assert said[1:3] == [
+        "    missing: stopped 1, the last is window 3",
+        "    missing: too_few_reports 2, the last is window 2",
+    ]
+    await network.stop_all()
+
+
+async def test_a_window_under_way_says_what_comes_next(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    network.seats[0].store_path = tmp_path / "aggregator.db"
+    await network.start_all()
+    window = await network.ask()
+    await network.stop_all()
+
+    [line] = read_status(StorePlace(directory=tmp_path)).windows
+
+    assert line.wait is not None
+    assert (line.wait.kind.value, line.wait.until) == ("opening", window.round_one_opens)

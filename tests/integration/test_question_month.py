@@ -1,0 +1,143 @@
+"""A week of hourly counts as a newcomer asks for it: the command alone, two aggregators, six drivers, a told clock."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount.__main__ import run_command
+from fleetcount.question_files import read_question
+
+from tests.cli.conftest import Ran
+from tests.support.town import Town
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+
+SPEC = """
+[question]
+name = "What are you?"
+deployment = "test"
+signal = "Vehicle.Category"
+mode = "direct"
+min_batch_size = 2
+time_precision_s = 60
+
+[domain]
+kind = "categories"
+names = ["car", "van", "bus"]
+
+[schedule]
+opens = "in 10 min"
+every = "1 h"
+windows = {windows}
+window = "10 min"
+
+[release]
+epsilon = "{epsilon}"
+delta = "1e-9"
+level = "0.999999"
+
+[[aggregators]]
+descriptor = "dep/alpha.descriptor.toml"
+
+[[aggregators]]
+descriptor = "dep/beta.descriptor.toml"
+"""
+DRIVERS = ("car", "car", "car", "van", "van", "bus")
+READER = ("--question", "week.question", "--config", "dep/analyst/analyst.toml")
+
+
+@pytest.fixture
+def fleetcount(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    def run(*arguments: str | Path) -> Ran:
+        code = run_command([str(one) for one in arguments])
+        said = capsys.readouterr()
+        return Ran(code, said.out, said.err)
+
+    return run
+
+
+async def command(fleetcount: Callable[..., Ran], *arguments: str) -> str:
+    """Run a command that must succeed, as a person does beside everything else; return what it prints."""
+    ran = await asyncio.to_thread(fleetcount, *arguments)
+    assert ran.code == 0, (arguments, ran)
+    return ran.out
+
+
+async def ask(fleetcount: Callable[..., Ran], town: Town, windows: int, epsilon: str) -> None:
+    """Create, sign and submit the question, and let the drivers start."""
+    Path("spec.toml").write_text(SPEC.format(windows=windows, epsilon=epsilon))
+    await command(fleetcount, "question", "create", "--spec", "spec.toml", "--output", "week.question")
+    for step, name in (("sign", "alpha"), ("sign", "beta"), ("submit", "alpha")):
+        await command(fleetcount, "question", step, "--config", f"dep/{name}/aggregator.toml", "week.question")
+    for _ in range(2):
+        await town.pass_to(town.clock.now() + 2)
+    for number, kind in enumerate(DRIVERS, start=1):
+        (town.root / "dep" / "devices" / f"{number:04d}" / "category.json").write_text(json.dumps(kind))
+        town.drive(number)
+
+
+@pytest.mark.parametrize(
+    ("windows", "epsilon", "pause"),
+    [(12, "2.6", range(5, 7)), pytest.param(168, "9.9", range(50, 55), marks=pytest.mark.nightly)],
+)
+async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
+    fleetcount: Callable[..., Ran],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    windows: int,
+    epsilon: str,
+    pause: range,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    duckdb: Any = pytest.importorskip("duckdb")
+    asked = [index for index in range(windows) if index not in pause]
+    early = pause.start - 2
+    operator = ("--config", "dep/alpha/aggregator.toml", "week.question")
+    async with Town(tmp_path, fleetcount, devices=len(DRIVERS)) as town:
+        town.told(
+            monkeypatch, "fleetcount.question_commands", "fleetcount.question_reading", "fleetcount.device_commands"
+        )
+        await ask(fleetcount, town, windows, epsilon)
+        schedule = read_question(Path("week.question")).question.schedule
+        for index in range(windows):
+            if index == early:
+                await command(fleetcount, "question", "pause", "--from", str(pause.start), *operator)
+                await command(fleetcount, "question", "release", *READER, "--output", "got")
+                await command(fleetcount, "question", "export", "--records", "got", "--output", "week.parquet")
+            if index == pause.start:
+                await command(fleetcount, "question", "resume", "--from", str(pause.stop), *operator)
+            for moment in (schedule.opens(index) - 50, schedule.opens(index), schedule.closes(index)):
+                await town.pass_to(moment)
+            await town.pass_to(schedule.closes(index) + 5)
+        status = await command(fleetcount, "question", "status", *READER)
+        fetched = await command(fleetcount, "question", "release", *READER, "--output", "got")
+        export = ("question", "export", "--records", "got")
+        said = await command(fleetcount, *export, "--output", "week.parquet", "--sum", "1", "--largest", "3")
+        lost = await command(fleetcount, "device", "ledger", "--config", "dep/devices/0001/device.toml")
+    words = " ".join((await command(fleetcount, "question", "show", "week.question")).split())
+
+    gap = f"windows {pause.start} to {pause.stop - 1}: paused"
+    released = f"{len(asked)} of {windows} windows released, the last is window {windows - 1}"
+    assert f"{released}; all signatures and the chain hold" in status
+    assert f"missing: {gap}" in status
+    assert f"got: {len(asked) - early} new records, {len(asked)} in all" in fetched
+    rows = duckdb.sql("SELECT DISTINCT window_index FROM 'week.parquet' ORDER BY 1").fetchall()
+    assert [row[0] for row in rows] == asked
+    answer = next(line for line in said.splitlines() if line.startswith("sum of 1 cell"))
+    low, high = (int(part.replace(",", "")) for part in answer.rsplit("interval ", 1)[1].split(" to "))
+    assert low <= 3 * len(asked) <= high, answer
+    assert f"not in it: {gap}" in said
+    driver = r"all answers of a device together by at most e\^([0-9.]+), except with probability 0.000000001"
+    said_of_all = re.search(driver, words)
+    # The noise is solved for at most what was asked, and may give a little less.
+    assert said_of_all is not None
+    assert 0 <= float(epsilon) - float(said_of_all[1]) < 0.02
+    # Paused windows stay reserved until the device has looked at the question after its last window.
+    [reserved] = [count for count in (len(pause), 0) if f"answered {len(asked)}, reserved {count}" in lost]
+    [total] = [line for line in lost.splitlines() if " in the last " in line]
+    assert f"{len(asked) + reserved} charges, within epsilon" in total
+    assert 0 < float(total.split("within epsilon ")[1].split()[0]) <= 10

@@ -1,0 +1,466 @@
+"""A window that may be built may be asked: everything else is refused with its value and the allowed range."""
+
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from fleetcount_mechanisms.noise import GaussianNoise
+from fleetcount_mechanisms.responses import (
+    KaryResponse,
+    Mangat,
+    MangatVector,
+    OptimizedUnaryEncoding,
+    TwoCoin,
+    Warner,
+)
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.window.circuit import context_of, opened_outputs, prio3_for
+from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
+from fleetcount_protocol.window.rules import operator_key
+from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, UploadStyle, Window
+
+from tests.support.protocol_samples import (
+    aggregator,
+    at_window,
+    every_window,
+    keyed_aggregator,
+    one_round_window,
+    sampling_window,
+)
+
+NOISED = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20))
+EXACT = replace(NOISED, kind=ReleaseKind.EXACT, noise_epsilon=None)
+GAUSSIAN = replace(EXACT, kind=ReleaseKind.GAUSSIAN, noise_variance=Fraction(662))
+ONE_SIDED = replace(NOISED, kind=ReleaseKind.ONE_SIDED, thresholds=(3,))
+TWO = SamplingDie.uniform(Fraction(1, 4), 2)
+
+
+def refuses(match: str, **changes: Any) -> None:
+    with pytest.raises(QuestionError, match=match):
+        sampling_window(**changes)
+
+
+@pytest.mark.parametrize("field", ["name", "signal"])
+@pytest.mark.parametrize("text", ["", "a\nb", "e\u0301", "a" * 201, "a\u200b", " a", "\ud800"])
+def test_names_are_plain_text_of_a_bounded_length(field: str, text: str) -> None:
+    refuses(field, **{field: text})
+
+
+@pytest.mark.parametrize("name", ["", "A", "a/b", "a+b", "#", "a" * 33, "-a", "a\n", "ä", "$sys"])
+def test_deployment_can_stand_in_a_topic(name: str) -> None:
+    refuses("deployment", deployment=name)
+
+
+@pytest.mark.parametrize("names", [("e\u0301",), ("",), ("a" * 201,), ("a\0",), ("x" * 200 + "é",)])
+def test_categories_are_plain_text_too(names: tuple[str, ...]) -> None:
+    refuses("category", domain=Categories(names=names), mechanism=SamplingDie.uniform(Fraction(1, 4), 1))
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        Bins(edges=(Fraction(0), Fraction(1), Fraction(2**63)), open_above=False, unit=""),
+        Bins(edges=(Fraction(0), Fraction(1, 2**63), Fraction(1)), open_above=False, unit=""),
+        Bins(edges=(0, 1, 2), open_above=False, unit=""),  # type: ignore[arg-type]  # Whole numbers are no fractions.
+        Bins(edges=(0.5, 1.5, 2.5), open_above=False, unit=""),  # type: ignore[arg-type]  # Nor are floats.
+        SquareGrid(x0=Fraction(-(2**63)), y0=Fraction(0), size=Fraction(1), columns=2, rows=1),
+        SquareGrid(x0=0.5, y0=Fraction(0), size=Fraction(1), columns=2, rows=1),  # type: ignore[arg-type]  # A float.
+    ],
+)
+def test_domain_numbers_are_exact_and_bounded(domain: Bins) -> None:
+    refuses("Fraction|2\\*\\*63", domain=domain, mechanism=TWO)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"round_one_opens": -60}, "round_one_opens is -60"),
+        ({"round_one_opens": 1_800_000_001}, "multiple of time_precision_s"),
+        ({"round_one_opens": 1_800_000_600}, "round_one_closes"),
+        ({"round_one_opens": 1_800_000_660}, "round_one_closes"),
+        ({"round_two_closes": 1_800_000_600}, "round_two_closes"),
+        ({"expiry": 1_800_001_200}, "expiry"),
+        ({"expiry": 1_800_001_201}, "multiple"),
+        ({"round_one_opens": 1_800_001_200 - 31 * 86_400 - 60}, "2678460 s"),
+        ({"expiry": 1_800_000_000 + 100 * 86_400 + 60}, "8640060 s"),
+        ({"expiry": 1_800_086_400_000}, "253402300799"),  # Milliseconds for seconds.
+        ({"expiry": 2**63}, "expiry"),
+        ({"expiry": 1_800_086_400.0}, "whole number"),
+        ({"expiry": float("nan")}, "whole number"),
+        ({"expiry": True}, "whole number"),
+        ({"time_precision_s": 0}, "time_precision_s is 0"),
+        ({"time_precision_s": 86_401}, "time_precision_s is 86401"),
+    ],
+)
+def test_times_are_whole_ordered_and_on_the_grid(changes: dict[str, Any], why: str) -> None:
+    refuses(why, **changes)
+
+
+def test_longest_window_and_lifetime_are_allowed() -> None:
+    opens = 1_800_001_200 - 31 * 86_400
+
+    assert sampling_window(round_one_opens=opens, expiry=opens + 100 * 86_400).round_one_opens == opens
+
+
+@pytest.mark.parametrize("size", [0, 1, -5, 2**30 + 1, 2.5, True])
+def test_smallest_batch_is_at_least_two(size: int) -> None:
+    refuses("min_batch_size", min_batch_size=size)
+
+
+@pytest.mark.parametrize("parties", [0, 1])
+def test_fewer_than_two_aggregators_are_refused(parties: int) -> None:
+    refuses("number of aggregators", parties=parties)
+
+
+def test_six_aggregators_are_refused() -> None:
+    six = (*(aggregator(position) for position in range(5)), aggregator(0))
+
+    refuses("number of aggregators is 6", aggregators=six)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"aggregator_id": AggregatorId("alpha")}, "aggregator id alpha is given twice"),
+        ({"signing_public_key": aggregator(0).signing_public_key}, "signing key .* given twice"),
+        ({"grpc_endpoint": "127.0.0.1:7411"}, "gRPC endpoint .* given twice"),
+        ({"operator": "OPERATOR  alpha"}, "1 operator"),
+        ({"operator": "Ｏperator alpha"}, "1 operator"),
+        ({"operator": ""}, "operator of beta"),
+        ({"grpc_endpoint": "", "mqtt_broker": ""}, "neither"),
+        ({"hpke_keys": keyed_aggregator(1).hpke_keys}, "beta names 1 sealing keys, a question takes them from its key"),
+        ({"signing_public_key": bytes(31)}, "31 bytes"),
+        ({"signing_public_key": bytes(32)}, "small order"),
+    ],
+)
+def test_aggregators_are_distinct_and_well_described(changes: dict[str, Any], why: str) -> None:
+    refuses(why, aggregators=(aggregator(0), replace(aggregator(1), **changes)))
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "host",
+        ":1",
+        "host:",
+        "host:0",
+        "host:70000",
+        "host:65536",
+        "host:01",
+        "host:1 ",
+        "host:１",
+        "ho st:1",
+        "-h:1",
+        "h-:1",
+        "h..i:1",
+        "http://h:1",
+        "user@h:1",
+        "h/:1",
+        "::1:1",
+        "[::g]:1",
+        "256.1.1.1:1",
+        "1.2.3:1",
+        "h" * 64 + ":1",
+        "h\0:1",
+        "ä.de:1",
+    ],
+)
+def test_endpoints_are_host_and_port(endpoint: str) -> None:
+    for field in ("grpc_endpoint", "mqtt_broker"):
+        refuses("host:port", aggregators=(aggregator(0), replace(aggregator(1), **{field: endpoint})))
+
+
+@pytest.mark.parametrize("endpoint", ["a:1", "a-b.example:65535", "127.0.0.1:80", "[::1]:7411", "[2001:db8::2]:1"])
+def test_good_endpoints_are_taken(endpoint: str) -> None:
+    window = sampling_window(aggregators=(aggregator(0), replace(aggregator(1), grpc_endpoint=endpoint)))
+
+    assert window.aggregators[1].grpc_endpoint == endpoint
+
+
+@pytest.mark.parametrize(
+    ("mode", "mechanism"),
+    [
+        (Mode.SAMPLING, None),
+        (Mode.SAMPLING, Mangat(Fraction(1, 3))),
+        (Mode.RESPONSE, None),
+        (Mode.RESPONSE, SamplingDie.uniform(Fraction(1, 4), 6)),
+        (Mode.RESPONSE, OptimizedUnaryEncoding(Fraction(1, 4), 6)),
+        (Mode.DIRECT, Mangat(Fraction(1, 3))),
+    ],
+)
+def test_mechanism_fits_the_mode(mode: Mode, mechanism: object) -> None:
+    rounds = {} if mode is Mode.SAMPLING else {"round_two_closes": 1_800_000_600}
+
+    refuses("mechanism", mode=mode, mechanism=mechanism, **rounds)
+
+
+@pytest.mark.parametrize("mechanism", [SamplingDie.uniform(Fraction(1, 4), 5), SamplingDie.uniform(Fraction(1, 4), 7)])
+def test_mechanism_answers_exactly_the_values(mechanism: SamplingDie) -> None:
+    refuses("the domain has 6", mechanism=mechanism)
+
+
+@pytest.mark.parametrize("mechanism", [Mangat(Fraction(1, 3)), KaryResponse(Fraction(1, 2), 2)])
+def test_response_answers_exactly_the_values(mechanism: Mangat) -> None:
+    with pytest.raises(QuestionError, match="the domain has 3"):
+        one_round_window(Mode.RESPONSE, domain=Categories(names=("a", "b", "c")), mechanism=mechanism)
+
+
+@pytest.mark.parametrize("rate", [Fraction(1, 2) + Fraction(1, 10**9), Fraction(3, 4)])
+def test_half_of_the_devices_may_be_sampled_and_no_more(rate: Fraction) -> None:
+    assert sampling_window(mechanism=SamplingDie.uniform(Fraction(1, 2), 6, allow_large_rate=True)).question
+    refuses("from 1/1000000 to 1/2", mechanism=SamplingDie.uniform(rate, 6, allow_large_rate=True))
+
+
+@pytest.mark.parametrize("index", [-1, 2**16, 1.0, True])
+def test_a_window_has_a_place_in_its_question(index: int) -> None:
+    assert at_window(sampling_window(), index=2**16 - 1).question
+    with pytest.raises(QuestionError, match="index of the window is"):
+        at_window(sampling_window(), index=index)
+
+
+def test_a_response_window_has_no_noised_participants() -> None:
+    assert at_window(one_round_window(Mode.DIRECT), noised_participants=True).question
+    with pytest.raises(QuestionError, match="participants is noised, allowed in response mode: hidden"):
+        at_window(one_round_window(Mode.RESPONSE), noised_participants=True)
+
+
+def test_mechanism_numbers_are_bounded() -> None:
+    refuses("2\\*\\*63", mechanism=SamplingDie.uniform(Fraction(1, 2**63), 6))
+    with pytest.raises(QuestionError, match="2\\*\\*63"):
+        one_round_window(Mode.RESPONSE, mechanism=Mangat(Fraction(1, 2**64)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"noise_epsilon": Fraction(0)}, "noise_epsilon is 0"),
+        ({"noise_epsilon": Fraction(-1)}, "noise_epsilon is -1"),
+        ({"noise_epsilon": Fraction(101, 10)}, "noise_epsilon is 101/10"),
+        ({"noise_epsilon": Fraction(1, 10**6 + 1)}, "noise_epsilon"),
+        ({"noise_epsilon": Fraction(2**63 + 1, 2**63)}, "2\\*\\*63"),
+        ({"noise_epsilon": 1.0}, "Fraction"),
+        ({"noise_epsilon": 1}, "Fraction"),
+        ({"noise_epsilon": None}, "Fraction"),
+        ({"level": Fraction(0)}, "level is 0"),
+        ({"level": Fraction(1)}, "level is 1"),
+        ({"level": 0.95}, "Fraction"),
+        ({"thresholds": (1,)}, "1 thresholds, not 0"),
+        ({"kind": ReleaseKind.EXACT}, "no noise_epsilon"),
+        ({"kind": ReleaseKind.ONE_SIDED}, "not for sampling"),
+        ({"noise_variance": Fraction(9)}, "geometric has no noise_variance"),
+    ],
+)
+def test_release_is_noised_as_announced(changes: dict[str, Any], why: str) -> None:
+    refuses(why, release=replace(NOISED, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"noise_variance": None}, "noise_variance is None, allowed: an exact Fraction"),
+        ({"noise_variance": 9.0}, "noise_variance is 9.0, allowed: an exact Fraction"),
+        ({"noise_variance": 9}, "Fraction"),
+        ({"noise_variance": Fraction(6, 25)}, "noise variance is 6/25, allowed: 1/4 <= noise variance <= 100000000"),
+        ({"noise_variance": Fraction(10**8 + 1)}, "noise variance is 100000001, allowed"),
+        ({"noise_variance": Fraction(2**63 + 1, 2**63)}, "2\\*\\*63"),
+        ({"noise_epsilon": Fraction(1)}, "gaussian release has no noise_epsilon"),
+        ({"thresholds": (1,)}, "1 thresholds, not 0"),
+        ({"kind": ReleaseKind.EXACT}, "exact has no noise_variance"),
+    ],
+)
+def test_a_gaussian_release_has_a_variance_in_its_range(changes: dict[str, Any], why: str) -> None:
+    refuses(why, release=replace(GAUSSIAN, **changes))
+
+
+def test_a_gaussian_release_goes_with_every_mode() -> None:
+    assert sampling_window(release=GAUSSIAN).design.noise == GaussianNoise(Fraction(662))
+    for mode in (Mode.RESPONSE, Mode.DIRECT):
+        assert one_round_window(mode, release=GAUSSIAN).design.noise == GaussianNoise(Fraction(662))
+
+
+def test_exact_release_only_hides_the_participants_of_differences() -> None:
+    assert sampling_window(release=EXACT).release.noise_epsilon is None
+    for mode in (Mode.RESPONSE, Mode.DIRECT):
+        with pytest.raises(QuestionError, match="exact is not for"):
+            one_round_window(mode, release=EXACT)
+
+
+@pytest.mark.parametrize("thresholds", [(), (1, 2), (-1,), (2**32,), (1.5,)])
+def test_one_sided_release_has_one_threshold_a_cell(thresholds: tuple[int, ...]) -> None:
+    assert one_round_window(Mode.DIRECT, release=ONE_SIDED).release.thresholds == (3,)
+    with pytest.raises(QuestionError, match="threshold"):
+        one_round_window(Mode.DIRECT, release=replace(ONE_SIDED, thresholds=thresholds))
+    with pytest.raises(QuestionError, match="one-sided is not for response"):
+        one_round_window(Mode.RESPONSE, release=ONE_SIDED)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "why"),
+    [
+        ("direct_zooms", {"zooms": 4}, r"zooms is 4 of a grid of 4 by 8 squares, allowed: 3 at most"),
+        ("direct_zooms", {"zooms": 0}, "zooms is 0, allowed: a whole number from 1 on"),
+        ("direct_zooms", {"zooms": True}, "zooms is True, allowed"),
+        ("sampling_grid", {"zooms": 2}, "zooms is 2 of a grid of 3 by 2 squares, allowed: 1 at most"),
+        ("direct", {"zooms": 2}, "zooms is 2 of Categories, allowed: 1"),
+        ("sampling_h3_envelope", {"zooms": 2}, "zooms is 2 of H3Cells, allowed: 1"),
+        ("sampling_places", {"zooms": 2}, "zooms is 2 of Prefixes, allowed: 1"),
+        ("sampling_faces_bins", {"zooms": 2}, "zooms is 2 of Bins, allowed: 1"),
+        ("sampling_zooms", {"kind": ReleaseKind.EXACT, "noise_epsilon": None}, "zooms is 2 of an exact release"),
+        ("one_sided_zooms", {"thresholds": (3,) * 8}, "release has 8 thresholds, not 10"),
+    ],
+)
+def test_zooms_are_those_of_a_grid_with_noise(name: str, changes: dict[str, Any], why: str) -> None:
+    window = every_window()[name]
+
+    with pytest.raises(QuestionError, match=why):
+        replace(window, release=replace(window.release, **changes))
+
+
+def test_a_randomized_answer_has_no_zooms() -> None:
+    release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(9, 10), zooms=2)
+    grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(1), columns=2, rows=4)
+
+    for mechanism in (KaryResponse(Fraction(1, 2), 8), MangatVector(Fraction(1, 3), 8)):
+        with pytest.raises(QuestionError, match=r"zooms is 2 of answers by (k-ary|mangat-vector), allowed: 1"):
+            one_round_window(Mode.RESPONSE, domain=grid, mechanism=mechanism, release=release)
+
+
+def test_a_larger_square_is_named_by_its_place_and_how_many_times_the_side_it_has() -> None:
+    window = every_window()["direct_zooms"]
+
+    assert [window.label(cell) for cell in (1, 32, 33, 40, 41, 42)] == [
+        "0,0",
+        "3,7",
+        "0,0/2",
+        "1,3/2",
+        "0,0/4",
+        "0,1/4",
+    ]
+    assert window.design.cell_count == 42
+
+
+def test_upload_styles_and_last_closing_time() -> None:
+    envelope = {"upload_style": UploadStyle.ONE_ENVELOPE}
+
+    assert sampling_window(**envelope, round_two_closes=1_800_000_600).upload_style is UploadStyle.ONE_ENVELOPE
+    refuses("round_two_closes", **envelope, round_two_closes=1_800_000_540)
+    for mode in (Mode.RESPONSE, Mode.DIRECT):
+        with pytest.raises(QuestionError, match="one_envelope"):
+            one_round_window(mode, **envelope)
+        with pytest.raises(QuestionError, match="one round closes"):
+            one_round_window(mode, round_two_closes=1_800_001_200)
+
+
+@pytest.mark.parametrize("name", every_window())
+def test_what_follows_from_a_window(name: str) -> None:
+    window = every_window()[name]
+    prio3 = prio3_for(window)
+
+    assert context_of(window) == b"FCT1" + window.window_id
+    assert prio3.shares == len(window.aggregators)
+    verified = list(range(window.values if window.mode is Mode.SAMPLING else window.values + 1))
+    assert len(verified[opened_outputs(window)]) == window.design.summed_count
+    assert prio3.output_share_size == 8 * len(verified)
+
+
+def test_circuit_follows_the_mechanism() -> None:
+    windows = every_window()
+
+    assert prio3_for(windows["sampling_grid"]).algorithm_id == 0xFFFF1001
+    assert prio3_for(windows["mangat"]).algorithm_id == prio3_for(windows["direct"]).algorithm_id == 0xFFFF1002
+    assert prio3_for(windows["mangat_vector"]).algorithm_id == 0xFFFFFFFF
+
+
+def test_an_answer_that_hardly_ever_is_the_truth_is_not_asked_for() -> None:
+    """Its estimates would leave every range: the record could not be computed, and the window would never end."""
+    least = Fraction(1, 10**6)
+    for weight, fits in ((least, True), (least - Fraction(1, 10**12), False)):
+        half = (1 + weight) / 2
+        responses = [Warner(half), TwoCoin(weight, Fraction(1, 2)), Mangat(1 - weight), KaryResponse(half, 1)]
+        for response in [*responses, MangatVector(1 - weight, 1)]:
+            if fits:
+                assert one_round_window(Mode.RESPONSE, mechanism=response).design.exposure == least
+            else:
+                with pytest.raises(QuestionError, match="with weight"):
+                    one_round_window(Mode.RESPONSE, mechanism=response)
+    sampling_window(domain=Categories(names=("a", "b")), mechanism=SamplingDie.uniform(least, 2))
+    refuses(
+        "sampling rate",
+        domain=Categories(names=("a", "b")),
+        mechanism=SamplingDie.uniform(least - Fraction(1, 10**12), 2),
+    )
+
+
+@pytest.mark.parametrize("name", ["mangat", "warner", "two_coin", "k_ary", "mangat_vector"])
+def test_exposure_of_a_response_is_the_weight_of_the_truth_in_its_answer(name: str) -> None:
+    """Every response is a mixture: with this weight the truth itself, with the rest a draw that ignores the truth."""
+    window = every_window()[name]
+    response = window.mechanism
+    assert response is not None
+    assert not isinstance(response, SamplingDie)
+    vector = isinstance(response, MangatVector)
+    outputs = 2 if vector else window.values + 1
+    law = response.bit_probability if isinstance(response, MangatVector) else response.probability
+
+    exposure = window.design.exposure
+
+    rests = [
+        [law(output, truth) - (exposure if output == truth else 0) for output in range(outputs)]
+        for truth in range(outputs)
+    ]
+    assert all(rest == rests[0] for rest in rests)
+    assert min(rests[0]) >= 0
+    assert 0 < exposure < 1
+
+
+def test_statement_and_charge_follow_the_release() -> None:
+    windows = every_window()
+
+    assert windows["sampling_exact"].design.epsilon is None
+    assert windows["one_sided"].design.epsilon == Decimal("0.5")
+    # cells/(2s) with two cells, s = 662, at delta 1e-9 (docs/privacy.md); sampled, p = 1/4.
+    for name, loss in (("direct_gaussian", "0.30355"), ("sampling_gaussian", "0.07651")):
+        charged = windows[name].design.ledger_loss
+        assert (windows[name].design.epsilon, charged.epsilon) == (Decimal(loss), Decimal(loss))
+        assert (charged.delta, charged.pure) == (Decimal("1E-9"), False)
+    # Two-cell neighbours: ln[(1 + p(e^e1 - 1)) / (1 - p(1 - e^-e1))] at p = 1/4, e1 = 1.7 (docs/privacy.md).
+    assert windows["sampling_grid"].design.epsilon == Decimal("0.97928")
+    assert [windows[name].design.exposure for name in ("sampling_grid", "direct")] == [Fraction(1, 4), 1]
+    for window in windows.values():
+        adversaries = [view.adversary for view in window.design.views()]
+        assert adversaries[:2] == ["public_and_broker", "one_aggregator"]
+        assert "all_aggregators" in adversaries
+
+
+def test_one_sided_statement_says_which_side_is_protected() -> None:
+    views = every_window()["one_sided"].design.views()
+
+    assert {view.neighbours for view in views} == {"one-sided"}
+    assert "that it had none is not protected" in views[0].sentence
+    assert (views[-1].adversary, views[-1].epsilon, views[-1].delta) == ("all_aggregators", None, 1)
+
+
+def test_vector_mangat_uses_the_bits_circuit() -> None:
+    window = every_window()["mangat_vector"]
+
+    assert isinstance(window.mechanism, MangatVector)
+    assert window.design.output_count == window.values + 1
+
+
+def test_position_of_an_aggregator() -> None:
+    window: Window = sampling_window(3)
+
+    assert [window.position_of(name) for name in ("alpha", "beta", "gamma")] == [0, 1, 2]
+    assert window.leader.aggregator_id == "alpha"
+    with pytest.raises(QuestionError, match="does not list aggregator 'delta'"):
+        window.position_of("delta")
+
+
+def test_operators_are_compared_by_what_people_read() -> None:
+    assert operator_key("  Stadt  WIEN ") == operator_key("stadt wien") == operator_key("ｓｔａｄｔ　wien")
+    assert operator_key("Straße") == operator_key("STRASSE")
+    assert operator_key("Wien") != operator_key("Graz")
