@@ -38,7 +38,8 @@ class ShardLeases:
             # Who has run out in what this statement sees may have been heard of since: locked, the row says so itself.
             "WITH gone AS (SELECT member FROM members WHERE until <= clock_timestamp()"
             " AND member IN (SELECT owner FROM shards WHERE closed_seq IS NULL) FOR SHARE SKIP LOCKED),"
-            " open AS (SELECT window_id, shard, owner, row_number() OVER (PARTITION BY window_id ORDER BY shard) AS place"
+            " open AS (SELECT window_id, shard, owner,"
+            " row_number() OVER (PARTITION BY window_id ORDER BY shard) AS place"
             " FROM shards WHERE closed_seq IS NULL"
             " AND (owner IN (SELECT member FROM gone) OR owner NOT IN (SELECT member FROM members))"
             " AND NOT EXISTS (SELECT 1 FROM unnest(%s::bytea[], %s::integer[]) AS passed(window_id, shard)"
