@@ -38,7 +38,7 @@ from tests.support.fuzz_decoders import rule_of, search, seeds  # noqa: E402 - p
 from tests.support.fuzz_fields import crossed  # noqa: E402 - path
 
 TARGET = ROOT / "tests" / "vectors" / "refused"
-LAYOUTS = {"window", "question", "question_file", "question_file_stored", "record", "record_json"}
+LAYOUTS = {"window", "question", "question_file", "record", "record_json"}
 PADDED = [1 << power for power in range(10, 25)]
 
 

@@ -141,7 +141,7 @@ def kind_of_law(law: type) -> AnswerKind:
 
 
 def answer_names() -> tuple[str, ...]:
-    """Return the name of every family, the one spelling of it in window files, scenarios, records and documents."""
+    """Return the name of every family, the one spelling of it in question files, scenarios, records and documents."""
     return tuple(kind.name for kind in _KINDS.values())
 
 

@@ -57,7 +57,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
 ) -> "PlannedCount":
     """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
 
-    The keywords are the options of `fleetcount plan`: `mechanism` as in window files, or direct or one-sided; `noise`
+    The keywords are the options of `fleetcount plan`: `mechanism` as in question files, or direct or one-sided; `noise`
     geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid.
 
     Raises:

@@ -17,7 +17,6 @@ __all__ = [
     "decode_signed_question",
     "encode_signed_question",
     "signed_question",
-    "stored_question_bytes",
 ]
 
 SIGNED_QUESTION_LABEL: Final = b"FCSQUE01"
@@ -42,23 +41,12 @@ def decode_signed_question(data: bytes) -> SignedQuestion:
     Raises:
         DecodeError: it is no such file.
     """
-    reader = Reader(data, "signed questions", MAX_SIGNED_QUESTION_BYTES)
+    reader = Reader(data, "signed question", MAX_SIGNED_QUESTION_BYTES)
     reader.expect(SIGNED_QUESTION_LABEL)
     question = decode_question(reader.sized(4, len(QUESTION_LABEL), MAX_QUESTION_BYTES))
     signatures = read_signatures(reader)
     reader.finish()
     return signed_question(question, signatures)
-
-
-def stored_question_bytes(data: bytes) -> bytes:
-    """Return the bytes that a `.question` file holds of its question, whether or not it may be asked.
-
-    Raises:
-        DecodeError: it is no such file.
-    """
-    reader = Reader(data, "signed questions", MAX_SIGNED_QUESTION_BYTES)
-    reader.expect(SIGNED_QUESTION_LABEL)
-    return reader.sized(4, len(QUESTION_LABEL), MAX_QUESTION_BYTES)
 
 
 def signed_question(question: Question, signatures: tuple[bytes, ...]) -> SignedQuestion:

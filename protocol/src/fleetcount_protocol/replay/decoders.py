@@ -23,7 +23,6 @@ from fleetcount_protocol.question.question import decode_question
 from fleetcount_protocol.question.signed_file import (
     decode_signed_question,
     encode_signed_question,
-    stored_question_bytes,
 )
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.release.record_json import record_from_json
@@ -83,7 +82,6 @@ def _layouts() -> list[Decoder]:
         Decoder("seal_set_head", _read_chunk),
         Decoder("question", decode_question, lambda value: value.canonical),
         Decoder("question_file", decode_signed_question, encode_signed_question),
-        Decoder("question_file_stored", stored_question_bytes),
         Decoder("succession_file", decode_signed_succession, encode_signed_succession),
         Decoder("window", decode_window, lambda value: value.canonical),
         Decoder("topic", lambda data: parse_topic(_text(data))),

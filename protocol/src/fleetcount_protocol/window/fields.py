@@ -79,7 +79,7 @@ class ReleaseKind(enum.Enum):
 
     @property
     def label(self) -> str:
-        """What window files and readable records call it."""
+        """What question files and readable records call it."""
         return self.name.lower().replace("_", "-")
 
 

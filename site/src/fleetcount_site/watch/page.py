@@ -62,7 +62,7 @@ _BODY: Final = """
 The answer stays; its shares are drawn anew at every load. A square is one cell's share, as a shade.</p>
 <p class="controls"><button type="button" id="again" disabled>Split it again</button></p>
 <ul id="cards" class="cards"><li><h3>Not yet</h3>
-<p class="soft">Shares are made for a signed window, which comes when all vehicles are connected.</p></li></ul>
+<p class="soft">Shares are made for a signed question, which comes when all vehicles are connected.</p></li></ul>
 </section>
 <section aria-labelledby="table-title">
 <h2 id="table-title">The same numbers as a table</h2>

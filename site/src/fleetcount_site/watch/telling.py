@@ -134,7 +134,7 @@ class Teller:
             self._window, self._example = window, None
         keys = {str(one.aggregator_id): one.signing_public_key for one in window.aggregators}
         self._pins = {name: base64.b64encode(key).decode() for name, key in keys.items()}
-        self.now("asking", "The window is signed and the vehicles answer it.")
+        self.now("asking", "The question is signed and the vehicles answer it.")
         self._board.state(
             "signed",
             {
