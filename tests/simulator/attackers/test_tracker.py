@@ -181,5 +181,5 @@ def test_a_tracker_needs_a_question_and_a_promise() -> None:
         tracked(K_ARY, one_question(Coin.WINDOW))
     case = asked([WAY], question(Coin.WINDOW, 48), K_ARY)
     alone = replace(case, epochs=replace(case.epochs, question=None), attackers=(attacker("tracker"),))
-    with pytest.raises(ScenarioError, match=r"allowed with a \[question\] table"):
+    with pytest.raises(ScenarioError, match=r"allowed with a \[schedule\] table"):
         rows(alone, run(case, "exact-law", 0, 1), np.random.SeedSequence(5))

@@ -171,7 +171,6 @@
     require(/^[a-z][a-z0-9-]{0,31}$/.test(id), "aggregator id '" +
       id +
       "' is not 1 to 32 of a-z, 0-9, '-' starting with a letter");
-    require(reader.uint(1) === 0, "aggregator " + id + " names sealing keys, a question takes them from its key list");
     const key = reader.take(32);
     require(endpoint || broker, "aggregator " + id + " has neither a gRPC endpoint nor an MQTT broker");
     for (const one of [endpoint, broker]) if (one) checkEndpoint(id, one);
