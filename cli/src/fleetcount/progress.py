@@ -109,7 +109,7 @@ class BarProgress:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
-        name = TextColumn("{window.description:<34}")
+        name = TextColumn("{task.description:<34}")
         columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         self._bars = Bars(*columns, console=Console(stderr=True))
         self._phases: dict[str, TaskID] = {}

@@ -57,7 +57,7 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
             "states": {},
             "live": {},
             "awake": {},
-            "question": {},
+            "questions": {},
             "sessions": {},
             "outcomes": [],
             "ended": {},

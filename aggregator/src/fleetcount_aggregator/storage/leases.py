@@ -178,7 +178,7 @@ class Member:
     async def take_slot(self, slots: int) -> Slot | None:
         """Lease one of so many MQTT slots that nobody holds; None if all are held."""
         await self._link.rows(
-            "INSERT INTO slots SELECT number, 0, '' FROM generate_question(0, %s) number ON CONFLICT DO NOTHING",
+            "INSERT INTO slots SELECT number, 0, '' FROM generate_series(0, %s) number ON CONFLICT DO NOTHING",
             slots - 1,
         )
         found = await self._link.row(
