@@ -54,7 +54,7 @@ ONE = st.builds(
     st.sampled_from([0, 64, 127, 128, 160]),
     st.sampled_from([17, 48, 127, 128, 300]),
 )
-BATCHES = st.lists(st.tuples(ONE, st.integers(1, 5)), max_size=6).map(
+BATCHES = st.lists(st.tuples(ONE, st.integers(1, 5)), min_size=1, max_size=6).map(
     lambda runs: tuple(replace(part, report_id=ReportId(bytes([n]) * 16)) for part, count in runs for n in range(count))
 )
 
@@ -66,6 +66,12 @@ def test_an_upload_returns_in_order_in_as_few_runs_as_there_are(batch: tuple[Ins
     assert UPLOAD.decode(UPLOAD.encode(upload)) == upload
     assert upload.instalments() == list(batch)
     assert all(one.shape != other.shape for one, other in pairwise(upload.runs))
+
+
+def test_an_upload_of_nothing_is_refused() -> None:
+    for codec, value in ((UPLOAD, Upload.of(ALPHA, [])), (UPLOAD_ANSWER, UploadAnswer.of([]))):
+        with pytest.raises(DecodeError, match="0 runs"):
+            codec.decode(codec.to_pb(value).SerializeToString())
 
 
 @pytest.mark.parametrize("round_number", [0, 1, 2])

@@ -188,8 +188,8 @@ async def test_question_and_ledger_are_shown(looker: Looker, process: Process, n
 
     found = parts(looker.look())
 
-    assert question.name in found["question"]
-    assert "0 of 5" in found["question"]
+    assert question.name in found["questions"]
+    assert "0 of 5" in found["questions"]
     assert "may lose epsilon" in found["ledger"]
     assert f'<th scope="row">{question.signal.casefold()}</th>' in found["ledger"]
     assert "Share of the budget" in found["ledger"]

@@ -356,7 +356,7 @@ def _check_upload(upload: Upload) -> None:
 
 
 def _check_total(runs: Sequence[InstalmentColumns] | Sequence[InstalmentReplyColumns]) -> None:
-    check_count("instalments", sum(map(len, runs)), 0, _MOST)
+    check_count("instalments", sum(map(len, runs)), 1, _MOST)
 
 
 _INSTALMENTS: Final = shape(pb.InstalmentColumns, InstalmentColumns, _BOUNDS, make=_columns)
@@ -366,7 +366,7 @@ UPLOAD: Final = message(
     "upload",
     pb.UploadRequest,
     Upload,
-    {Upload: {"runs": Count(0, _MOST, _INSTALMENTS)}},
+    {Upload: {"runs": Count(1, _MOST, _INSTALMENTS)}},
     MAX_BATCH_BYTES,
     check=_check_upload,
 )
@@ -375,7 +375,7 @@ UPLOAD_ANSWER: Final = message(
     "upload answer",
     pb.UploadResponse,
     UploadAnswer,
-    {UploadAnswer: {"runs": Count(0, _MOST, _REPLIES)}},
+    {UploadAnswer: {"runs": Count(1, _MOST, _REPLIES)}},
     MAX_BATCH_BYTES,
     check=lambda answer: _check_total(answer.runs),
 )
