@@ -97,8 +97,8 @@ def change(old: str, new: str) -> Callable[[], str]:
 
 BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "unknown key": (
-        change("question_directory", "windows_directory"),
-        "windows_directory is unknown; did you mean 'window_d",
+        change("question_directory", "questions_directory"),
+        "questions_directory is unknown; did you mean 'question_d",
     ),
     "unknown table": (lambda: GOOD + "[grcp]\n", "grcp is unknown; did you mean 'grpc'"),
     "a deny list from two places": (

@@ -83,7 +83,7 @@ def test_a_promise_can_be_swept() -> None:
         (PROMISED + QUESTION + "outages = [2]\n", "schedule.outages has 2"),
         (PROMISED + QUESTION + 'outages = "2"\n', "schedule.outages is '2'; allowed is a list of at most 100 texts"),
         (PROMISED + QUESTION + "joins = 2\n", "schedule.joins is 2; allowed is a number"),
-        (PROMISED + QUESTION + "every = 3600\n", "question.every is unknown"),
+        (PROMISED + QUESTION + "every = 3600\n", "schedule.every is unknown"),
         (PROMISED + QUESTION + "delta = 0.5\n", "schedule.delta is 0.5; allowed is a number"),
         (
             ALONE.replace('"sampling"', '"one-sided"') + QUESTION,
