@@ -1,7 +1,7 @@
 """How long the windows of a network run are: from what the same devices needed to enrol on the same aggregators.
 
-Windows are fixed when a question is signed, so they are estimated: long enough for every device on a loaded machine, and
-as short as the grid of whole seconds lets them be. Enrolling uses the devices, connections and sessions that answer
+Windows are fixed when a question is signed, so they are estimated: long enough for every device on a loaded machine,
+and as short as the grid of whole seconds lets them be. Enrolling uses the devices, connections and sessions that answer
 later.
 """
 
