@@ -21,7 +21,7 @@ from fleetcount.numbers import Count
 from fleetcount.results import EXPLAIN, JSON, show, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fleetcount_protocol.messages import ReleaseAnswer
     from fleetcount_protocol.question.orders import QuestionOrder
@@ -307,7 +307,7 @@ def by_reason(windows: "Mapping[int, str]") -> list[tuple[str, str]]:
     return [(reason, spans_text([index for index, why in windows.items() if why == reason])) for reason in reasons]
 
 
-def spans_text(indices: list[int]) -> str:
+def spans_text(indices: "Iterable[int]") -> str:
     """Return windows in words: "windows 3 to 5 and 9"."""
     ordered = sorted(indices)
     runs = [list(run) for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
