@@ -118,8 +118,6 @@ class QuestionLoop:
         try:
             unread = judge_sources(signals, window.signal, window.domain)
             seat = unread or await self._seat(question, window, survivors, signals)
-            if seat is None:
-                return None
             if isinstance(seat, PolicyRefusal):
                 _LOG.info("window %d of questions %s is not answered: %s", index, name, seat.message)
                 # What is not reserved was left out when the question was joined: nobody asks for it.
@@ -145,8 +143,8 @@ class QuestionLoop:
         window: Window,
         survivors: tuple[int, ...],
         signals: Mapping[str, SignalSource],
-    ) -> Seat | PolicyRefusal | None:
-        """Return the device's part in an open window, None once it is not asked any more.
+    ) -> Seat | PolicyRefusal:
+        """Return the device's part in an open window, or why it has none.
 
         An aggregator may offer a question before it knows the keys of another that is away: counted from submission the
         first window may be open by then. As long as round one is open the device asks again.
@@ -167,7 +165,5 @@ class QuestionLoop:
             with suppress(Unreachable):
                 offers = await self.fetch_offers()
                 self.book.take((one for one in offers if one.signed.question.question_id == question_id), signals)
-            joined = self.book.joined(question_id)
-            if joined is None or joined.skips(place):
-                return None
-            question = joined
+            # Where the owner or an order ended its part meanwhile, nothing is reserved any more, or the rounds see it.
+            question = self.book.joined(question_id) or question
