@@ -9,9 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount.question_files import read_question
 from fleetcount_aggregator.app import limits_of
-from fleetcount_aggregator.windows.question_notes import note_refusal
 from fleetcount_aggregator.windows.status import read_spent, read_status
-from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.orders import (
     OrderAction,
@@ -317,15 +315,3 @@ async def test_a_stop_of_paused_windows_is_taken_since_they_may_come_back(asked:
     assert asked.order("pause", "--from", "4").code == 0
 
     assert asked.order("stop", "--from", "6").code == 0
-
-
-async def test_a_stop_says_who_charges_nothing_since_another_does_not_take_the_question(asked: Asked) -> None:
-    context = asked.town.network.core(0).context
-    await note_refusal(context, context.questions[asked.question.question_id], AggregatorId("beta"))
-
-    stop = asked.order("stop", "--from", "4")
-
-    assert "beta does not take the question: nothing is charged there, nor at alpha" in stop.out
-    assert "each aggregator" not in stop.out
-    limits, now = limits_of(asked.town.configs[0]), asked.town.clock.now()
-    assert read_spent(asked.town.configs[0].store_place, limits, now) == {}

@@ -53,13 +53,11 @@ class GivenOrder:
     """An order that its operator may give, and the file in the question directory it goes to.
 
     `question` has its start. `asked` is how many windows it has without this order: those before an earlier stop.
-    `refused_by` names an aggregator that does not take the question, "" where none is known.
     """
 
     order: QuestionOrder
     question: Question
     asked: int
-    refused_by: str
     target: Path
     signed: bytes
 
@@ -115,7 +113,6 @@ def give_order(
         order=order,
         question=question,
         asked=windows if stopped is None else stopped,
-        refused_by=installed.refused_by,
         target=directory / f"{name}.{order.number:04}.order",
         signed=encode_signed_order(sign_order(order, load_signing_key(config.keys.signing_key_file))),
     )
@@ -126,13 +123,9 @@ def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     from fleetcount_aggregator.app import limits_of
     from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
 
-    question, window, own = given.question, given.order.from_window, given.order.aggregator_id
+    question, window = given.question, given.order.from_window
     opens, limits = utc(question.schedule.opens(window)), limits_of(operator.config)
     yield f"this ends question {question.name!r} for good, at all aggregators, from window {window} on, opening {opens}"
-    names = [one.aggregator_id for one in question.aggregators]
-    if given.refused_by:
-        yield f"{given.refused_by} does not take the question: nothing is charged there, nor at {own}"
-        names = [one for one in names if one not in (given.refused_by, own)]
     charges = [question_charge(question, given.asked), question_charge(question, window)]
     whole, kept = (spent_from(question.schedule.opens(0), [one], limits).get(one.signal, 0) for one in charges)
     back = f"what it reserved for {spans_text(range(window, given.asked))} comes back"
@@ -144,9 +137,9 @@ def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
             stays += " and all that share a toss with them"
             back += " where nothing of the same toss was sent"
             answered = "a toss of which anything was sent stays charged whole"
-    if names:
-        charged = f"epsilon {whole} on {question.signal} was charged for {spans_text(range(given.asked))}"
-        yield f"each aggregator ({', '.join(names)}): {charged}; {stays}"
+    names = ", ".join(one.aggregator_id for one in question.aggregators)
+    charged = f"epsilon {whole} on {question.signal} was charged for {spans_text(range(given.asked))}"
+    yield f"each aggregator ({names}): {charged}; {stays}"
     yield f"each device: {back}; {answered}"
 
 
