@@ -12,7 +12,10 @@ import pytest
 from fleetcount.exits import CheckFailedError
 from fleetcount.question_files import read_question
 from fleetcount.question_records import Chain
+from fleetcount.results import utc
+from fleetcount_aggregator.windows.status import read_status
 from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.question.orders import started_question
 from fleetcount_protocol.release import record_from_json
 
 from tests.cli.test_question_files import CREATE, SPEC
@@ -201,3 +204,75 @@ async def test_another_question_s_records_are_not_mixed_in(running: Running, fle
     )
 
     assert (ran.code, "got has the records of question" in ran.error_line) == (2, True), ran
+
+
+@pytest.fixture(params=[6, 1])
+async def counted(
+    request: pytest.FixtureRequest, fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Running]:
+    """A town with a signed question that is counted from submission, of six windows or of one, not submitted yet."""
+    monkeypatch.chdir(tmp_path)
+    async with Town(tmp_path, fleetcount, devices=len(TRUTHS)) as town:
+        town.told(monkeypatch, *(f"fleetcount.question_{one}" for one in ("commands", "reading", "states")))
+        spec = WEEK.replace('opens = "in 10 min"', 'opens = "5 min after submission"\nsubmit_by = "in 2 h"')
+        if request.param == 1:
+            spec = spec.replace("windows = 6\n", "").replace('every = "1 h"\n', "").replace('delta = "1e-9"\n', "")
+            spec = spec.replace('epsilon = "2"', 'epsilon = "1"')
+        (tmp_path / "spec.toml").write_text(spec)
+        made = fleetcount(*CREATE)
+        assert made.code == 0, made
+        asked = Running(town, fleetcount)
+        await asked.operator("sign")
+        assert fleetcount("question", "sign", "--config", "dep/beta/aggregator.toml", "q.question").code == 0
+        for number, truth in enumerate(TRUTHS, start=1):
+            (tmp_path / "dep" / "devices" / f"{number:04d}" / "category.json").write_text(json.dumps(truth))
+            town.drive(number)
+        yield asked
+
+
+async def test_a_reader_of_a_question_that_is_not_submitted_reads_until_when_it_may_be(counted: Running) -> None:
+    limits, many = counted.schedule.submission, counted.schedule.windows > 1
+    assert limits is not None
+    by = limits.latest - limits.delay_s
+    early, seen = await counted.records(), await counted.status()
+    await counted.town.pass_to(by + 1)
+    late = await counted.records()
+
+    assert [(early.code, late.code)] == [(0, 0) if many else (3, 3)]
+    assert f"at no aggregator that answers; it may be submitted until {utc(by)}" in (early.out if many else early.err)
+    assert f"at no aggregator that answers; it had to be submitted by {utc(by)}" in (late.out if many else late.err)
+    assert seen[1:] == [
+        f"0 of {counted.schedule.windows} windows released",
+        f"not started: at no aggregator that answers; it may be submitted until {utc(by)}",
+    ]
+    assert not many or [one.name for one in Path("got").iterdir()] == ["question"]
+    states = await counted.command("status", "--question", "q.question", "--config", "dep/alpha/aggregator.toml")
+    assert (states.code, "is not installed at this aggregator" in states.error_line) == (3, True), states
+
+
+async def test_a_reader_follows_a_question_from_the_start_that_its_leader_gave_it(counted: Running) -> None:
+    submitted = counted.town.clock.now()
+    await counted.operator("submit")
+    for _ in range(2):
+        await counted.town.pass_to(counted.town.clock.now() + 2)
+    [known] = read_status(counted.town.configs[0].store_place).questions
+    counted.schedule = started_question(
+        read_question(Path("q.question")).question, (one.order for one in known.orders)
+    ).schedule
+    opens = counted.schedule.opens(0)
+    ahead = await counted.status()
+    await counted.answer(0)
+    got = await counted.records()
+    operator = await counted.command("status", "--question", "q.question", "--config", "dep/alpha/aggregator.toml")
+
+    assert submitted + 300 <= opens <= submitted + 300 + 60
+    assert ahead[-1] == f"next: window 0 opens {utc(opens)}"
+    assert got.code == 0, got
+    many = counted.schedule.windows > 1
+    [path] = Path("got").glob("00000.json" if many else "release.json")
+    record, _ = record_from_json(path.read_text())
+    assert record.window.round_one_opens == opens
+    assert not many or f"window 0, which opens {utc(opens)}" in operator.out
+    if many:
+        exported = await counted.command("export", "--records", "got", "--output", "got.csv")
+        assert exported.code == 0, exported

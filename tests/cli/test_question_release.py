@@ -36,13 +36,14 @@ def one_window() -> Question:
 def test_who_waits_for_a_release_is_told_once_until_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question, asked = one_window(), list[int]()
 
-    async def answer(*_: object) -> ReleaseAnswer | None:
+    async def answer(*_: object) -> tuple[Window | None, ReleaseAnswer | None]:
         asked.append(1)
         if len(asked) == 1:
-            return None
+            return None, None
+        window = window_at(question, 0)
         if len(asked) < 4:
-            return ReleaseAnswer(state=WindowState.COLLECTING)
-        return ReleaseAnswer(state=WindowState.ABORTED, abort_reason="too few reports")
+            return window, ReleaseAnswer(state=WindowState.COLLECTING)
+        return window, ReleaseAnswer(state=WindowState.ABORTED, abort_reason="too few reports")
 
     monkeypatch.setattr(question_files, "read_question", lambda _: SimpleNamespace(question=question))
     monkeypatch.setattr(readers, "read_reader", lambda _: SimpleNamespace(trusted={}))
@@ -58,8 +59,8 @@ def test_who_waits_for_a_release_is_told_once_until_when(tmp_path: Path, monkeyp
 
 
 def test_a_question_that_no_aggregator_has_yet_is_not_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(*_: object) -> None:
-        return None
+    async def nothing(*_: object) -> tuple[None, None]:
+        return None, None
 
     monkeypatch.setattr(question_files, "read_question", lambda _: SimpleNamespace(question=one_window()))
     monkeypatch.setattr(readers, "read_reader", lambda _: SimpleNamespace(trusted={}))
@@ -69,7 +70,7 @@ def test_a_question_that_no_aggregator_has_yet_is_not_released(tmp_path: Path, m
     done = CliRunner().invoke(question_reading.release, words)
 
     assert isinstance(done.exception, RefusedByPolicyError)
-    assert "is at no aggregator that answers" in str(done.exception)
+    assert "is at no aggregator that answers, at least not yet" in str(done.exception)
     assert not (tmp_path / "out").exists()
 
 

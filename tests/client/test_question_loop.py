@@ -753,3 +753,46 @@ async def test_a_start_for_fixed_times_is_not_taken_and_the_question_is_answered
     known = device.questions.joined(question.question_id)
     assert known is not None
     assert (known.offer.orders, known.asked.schedule) == ((), question.schedule)
+
+
+class Late:
+    """What is on offer: one offer, and from a time on another."""
+
+    def __init__(self, world: Deployment, early: QuestionOffer, moment: float, late: QuestionOffer) -> None:
+        self._world, self._early, self._moment, self._late = world, early, moment, late
+
+    def __iter__(self) -> Iterator[QuestionOffer]:
+        return iter([self._late if self._world.timer.now() >= self._moment else self._early])
+
+
+@pytest.mark.parametrize(
+    ("after_s", "ends"), [(60, OutcomeKind.DELIVERED), (100, OutcomeKind.GIVEN_UP)], ids=["in time", "too late"]
+)
+async def test_a_device_that_lacks_keys_asks_for_them_as_long_as_round_one_is_open(
+    tmp_path: Path, after_s: int, ends: OutcomeKind
+) -> None:
+    world = Deployment()
+    question = world.once()
+    whole = world.offer(question)
+    lacks = replace(whole, key_lists=whole.key_lists[1:])
+    world.offers = Late(world, lacks, question.schedule.opens(0) + after_s, whole)  # type: ignore[assignment]
+    device = world.device(tmp_path / "device.db", world.transport())
+
+    outcomes = await device.answer()
+
+    assert [outcome.kind for outcome in outcomes] == [ends]
+    assert [charge.sent for charge in device.spool.charges()] == [True] * (ends is OutcomeKind.DELIVERED)
+
+
+async def test_a_device_that_waits_for_keys_does_not_answer_a_window_that_is_stopped_meanwhile(tmp_path: Path) -> None:
+    world = Deployment()
+    question = world.question()
+    stopped = world.offer(question, world.order(question, 1, OrderAction.STOP, 1))
+    lacks = replace(world.offer(question), key_lists=stopped.key_lists[1:])
+    world.offers = Late(world, lacks, question.schedule.opens(1) + 30, stopped)  # type: ignore[assignment]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    outcomes = await device.answer()
+
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.GIVEN_UP]
+    assert answered(world, question) == []

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from fleetcount.__main__ import run_command
 from fleetcount.question_files import read_question
+from fleetcount_aggregator.windows.status import read_status
+from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.question.orders import started_question
 
 from tests.cli.conftest import Ran
 from tests.support.town import Town
@@ -30,7 +33,7 @@ kind = "categories"
 names = ["car", "van", "bus"]
 
 [schedule]
-opens = "in 10 min"
+opens = {opens}
 every = "1 h"
 windows = {windows}
 window = "10 min"
@@ -46,6 +49,8 @@ descriptor = "dep/alpha.descriptor.toml"
 [[aggregators]]
 descriptor = "dep/beta.descriptor.toml"
 """
+AT_A_TIME = '"in 10 min"'
+AFTER_SUBMISSION = '"10 min after submission"\nsubmit_by = "in 2 h"'
 DRIVERS = ("car", "car", "car", "van", "van", "bus")
 READER = ("--question", "week.question", "--config", "dep/analyst/analyst.toml")
 
@@ -67,9 +72,9 @@ async def command(fleetcount: Callable[..., Ran], *arguments: str) -> str:
     return ran.out
 
 
-async def ask(fleetcount: Callable[..., Ran], town: Town, windows: int, epsilon: str) -> None:
-    """Create, sign and submit the question, and let the drivers start."""
-    Path("spec.toml").write_text(SPEC.format(windows=windows, epsilon=epsilon))
+async def ask(fleetcount: Callable[..., Ran], town: Town, windows: int, epsilon: str, opens: str) -> Schedule:
+    """Create, sign and submit the question, and let the drivers start; return its schedule."""
+    Path("spec.toml").write_text(SPEC.format(windows=windows, epsilon=epsilon, opens=opens))
     await command(fleetcount, "question", "create", "--spec", "spec.toml", "--output", "week.question")
     for step, name in (("sign", "alpha"), ("sign", "beta"), ("submit", "alpha")):
         await command(fleetcount, "question", step, "--config", f"dep/{name}/aggregator.toml", "week.question")
@@ -78,11 +83,19 @@ async def ask(fleetcount: Callable[..., Ran], town: Town, windows: int, epsilon:
     for number, kind in enumerate(DRIVERS, start=1):
         (town.root / "dep" / "devices" / f"{number:04d}" / "category.json").write_text(json.dumps(kind))
         town.drive(number)
+    [known] = read_status(town.configs[0].store_place).questions
+    question = read_question(Path("week.question")).question
+    return started_question(question, (one.order for one in known.orders)).schedule
 
 
 @pytest.mark.parametrize(
-    ("windows", "epsilon", "pause"),
-    [(12, "2.6", range(5, 7)), pytest.param(168, "9.9", range(50, 55), marks=pytest.mark.nightly)],
+    ("windows", "epsilon", "pause", "opens"),
+    [
+        (12, "2.6", range(5, 7), AT_A_TIME),
+        (7, "1.5", range(3, 5), AFTER_SUBMISSION),
+        pytest.param(168, "9.9", range(50, 55), AT_A_TIME, marks=pytest.mark.nightly),
+        pytest.param(168, "9.9", range(50, 55), AFTER_SUBMISSION, marks=pytest.mark.nightly),
+    ],
 )
 async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     fleetcount: Callable[..., Ran],
@@ -91,6 +104,7 @@ async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     windows: int,
     epsilon: str,
     pause: range,
+    opens: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     duckdb: Any = pytest.importorskip("duckdb")
@@ -101,8 +115,7 @@ async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
         town.told(
             monkeypatch, "fleetcount.question_commands", "fleetcount.question_reading", "fleetcount.device_commands"
         )
-        await ask(fleetcount, town, windows, epsilon)
-        schedule = read_question(Path("week.question")).question.schedule
+        schedule = await ask(fleetcount, town, windows, epsilon, opens)
         for index in range(windows):
             if index == early:
                 await command(fleetcount, "question", "pause", "--from", str(pause.start), *operator)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.errors import FleetcountError, QuestionError, UsageError
 from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_ORDERS_PER_QUESTION
-from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.question.fields import Coin, Schedule
 from fleetcount_protocol.question.orders import (
     OrderAction,
     QuestionOrder,
@@ -32,6 +32,7 @@ from fleetcount.exits import RefusedByPolicyError
 from fleetcount.files import read_bytes, write_file
 from fleetcount.numbers import parse_count
 from fleetcount.question_files import Operator
+from fleetcount.question_reading import spans_text
 from fleetcount.results import utc
 
 if TYPE_CHECKING:
@@ -49,12 +50,14 @@ default.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenOrder:
-    """An order that its operator may give: `question` with its start, and the file in the question directory it goes
-    to.
+    """An order that its operator may give, and the file in the question directory it goes to.
+
+    `question` has its start. `asked` is how many windows it has without this order: those before an earlier stop.
     """
 
     order: QuestionOrder
     question: Question
+    asked: int
     target: Path
     signed: bytes
 
@@ -102,11 +105,17 @@ def give_order(
         aggregator_id=own,
         from_window=_window(start, question.schedule, installed.following, now),
     )
+    known = {one.order for one in installed.orders} | set(given)
     _check_given(order, set(given))
-    _check_changes(question, order, {one.order for one in installed.orders} | set(given))
-    target = directory / f"{name}.{order.number:04}.order"
-    key = load_signing_key(config.keys.signing_key_file)
-    return GivenOrder(order=order, question=question, target=target, signed=encode_signed_order(sign_order(order, key)))
+    _check_changes(question, order, known)
+    stopped, windows = stopped_at(known), question.schedule.windows
+    return GivenOrder(
+        order=order,
+        question=question,
+        asked=windows if stopped is None else stopped,
+        target=directory / f"{name}.{order.number:04}.order",
+        signed=encode_signed_order(sign_order(order, load_signing_key(config.keys.signing_key_file))),
+    )
 
 
 def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
@@ -115,24 +124,23 @@ def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
 
     question, window = given.question, given.order.from_window
-    last, limits = question.schedule.windows - 1, limits_of(operator.config)
-    opens = utc(question.schedule.opens(window))
+    opens, limits = utc(question.schedule.opens(window)), limits_of(operator.config)
     yield f"this ends question {question.name!r} for good, at all aggregators, from window {window} on, opening {opens}"
-    charges = [question_charge(question), question_charge(question, window)]
+    charges = [question_charge(question, given.asked), question_charge(question, window)]
     whole, kept = (spent_from(question.schedule.opens(0), [one], limits).get(one.signal, 0) for one in charges)
-    everyone = f"each aggregator ({', '.join(one.aggregator_id for one in question.aggregators)})"
-    if window == 0:
-        yield f"{everyone}: epsilon {whole} on {question.signal} was charged, all of it comes back"
-        yield "each device: what it reserved comes back; nothing was answered"
-        return
-    yield (
-        f"{everyone}: epsilon {whole} on {question.signal} was charged for {last + 1} windows; {kept} stays, for"
-        f" windows 0 to {window - 1} and what shares a toss with them"
-    )
-    yield (
-        f"each device: what it reserved for windows {window} to {last} comes back where nothing of the same toss was"
-        " sent; what it answered stays charged"
-    )
+    back = f"what it reserved for {spans_text(range(window, given.asked))} comes back"
+    if window == 0:  # It can be named only before it is decided about, so before it opens.
+        stays, answered = "all of it comes back", "nothing was answered"
+    else:
+        stays, answered = f"{kept} stays, for {spans_text(range(window))}", "what it answered stays charged"
+        if question.coin is not Coin.WINDOW:
+            stays += " and all that share a toss with them"
+            back += " where nothing of the same toss was sent"
+            answered = "a toss of which anything was sent stays charged whole"
+    names = ", ".join(one.aggregator_id for one in question.aggregators)
+    charged = f"epsilon {whole} on {question.signal} was charged for {spans_text(range(given.asked))}"
+    yield f"each aggregator ({names}): {charged}; {stays}"
+    yield f"each device: {back}; {answered}"
 
 
 def installed_question(question: Question, place: "StorePlace") -> "QuestionLine":
@@ -177,9 +185,14 @@ def _check_given(order: QuestionOrder, given: Set[QuestionOrder]) -> None:
 
 
 def _check_changes(question: Question, order: QuestionOrder, known: Set[QuestionOrder]) -> None:
-    """Refuse a pause of what is not asked anyway, and a resume of what is: orders of a question are few."""
+    """Refuse a pause or stop of what is not asked anyway, and a resume of what is: orders of a question are few.
+
+    A stop of windows that are paused changes that they may come back.
+    """
     before = skipped_windows(question, known)
-    if order.action is OrderAction.STOP or skipped_windows(question, known | {order}) != before:
+    if skipped_windows(question, known | {order}) != before:
+        return
+    if order.action is OrderAction.STOP and stopped_at(known | {order}) != stopped_at(known):
         return
     start, stop = order.from_window, stopped_at(known)
     skipped = " and ".join(f"{max(start, one.start)} to {one.stop - 1}" for one in before if one.stop > start)

@@ -21,7 +21,7 @@ from fleetcount.numbers import Count
 from fleetcount.results import EXPLAIN, JSON, show, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fleetcount_protocol.messages import ReleaseAnswer
     from fleetcount_protocol.question.orders import QuestionOrder
@@ -38,7 +38,6 @@ _QUESTION: Final = click.option(
     "--question", "path", required=True, metavar="NAME.question", type=_FILE, help="The question's file."
 )
 _LOOK_S: Final = 1.0
-NOT_STARTED: Final = "it is counted from submission, and no aggregator that answers has it, at least not yet"
 _DONE: Final = ("released", "aborted")
 
 
@@ -149,7 +148,7 @@ def _release_one(
             told = True
         time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
     if window is None or answer is None:
-        raise RefusedByPolicyError(f"question {question.name!r} is at no aggregator that answers, at least not yet")
+        raise RefusedByPolicyError(f"question {question.name!r} is {_nowhere(question, time.time())}")
     record = checked_record(answer, window, reader.trusted)
     with staged_directory(output) as stage:
         (stage / "release.json").write_text(record_to_json(record, answer.signatures), encoding="utf-8")
@@ -268,7 +267,7 @@ def _chain_lines(chain: "Chain", orders: "Sequence[QuestionOrder] | None", now: 
     for reason, spans in by_reason(chain.pending):
         yield one_line(f"no record: {spans}: {reason}; the next record will say why")
     if question.schedule.first is None:
-        yield f"not started: {NOT_STARTED}"
+        yield f"not started: {_nowhere(question, now)}"
         return
     following = max(0, -(-int(now - question.schedule.opens(0)) // question.schedule.every_s))
     if following < windows and orders is None:
@@ -297,6 +296,18 @@ def _ahead(question: "Question", orders: "Sequence[QuestionOrder]", following: i
         yield f"the last window closed {utc(schedule.end)}" if now >= schedule.end else "the last window is open"
 
 
+def _nowhere(question: "Question", now: float) -> str:
+    """Return where a question is that no aggregator knows, and if it is counted from submission until when it may be
+    submitted.
+    """
+    counted = question.schedule.submission
+    if counted is None:
+        return "at no aggregator that answers, at least not yet"
+    by = counted.latest - counted.delay_s
+    until = f"it may be submitted until {utc(by)}" if now <= by else f"it had to be submitted by {utc(by)}"
+    return f"at no aggregator that answers; {until}"
+
+
 def _chained(chain: "Chain") -> str:
     return "" if not chain.released else f", the last is window {chain.last}; all signatures and the chain hold"
 
@@ -307,7 +318,7 @@ def by_reason(windows: "Mapping[int, str]") -> list[tuple[str, str]]:
     return [(reason, spans_text([index for index, why in windows.items() if why == reason])) for reason in reasons]
 
 
-def spans_text(indices: list[int]) -> str:
+def spans_text(indices: "Iterable[int]") -> str:
     """Return windows in words: "windows 3 to 5 and 9"."""
     ordered = sorted(indices)
     runs = [list(run) for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]

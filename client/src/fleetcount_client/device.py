@@ -133,6 +133,7 @@ class Device:
             timer=self._timer,
             under_way=self._under_way,
             pause_until=self._pause_until,
+            fetch_offers=self._transport.list_questions,
         )
 
     @cached_property

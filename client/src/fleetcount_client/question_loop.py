@@ -5,12 +5,14 @@ Waits and decides the order; which windows and at what price is the book's, how 
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, MachineError, QuestionError
 from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.messages import QuestionOffer
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.window.window import Window
 
@@ -18,15 +20,19 @@ from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import PolicyRefusal, judge_sources
 from fleetcount_client.question_book import KnownQuestion, QuestionBook
 from fleetcount_client.rounds import Rounds
+from fleetcount_client.seat import Seat
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.timer import Timer
+from fleetcount_client.transport import Unreachable
 from fleetcount_client.walks import Walks
 
 __all__ = ["QuestionLoop"]
 
 _LOG: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 60.0
-"""How often a device that waits for a window looks whether it still takes part, and for keys that are missing."""
+"""How often at least a device that waits for a window looks whether it still takes part, and for missing keys."""
+_LOOKS: Final = 10
+"""How often a device asks for sealing keys that are missing within round one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,7 @@ class QuestionLoop:
     """Answers the windows of joined questions for one device. `pause_until` waits and may close what is idle meanwhile.
 
     `under_way` holds the windows that are answered just now: what was begun before a restart is taken up elsewhere.
+    `fetch_offers` asks the aggregators what is on offer, and raises `Unreachable` where none answers.
     """
 
     book: QuestionBook
@@ -42,6 +49,7 @@ class QuestionLoop:
     timer: Timer
     under_way: dict[WindowId, Window]
     pause_until: Callable[[float], Awaitable[None]]
+    fetch_offers: Callable[[], Awaitable[Iterable[QuestionOffer]]]
 
     async def run(
         self,
@@ -109,7 +117,7 @@ class QuestionLoop:
         self.under_way[window.window_id] = window
         try:
             unread = judge_sources(signals, window.signal, window.domain)
-            seat = unread or self.book.seat(question, index, survivors)
+            seat = unread or await self._seat(question, window, survivors, signals)
             if isinstance(seat, PolicyRefusal):
                 _LOG.info("window %d of questions %s is not answered: %s", index, name, seat.message)
                 # What is not reserved was left out when the question was joined: nobody asks for it.
@@ -128,3 +136,34 @@ class QuestionLoop:
             return Outcome.of(window, OutcomeKind.FAILED, str(error))
         finally:
             self.under_way.pop(window.window_id)
+
+    async def _seat(
+        self,
+        question: KnownQuestion,
+        window: Window,
+        survivors: tuple[int, ...],
+        signals: Mapping[str, SignalSource],
+    ) -> Seat | PolicyRefusal:
+        """Return the device's part in an open window, or why it has none.
+
+        An aggregator may offer a question before it knows the keys of another that is away: counted from submission the
+        first window may be open by then. As long as round one is open the device asks again.
+
+        Raises:
+            QuestionError: an aggregator has listed no sealing key that is valid over the window.
+        """
+        question_id, place = window.question.question_id, window.question.index
+        wait = min(_LOOK_S, (window.round_one_closes - window.round_one_opens) / _LOOKS)
+        while True:
+            try:
+                return self.book.seat(question, place, survivors)
+            except QuestionError as error:
+                if self.timer.now() + wait >= window.round_one_closes:
+                    raise
+                _LOG.info("window %d of questions %s waits: %s", place, question.asked.name, error)
+            await self.pause_until(self.timer.now() + wait)
+            with suppress(Unreachable):
+                offers = await self.fetch_offers()
+                self.book.take((one for one in offers if one.signed.question.question_id == question_id), signals)
+            # Where the owner or an order ended its part meanwhile, nothing is reserved any more, or the rounds see it.
+            question = self.book.joined(question_id) or question

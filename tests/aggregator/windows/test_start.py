@@ -4,9 +4,11 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fleetcount_aggregator.context import Context, Limits
+from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
@@ -23,8 +25,8 @@ from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, Sign
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.question.signed_file import encode_signed_question
 
-from tests.aggregator.roles.test_adoption import Town
-from tests.support.aggregators import START, Network
+from tests.aggregator.roles.test_adoption import Town, states
+from tests.support.aggregators import START, Network, answer_all
 
 LIMITS = Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=4)
 LATEST = START + 600
@@ -220,6 +222,45 @@ async def test_a_leader_put_back_from_before_the_start_adopts_the_start_that_oth
 
     assert again.asked.schedule == first.asked.schedule
     assert again.orders == first.orders
+    await network.stop_all()
+
+
+async def test_a_leader_put_back_from_before_the_start_ends_the_window_that_is_open_and_asks_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    town = Town(tmp_path, 0, count=3)
+    network = town.network
+    await network.start_all()
+    town.back_up()
+    signed, seed = network.question(schedule=COUNTED, values=2)
+    first = await install_question(network.core(0).context, signed, seed)
+    await network.look_after_all()
+    schedule, waits = first.asked.schedule, list[float]()
+    await answer_all(network, first.window(0).asked, [(0, 1), (2, 2)])
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        assert len(waits) < 5, context.quarantined
+        await network.look_after_all()
+
+    context = await town.lose_and_restore()
+    # It is due to decide about window 1 as well, and waits until the others, who tell how that ends, have decided too.
+    monkeypatch.setattr("fleetcount_aggregator.roles.repair.asyncio", SimpleNamespace(sleep=sleep))
+    await settle_restored(context, ReleaseSteps(context))
+    again = await install_question(context, signed, seed)
+
+    assert len(waits) == 1
+    assert again.asked.schedule == schedule
+    assert again.orders == first.orders
+    assert town.noise.drawn == 0
+    assert again.following == 2
+    last = again.window(2).asked
+    await network.advance_to(last.round_one_opens - 30)
+    await network.look_after_all()
+    await answer_all(network, last, [(0, 1), (2, 2)], offset=10)
+    await network.run_to_the_end(last)
+    for index, state in enumerate((State.ABORTED, State.ABORTED, State.RELEASED)):
+        assert await states(network, again.window(index).asked) == [state] * 3, index
     await network.stop_all()
 
 
