@@ -103,7 +103,7 @@ class QuestionLoop:
     async def _answer(self, question: KnownQuestion, index: int, signals: Mapping[str, SignalSource]) -> Outcome | None:
         survivors = await self.walks.survivors(question.asked, index)
         if not isinstance(survivors, tuple):
-            _LOG.info("window %d of questions %s is not asked: %s", index, question.asked.name, survivors.value)
+            _LOG.info("window %d of question %s is not asked: %s", index, question.asked.name, survivors.value)
             return None
         return await self._answer_after(question, index, survivors, signals)
 
@@ -119,7 +119,7 @@ class QuestionLoop:
             unread = judge_sources(signals, window.signal, window.domain)
             seat = unread or await self._seat(question, window, survivors, signals)
             if isinstance(seat, PolicyRefusal):
-                _LOG.info("window %d of questions %s is not answered: %s", index, name, seat.message)
+                _LOG.info("window %d of question %s is not answered: %s", index, name, seat.message)
                 # What is not reserved was left out when the question was joined: nobody asks for it.
                 reserved = seat.rule != "reserved"
                 return Outcome.of(window, OutcomeKind.REFUSED, seat.message, seat.rule) if reserved else None
@@ -130,7 +130,7 @@ class QuestionLoop:
 
             return await self.rounds.answer(seat, signals, still_asked)
         except QuestionError as error:
-            _LOG.warning("window %d of questions %s is not answered: %s", index, name, error)
+            _LOG.warning("window %d of question %s is not answered: %s", index, name, error)
             return Outcome.of(window, OutcomeKind.GIVEN_UP, str(error))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
             return Outcome.of(window, OutcomeKind.FAILED, str(error))
@@ -160,7 +160,7 @@ class QuestionLoop:
             except QuestionError as error:
                 if self.timer.now() + wait >= window.round_one_closes:
                     raise
-                _LOG.info("window %d of questions %s waits: %s", place, question.asked.name, error)
+                _LOG.info("window %d of question %s waits: %s", place, question.asked.name, error)
             await self.pause_until(self.timer.now() + wait)
             with suppress(Unreachable):
                 offers = await self.fetch_offers()

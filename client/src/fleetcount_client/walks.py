@@ -119,7 +119,7 @@ class Walks:
             try:
                 found = await self._follow(question, index - walk.step_of(index), index)
             except (MachineError, PeerError, UsageError) as error:
-                _LOG.info("the record before window %d of questions %s: %s", index, question.name, error)
+                _LOG.info("the record before window %d of question %s: %s", index, question.name, error)
                 found = None
             if found is not None:
                 return found
