@@ -127,7 +127,7 @@ def read_decided(
     for place, row in enumerate(rows, start=above + 1):
         if row[1] != place:
             raise DamagedError(
-                Damage(table="decided", what=f"the row of window {place} of questions {question_id.hex()} is gone")
+                Damage(table="decided", what=f"the row of window {place} of question {question_id.hex()} is gone")
             )
     return [_decided_row(row) for row in rows]
 

@@ -41,7 +41,7 @@ async def decided_window(context: Context, question_id: QuestionId, index: int) 
     rows = await context.store.decided(question_id, above=index - 1, below=index + 1)
     if not rows:
         raise DamagedError(
-            Damage(table="decided", what=f"the row of window {index} of questions {question_id.hex()} is gone")
+            Damage(table="decided", what=f"the row of window {index} of question {question_id.hex()} is gone")
         )
     return rows[0]
 

@@ -281,11 +281,11 @@ async def _remember(context: Context, row: QuestionRow) -> None:
     signed = stored_question(row.signed, notes)
     if signed.question.question_id != row.question_id:
         raise DamagedError(
-            Damage(table="questions", what=f"what was signed of questions {row.question_id.hex()} is another question")
+            Damage(table="questions", what=f"what was signed of question {row.question_id.hex()} is another question")
         )
     if signed.question.schedule.first is None:
         raise DamagedError(
-            Damage(table="question_notes", what=f"the start of questions {row.question_id.hex()} is gone")
+            Damage(table="question_notes", what=f"the start of question {row.question_id.hex()} is gone")
         )
     question = InstalledQuestion(
         signed=signed,

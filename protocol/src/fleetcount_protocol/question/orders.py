@@ -170,7 +170,7 @@ def verify_order(
     """
     order, leader = signed.order, question.aggregators[0]
     if order.question_id != question.question_id:
-        raise QuestionError(f"order about questions {order.question_id}, not {question.question_id}")
+        raise QuestionError(f"order about question {order.question_id}, not {question.question_id}")
     issuer = next((one for one in question.aggregators if one.aggregator_id == order.aggregator_id), None)
     if issuer is None:
         raise QuestionError(f"question {question.name!r} does not list aggregator {order.aggregator_id!r}")

@@ -41,7 +41,7 @@ def next_step(question: Question, before: ReleaseRecord) -> tuple[int, ...] | Wa
         raise UsageError(f"window {window.index} is the last step of its walk; nothing follows from its record")
     if before.window.canonical != window_at(question, window.index, parents(domain, walk, step - 1)).canonical:
         raise UsageError(
-            f"the record's window is not what window {window.index} of questions {question.question_id} must be"
+            f"the record's window is not what window {window.index} of question {question.question_id} must be"
         )
     if before.released_at > question.schedule.opens(index):
         return WalkEnd.RECORD_LATE
