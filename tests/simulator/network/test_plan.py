@@ -98,8 +98,8 @@ def test_outages_become_pauses_that_are_apart() -> None:
             {"mechanism": Mechanism(name="l", kind="direct", noise_epsilon=Fraction(100)), "windows": 20},
             "'l' lose more than epsilon 700 at delta 1e-09",
         ),
-        ({"windows": 30_000}, r"question\.windows is 30000 for 40 devices"),
-        ({"windows": 600, "outages": tuple((t, t) for t in range(0, 600, 4))}, r"question\.outages has 150"),
+        ({"windows": 30_000}, r"schedule\.windows is 30000 for 40 devices"),
+        ({"windows": 600, "outages": tuple((t, t) for t in range(0, 600, 4))}, r"schedule\.outages has 150"),
     ],
 )
 def test_what_real_devices_are_not_asked_in_a_question_is_refused_before_anything_starts(
