@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fleetcount.demo_command import finish
 from fleetcount.demo_outputs import drawn
 from fleetcount.demo_question import DemoQuestion, question_of
-from fleetcount.demo_walk import finish_walk
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
@@ -45,7 +45,7 @@ def question() -> DemoQuestion:
 def counted(question: DemoQuestion, window: Window, before: ReleaseRecord | None) -> ReleaseRecord:
     """Return the record of a step without any noise, which is as likely as any."""
     assert isinstance(window.domain, Prefixes)
-    truths = Counter(window.domain.value_of(reading) for reading in question.scenario.readings)
+    truths = Counter(window.domain.value_of(reading) for reading in question.scenario.readings[0])
     index = window.question.index
     link = ChainLink(
         previous=before.digest if before else None, previous_index=index - 1 if before else None, missing=()
@@ -60,9 +60,9 @@ def walked(demo: DemoQuestion, steps: int = 4) -> QuestionAsked:
     question: Question = drill_down_question(
         domain=demo.scenario.domain,
         drill_down=demo.walk,
-        mode=demo.mode,
-        mechanism=demo.mechanism,
-        release=demo.release,
+        mode=demo.network.mode,
+        mechanism=demo.network.mechanism,
+        release=demo.network.release,
         schedule=replace(HOURLY, windows=4, round_two_s=600 if demo.network.two_rounds else 0),
     )
     windows: list[Asked] = []
@@ -73,7 +73,7 @@ def walked(demo: DemoQuestion, steps: int = 4) -> QuestionAsked:
         before = counted(demo, window, before)
         signatures = tuple(sign_record(before, signing_key(position)) for position in range(2))
         answer = ReleaseAnswer(state=WindowState.RELEASED, record=before.canonical, signatures=signatures)
-        values = [window.domain.value_of(reading) for reading in demo.scenario.readings]
+        values = [window.domain.value_of(reading) for reading in demo.scenario.readings[index]]
         account = Account(counted=np.bincount(values), missing=0)
         windows.append(
             Asked(
@@ -103,11 +103,11 @@ def test_a_walk_is_told_beside_the_truth_and_can_be_read_again(
 ) -> None:
     output = tmp_path / "out"
     assert question.walk is not None
-    truths = Counter(reading for reading in question.scenario.readings if reading is not None)
+    truths = Counter(reading for reading in question.scenario.readings[0] if reading is not None)
     heavy = {place: count for place, count in truths.items() if count >= question.walk.threshold}
     many = len(heavy)
 
-    finish_walk(question, options(output=output, drill_down=True), walked(question))
+    finish(question, options(output=output, drill_down=True), walked(question))
 
     said = " ".join(capsys.readouterr().out.split())
     assert sorted(path.name for path in output.iterdir()) == FILES
@@ -135,7 +135,7 @@ def test_a_walk_is_told_beside_the_truth_and_can_be_read_again(
 def test_a_walk_that_ended_before_its_last_step_says_so(
     question: DemoQuestion, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finish_walk(question, options(output=tmp_path / "out", drill_down=True), walked(question, 3))
+    finish(question, options(output=tmp_path / "out", drill_down=True), walked(question, 3))
 
     said = " ".join(capsys.readouterr().out.split())
     assert "the walk ended there: no square reached the threshold" in said
@@ -150,7 +150,7 @@ def test_a_picture_that_cannot_be_drawn_is_said_and_the_results_are_written(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-    finish_walk(question, options(output=tmp_path / "out", drill_down=True), walked(question, 2))
+    finish(question, options(output=tmp_path / "out", drill_down=True), walked(question, 2))
 
     said = capsys.readouterr()
     assert "not drawn: map.svg, map.png; needs the package matplotlib" in said.err

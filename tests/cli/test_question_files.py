@@ -56,6 +56,34 @@ def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
+@pytest.mark.parametrize(("name", "windows"), [("window", 1), ("month", 720), ("drill-down", 3)])
+def test_a_sample_is_created_beside_its_descriptors_and_counted_from_submission(
+    fleetcount: Callable, deployed: Path, name: str, windows: int
+) -> None:
+    create = ("question", "create", "--sample", name, "--output")
+
+    assert fleetcount(*create, "dep/asked.question").code == 0
+    schedule = read_question(deployed / "dep" / "asked.question").question.schedule
+    assert (schedule.first, schedule.windows) == (None, windows)
+    # What is written beside it is what was read, to be changed and asked again.
+    assert fleetcount("question", "create", "--spec", "dep/asked.toml", "--output", "dep/again.question").code == 0
+    assert "exists already" in fleetcount(*create, "dep/asked.question").error_line
+    assert (deployed / "dep" / "asked.toml").exists()
+    refused = fleetcount(*create, "asked.question")
+    assert (refused.code, "alpha.descriptor.toml" in refused.error_line) == (2, True)
+    assert not (deployed / "asked.toml").exists()
+
+
+@pytest.mark.parametrize("given", [(), ("--spec", "spec.toml", "--sample", "month")])
+def test_a_question_is_of_a_specification_or_of_a_sample(
+    fleetcount: Callable, deployed: Path, given: tuple[str, ...]
+) -> None:
+    ran = fleetcount("question", "create", *given, "--output", "q.question")
+
+    assert (ran.code, "give --spec SPEC.toml or --sample NAME, one of them" in ran.error_line) == (2, True)
+    assert not list(deployed.glob("q.*"))
+
+
 def test_a_question_is_created_signed_once_by_each_and_submitted(fleetcount: Callable, deployed: Path) -> None:
     def operator(name: str) -> list[str | Path]:
         return ["--config", deployed / "dep" / name / "aggregator.toml", "q.question"]

@@ -14,11 +14,10 @@ from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.window.domain import Categories, Prefixes
 from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
 from fleetcount_simulator.errors import ProcessError
-from fleetcount_simulator.network.device_faults import FleetFaults
 from fleetcount_simulator.network.parties import running
-from fleetcount_simulator.network.plan import faultless_plan
+from fleetcount_simulator.network.plan import FleetPlan, faultless_plan
 from fleetcount_simulator.network.question import NetworkQuestion
-from fleetcount_simulator.network.run import Ask, Asked, ask, ask_question
+from fleetcount_simulator.network.run import Ask, Asked, ask_question
 from fleetcount_simulator.network.windows import Windows, doubled
 
 from tests.support.processes import without_numba
@@ -63,12 +62,16 @@ def asked_of(connections: str, *transports: str, noise: Fraction | None = None, 
         question=question(noise=noise),
         transports=transports,
         connections=connections,
-        readings=[(None, *COLOURS)[number % 4] for number in range(DEVICES)],
         limits=None if exactly else ALLOWED,
-        device_faults=FleetFaults.none(DEVICES),
         shape=roomy,
         progress=lambda stage, done, total: None,
     )
+
+
+def plan_of(asked: Ask, windows: int = 1) -> FleetPlan:
+    """Return the plan of devices whose colours change from window to window; every fourth has none."""
+    readings = [[(None, *COLOURS)[(number + window) % 4] for number in range(DEVICES)] for window in range(windows)]
+    return faultless_plan(asked.question.domain, readings)
 
 
 @pytest.mark.nightly
@@ -79,12 +82,10 @@ def asked_of(connections: str, *transports: str, noise: Fraction | None = None, 
 async def test_every_window_of_a_question_has_its_record_and_all_devices(
     tmp_path: Path, transports: tuple[str, ...], broker: str
 ) -> None:
-    frames = [[(None, *COLOURS)[(number + window) % 4] for number in range(DEVICES)] for window in range(2)]
     asked = asked_of("own", *transports, noise=Fraction(8), exactly=True)
-    plan = faultless_plan(asked.question.domain, frames)
 
     async with running(tmp_path, 2, broker=broker) as parties:
-        answer = await ask_question(parties, asked, plan, tmp_path)
+        answer = await ask_question(parties, asked, plan_of(asked, 2), tmp_path)
 
     assert [(one.account.counted.tolist(), one.reasons) for one in answer.windows] == [([6, 6, 6, 6], {})] * 2
     first, second = (one.record for one in answer.windows)
@@ -123,7 +124,7 @@ async def test_a_walk_is_followed_from_record_to_record_to_the_places_of_all_dev
 
 async def answered(root: Path, asked: Ask, broker: str = "") -> Asked:
     async with running(root, 2, broker=broker, limits={"allow_exact_release": "true"}) as parties:
-        return await ask(parties, asked, root)
+        return (await ask_question(parties, asked, plan_of(asked), root)).windows[0]
 
 
 @pytest.mark.nightly
@@ -164,12 +165,14 @@ async def test_an_aggregator_that_ends_while_devices_enrol_ends_the_run_with_its
             if (stage, done) == ("starting", total):
                 parties.kill(1)
 
+        asked = replace(asked_of("own", "grpc"), progress=kill)
         with pytest.raises(ProcessError, match="beta ended with code -9"):
-            await ask(parties, replace(asked_of("own", "grpc"), progress=kill), tmp_path)
+            await ask_question(parties, asked, plan_of(asked), tmp_path)
 
 
 @pytest.mark.nightly
 async def test_a_release_without_noise_is_allowed_by_no_owner_who_allows_exactly_what_is_asked(tmp_path: Path) -> None:
+    asked = asked_of("own", "grpc", exactly=True)
     async with running(tmp_path, 2, limits={"allow_exact_release": "true"}) as parties:
         with pytest.raises(ProcessError, match="without noise"):
-            await ask(parties, asked_of("own", "grpc", exactly=True), tmp_path)
+            await ask_question(parties, asked, plan_of(asked), tmp_path)

@@ -17,10 +17,8 @@ from typing import Any
 import pytest
 import yaml
 from fleetcount.__main__ import run_command
-from fleetcount.question_spec import read_spec
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.role import ALL_ROLES, read_roles
-from fleetcount_protocol.ids import Digest
 from fleetcount_relay.config import load_relay_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -312,17 +310,13 @@ def test_promtool_finds_the_bounds_of_the_rules_where_they_are_said_to_be() -> N
 # The samples.
 
 
-def test_the_samples_of_servers_and_of_a_question_are_read_by_what_they_are_for(deployment: Path) -> None:
-    """Those of devices: tests/client/test_config.py."""
+def test_the_samples_of_servers_are_read_by_what_they_are_for(deployment: Path) -> None:
+    """Those of devices: tests/client/test_config.py; of questions: tests/cli/test_question_files.py."""
     root = deployment / "deployment"
     for name, load in LOADERS.items():
         text = (DEPLOY / "sample" / f"{name}.toml").read_text().replace("base64 of 32 bytes", "A" * 43 + "=")
         (root / f"{name}.toml").write_text(text)
         assert load(root / f"{name}.toml", {})
-    shutil.copy(DEPLOY / "sample" / "question.toml", root)
-    question = read_spec(root / "question.toml", 1_800_000_000, Digest(bytes(32)), None)
-
-    assert [one.aggregator_id for one in question.aggregators] == ["alpha", "beta"]
 
 
 # Kubernetes.

@@ -38,8 +38,8 @@ def test_the_same_seed_gives_the_same_fleet_and_another_seed_another() -> None:
 def test_every_vehicle_on_the_road_is_in_one_cell_and_no_other_is(vehicles: int) -> None:
     scenario = bologna_position(TRACES, vehicles, 1)
 
-    assert len(scenario.readings) == vehicles
-    assert sum(scenario.truths()) == sum(reading is not None for reading in scenario.readings)
+    assert scenario.vehicles == vehicles
+    assert sum(scenario.truths()) == sum(reading is not None for reading in scenario.readings[0])
 
 
 def test_the_default_fleet_has_vehicles_on_and_off_the_road_in_many_cells() -> None:
@@ -50,23 +50,25 @@ def test_the_default_fleet_has_vehicles_on_and_off_the_road_in_many_cells() -> N
 
 
 def test_the_places_of_a_walk_are_those_in_which_the_same_vehicles_are() -> None:
-    where, scenario = bologna_position(TRACES, 500, 7).readings, bologna_place(TRACES, 500, 7, 8)
+    scenario = bologna_place(TRACES, 500, 7, 8, 4)
+    (where,), (places, *later) = bologna_position(TRACES, 500, 7).readings, scenario.readings
 
     assert scenario.domain.values == 256
-    for position, place in zip(where, scenario.readings, strict=True):
+    assert later == [places] * 3
+    for position, place in zip(where, places, strict=True):
         assert (position is None) == (place is None)
         if isinstance(position, tuple) and isinstance(place, int):
             left, lower, right, upper = BOLOGNA_TREE.corners(place, PLACE_BITS)
             assert left <= position[0] < right
             assert lower <= position[1] < upper
     # The city lies on no edge of a large square: it is in one of 524 km and one of 33 km.
-    assert len({place >> 16 for place in scenario.readings if isinstance(place, int)}) == 1
+    assert len({place >> 16 for place in places if isinstance(place, int)}) == 1
 
 
 def test_faster_than_fifty_counts_the_fast_only() -> None:
     scenario = bologna_speed(TRACES, 2000, 1)
 
-    assert scenario.truths() == [sum(isinstance(speed, float) and speed >= 50 for speed in scenario.readings)]
+    assert scenario.truths() == [sum(isinstance(speed, float) and speed >= 50 for speed in scenario.readings[0])]
     assert 10 < scenario.truths()[0] < 200
 
 

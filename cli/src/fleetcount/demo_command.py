@@ -1,6 +1,7 @@
 """`fleetcount demo`: a whole fleet, its aggregators and its broker on this machine, from keys to picture.
 
-Reads options, shows progress, prints the result; the work is done by the runner of fleets that studies use too.
+One path for one window, many and a drill-down: a scenario is handed to the runner of fleets that studies use too, and
+a printer of its kind says what came of it.
 """
 
 import asyncio
@@ -11,10 +12,10 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from fleetcount_protocol.errors import MachineError, UsageError
@@ -26,19 +27,16 @@ from fleetcount.numbers import EPSILON, SAMPLING_RATE, SEED, Count
 from fleetcount.results import EXPLAIN, JSON, show
 
 if TYPE_CHECKING:
-    from fleetcount_protocol.release import ReleaseRecord
-    from fleetcount_simulator.network.parties import Parties
-    from fleetcount_simulator.network.run import Ask, Asked
+    from fleetcount_simulator.network.run import QuestionAsked
     from fleetcount_site.watch.telling import Teller
 
     # Protocol, simulator and figures are loaded when the options are known to be good.
     from fleetcount.demo_question import DemoOptions, DemoQuestion
     from fleetcount.progress import Progress
 
-__all__ = ["asked_of", "demo", "how_lines", "say_expected", "started"]
+__all__ = ["demo", "finish", "say_expected"]
 
 OPERATORS: Final = ("City of Bologna", "University of Bologna", "Automobile Club", "Consumer Union", "Road Authority")
-ResultT = TypeVar("ResultT")
 _FILE = click.Path(path_type=Path)
 _LAST: Final = ("answers", "round two")
 _SUMO_FIRST: Final = "SUMO drives the cars first, some ten seconds for 2,000"
@@ -119,45 +117,26 @@ def demo(**options: Any) -> None:
     each party sees of a report, and the release with its signatures checked in your browser. It stays until Ctrl-C.
     """
     from fleetcount.demo_question import DemoOptions, check_together, question_of
+    from fleetcount.demo_watch import tell_question, tell_result, watched
 
     wanted = DemoOptions(**options)
     check_together(wanted)
     check_output_directory(wanted.output, fresh=wanted.windows > 1 or wanted.drill_down)
-    if wanted.sumo:
-        click.echo(_SUMO_FIRST, err=True)
-    if wanted.watch:
-        _watch(wanted)
-        return
-    question = question_of(wanted)
-    click.echo(one_line(f"{question.scenario.question} asked of {question.vehicles} vehicles"), err=wanted.as_json)
-    with _state_directory(keep=wanted.keep) as directory:
-        if question.later:
-            from fleetcount.demo_walk import finish_walk
-            from fleetcount.demo_windows import asked_question, finish_question
-
-            finish = finish_walk if wanted.drill_down else finish_question
-            finish(question, wanted, asyncio.run(_run(question, wanted, directory, asked_question)))
-        else:
-            _finish(question, wanted, asyncio.run(_run(question, wanted, directory, _asked)))
-
-
-def _watch(options: "DemoOptions") -> None:
-    """Run the demo with its page, which is there before anything else is loaded."""
-    from fleetcount.demo_watch import tell_question, tell_result, watched
-
-    with watched(options) as teller:
-        from fleetcount.demo_question import question_of  # Reads the morning: after the page.
-
-        if options.sumo:
-            teller.now("starting", f"{_SUMO_FIRST}.")
-        question = question_of(options)
-        click.echo(one_line(f"{question.scenario.question} asked of {question.vehicles} vehicles"))
-        tell_question(teller, question, options)
-        with _state_directory(keep=options.keep) as directory:
-            asking = partial(_asked, teller=teller)
-            result = asyncio.run(_run(question, options, directory, asking))
-            tell_result(teller, result)
-            _finish(question, options, result)
+    with watched(wanted) if wanted.watch else contextlib.nullcontext() as teller:
+        if wanted.sumo:
+            click.echo(_SUMO_FIRST, err=True)
+            if teller is not None:
+                teller.now("starting", f"{_SUMO_FIRST}.")
+        question = question_of(wanted)
+        scenario = question.scenario
+        click.echo(one_line(f"{scenario.question} asked of {scenario.vehicles} vehicles"), err=wanted.as_json)
+        if teller is not None:
+            tell_question(teller, question, wanted)
+        with _state_directory(keep=wanted.keep) as directory:
+            result = asyncio.run(_asked(question, wanted, directory, teller))
+            if teller is not None:
+                tell_result(teller, result.windows[0])
+            finish(question, wanted, result)
 
 
 @contextlib.contextmanager
@@ -176,68 +155,40 @@ def _state_directory(*, keep: bool) -> Generator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _run(
-    question: "DemoQuestion",
-    options: "DemoOptions",
-    directory: Path,
-    ask: "Callable[[DemoQuestion, DemoOptions, Path, Progress], Awaitable[ResultT]]",
-) -> ResultT:
+async def _asked(
+    question: "DemoQuestion", options: "DemoOptions", directory: Path, teller: "Teller | None"
+) -> "QuestionAsked":
+    """Start aggregators, broker and vehicles below `directory` and ask; everything has ended when this returns."""
+    from fleetcount_simulator.network.parties import running
+    from fleetcount_simulator.network.plan import faultless_plan
+    from fleetcount_simulator.network.run import Ask, ask_question
+
     from fleetcount.progress import progress_for
 
     task = asyncio.current_task()
     if task is not None:
         # SIGTERM ends the children in order, as Ctrl-C does.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    scenario, broker = question.scenario, "" if options.transport == "grpc" else "auto"
+    plan = faultless_plan(scenario.domain, scenario.readings, question.walk)
     try:
         with progress_for() as progress:
-            return await ask(question, options, directory, progress)
+            ask = Ask(
+                name=scenario.name,
+                question=question.network,
+                transports=("grpc", "mqtt") if options.transport == "both" else (options.transport,),
+                connections=options.ways,
+                coin_seed=options.seed if options.insecure_coins else None,
+                progress=partial(_step, progress, teller),
+                expected=partial(say_expected, progress),
+                listener=None if teller is None else teller.happened,
+            )
+            async with running(
+                directory, options.aggregators, deployment="demo", broker=broker, operators=OPERATORS
+            ) as parties:
+                return await ask_question(parties, ask, plan, directory)
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-
-
-async def _asked(
-    question: "DemoQuestion",
-    options: "DemoOptions",
-    directory: Path,
-    progress: "Progress",
-    teller: "Teller | None" = None,
-) -> "Asked":
-    """Start aggregators, broker and vehicles below `directory` and ask; everything has ended when this returns."""
-    from fleetcount_simulator.network.run import ask
-
-    asked = asked_of(question, options, progress)
-    if teller is not None:
-        from fleetcount.demo_watch import following
-
-        asked = following(asked, teller)
-    async with started(options, directory) as parties:
-        return await ask(parties, asked, directory)
-
-
-def started(options: "DemoOptions", directory: Path) -> "contextlib.AbstractAsyncContextManager[Parties]":
-    """Return the aggregators and, where vehicles use MQTT, the broker, as processes below `directory`."""
-    from fleetcount_simulator.network.parties import running
-
-    broker = "" if options.transport == "grpc" else "auto"
-    return running(directory, options.aggregators, deployment="demo", broker=broker, operators=OPERATORS)
-
-
-def asked_of(question: "DemoQuestion", options: "DemoOptions", progress: "Progress") -> "Ask":
-    """Return what is asked of the vehicles in the question's first scenario."""
-    from fleetcount_simulator.network.device_faults import FleetFaults
-    from fleetcount_simulator.network.run import Ask
-
-    return Ask(
-        name=question.scenario.window_name,
-        question=question.network,
-        transports=("grpc", "mqtt") if options.transport == "both" else (options.transport,),
-        connections=options.ways,
-        readings=question.scenario.readings,
-        device_faults=FleetFaults.none(question.vehicles),
-        coin_seed=options.seed if options.insecure_coins else None,
-        progress=partial(_step, progress),
-        expected=partial(say_expected, progress),
-    )
 
 
 def say_expected(progress: "Progress", asking_s: int, checking_s: int) -> None:
@@ -249,9 +200,11 @@ def say_expected(progress: "Progress", asking_s: int, checking_s: int) -> None:
         progress.say(f"asking takes {duration_text(asking_s)}{checking}, as measured on this machine")
 
 
-def _step(progress: "Progress", stage: str, done: int, total: int) -> None:
+def _step(progress: "Progress", teller: "Teller | None", stage: str, done: int, total: int) -> None:
     """Show a step; after the last answer, load what draws the picture: the machine only waits for the window's end."""
     progress.step(stage, done, total)
+    if teller is not None:
+        teller.step(stage, done, total)
     if stage in _LAST and done == total and _FIGURES not in sys.modules:
         threading.Thread(target=_load_figures, daemon=True).start()
 
@@ -261,40 +214,42 @@ def _load_figures() -> None:
         importlib.import_module(_FIGURES)
 
 
-def _finish(question: "DemoQuestion", options: "DemoOptions", result: "Asked") -> None:
-    from fleetcount.demo_outputs import covered, write_outputs
-    from fleetcount.release_report import release_json, statement_lines, table_lines
+def finish(question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> None:
+    """Write every file and say what was found, in the words of the question's kind.
 
-    record, signatures = _released(result)
-    truths = question.scenario.truths()
+    Raises:
+        RefusedByPolicyError, MachineError: no window was released.
+        CheckFailedError: the records do not hang together.
+    """
+    from fleetcount.demo_outputs import tell_window, tell_windows
+    from fleetcount.demo_walk import tell_walk
+    from fleetcount.release_report import release_json
+
+    _check_released(result)
+    tell = tell_walk if options.drill_down else tell_windows if options.windows > 1 else tell_window
     with staged_directory(options.output) as stage:
-        names = write_outputs(stage, question.scenario.question, record, signatures, truths)
-    inside, level = covered(record, truths), f"{float(record.level * 100):g} %"
-    lines = [
-        *table_lines(record, truths),
-        "",
-        *statement_lines(record, explain=options.explain),
-        "",
-        f"{inside} of {len(truths)} truths lie in their {level} interval",
-        f"{int(result.account.counted.sum())} of {question.vehicles} vehicles hold every aggregator's receipt",
-        *how_lines(options, result.broker, result.reasons),
-        f"wrote {', '.join(names)} in {options.output}",
-    ]
-    found = {"question": question.scenario.question, "written": [str(options.output / name) for name in names]}
-    show(found | release_json(record, truths), lines, as_json=options.as_json)
+        told = tell(stage, question, options, result)
+    if options.as_json:  # Goes with one window.
+        written = {"written": [str(options.output / name) for name in told.written]}
+        show(release_json(result.records[0], question.scenario.truths()) | written, (), as_json=True)
+        return
+    first, wrote = result.windows[0], f"wrote {', '.join(told.written)} in {options.output}"
+    show(None, [*told.lines, *_how_lines(options, first.broker, first.reasons), wrote, *told.then], as_json=False)
 
 
-def how_lines(options: "DemoOptions", broker: str, reasons: Mapping[str, int]) -> list[str]:
+def _check_released(result: "QuestionAsked") -> None:
+    """Refuse a question of which no window was released; says why."""
+    if result.records:
+        return
+    reason = next((one.answer.abort_reason for one in result.windows if one.answer is not None), None)
+    if reason is None:
+        raise MachineError("no aggregator released the counts in time after the last window")
+    raise RefusedByPolicyError(f"question {result.signed.question.name!r} was aborted: {reason}")
+
+
+def _how_lines(options: "DemoOptions", broker: str, reasons: Mapping[str, int]) -> list[str]:
     """Return how vehicles were connected, what carried MQTT, and what kept vehicles from answering."""
     carried = [f"what went by MQTT went through {_BROKERS[broker]}"] if broker else []
     if options.ways == "shared":
         carried.append("the vehicles of a process shared its connection; --connections own gives each vehicle its own")
     return carried + [f"  {count} vehicles: {reason}" for reason, count in reasons.items()]
-
-
-def _released(result: "Asked") -> "tuple[ReleaseRecord, tuple[bytes, ...]]":
-    if result.record is not None and result.answer is not None:
-        return result.record, result.answer.signatures
-    if result.answer is not None:
-        raise RefusedByPolicyError(f"question {result.window.name!r} was aborted: {result.answer.abort_reason}")
-    raise MachineError("no aggregator released the counts in time after the last window")

@@ -1,23 +1,106 @@
-"""What the demo leaves behind: release.json, comparison.csv, and a picture as SVG and PNG.
+"""What the demo leaves behind and says of it: one record or a folder of records, beside the truth, and pictures.
 
 Writes into a directory it is given; the caller makes it appear whole or not at all.
 """
 
 import csv
+import importlib.util
 import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.question.signed_file import encode_signed_question
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
 from fleetcount_protocol.window.domain import Frame, SquareGrid
 
-__all__ = ["comparison_csv", "covered", "draw", "drawn", "title_of", "write_outputs"]
+from fleetcount.question_files import describe_question
+from fleetcount.question_records import QUESTION_FILE, Chain, save_record
+from fleetcount.release_report import statement_lines, table_lines
 
+if TYPE_CHECKING:
+    from fleetcount_simulator.network.run import Asked, QuestionAsked
+
+    from fleetcount.demo_question import DemoOptions, DemoQuestion
+
+__all__ = ["WIDTH", "Told", "comparison_csv", "covered", "draw", "drawn", "keep_records", "tell_window", "tell_windows"]
+
+WIDTH: Final = 100
+"""Columns of what is said of a question."""
+_FRAME_MS: Final = 1_200
+_MOVING: Final = "time-lapse.gif"
 _DRAWING: Final = {"matplotlib": "matplotlib", "PIL": "Pillow"}
 """What pictures need beyond the demo itself, by the name under which it is loaded."""
+
+
+class Told(NamedTuple):
+    """What was written, what is said of it, and which command reads it again, where one does."""
+
+    written: list[str]
+    lines: list[str]
+    then: Sequence[str] = ()
+
+
+def tell_window(stage: Path, question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> Told:
+    """Write the record of one window beside the truth; tell its table and statement."""
+    (one,), record, truths = result.windows, result.records[0], question.scenario.truths()
+    (stage / "release.json").write_text(record_to_json(record, one.signatures), encoding="utf-8")
+    (stage / "comparison.csv").write_text(comparison_csv(record, truths), encoding="utf-8")
+    picture = partial(draw, stage / "map", _title(question.scenario.question, record), record, truths)
+    lines = [
+        *table_lines(record, truths),
+        "",
+        *statement_lines(record, explain=options.explain),
+        "",
+        _covered_line(record, truths),
+        f"{int(one.account.counted.sum())} of {question.scenario.vehicles} vehicles hold every aggregator's receipt",
+    ]
+    return Told(["release.json", "comparison.csv", *drawn(["map.svg", "map.png"], picture)], lines)
+
+
+def tell_windows(stage: Path, question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> Told:
+    """Write a record, a table and a map a window, and all in one table and a moving picture; tell the last table.
+
+    What it leaves is a directory of records as `fleetcount question release` makes it, with the pictures beside.
+    """
+    scenario, records = question.scenario, result.records
+    truths = [scenario.truths(window) for window in range(len(result.windows))]
+    chain = keep_records(stage, result)
+    for index, record in records.items():
+        (stage / f"window-{index:02d}.csv").write_text(comparison_csv(record, truths[index]), encoding="utf-8")
+    table = _write_table(stage, chain, list(records.values()))
+
+    def maps() -> None:
+        scale = max(1.0, *(float(count) for counts in truths for count in counts))
+        for index, record in records.items():
+            title = f"Window {index}: {_title(scenario.question, record)}"
+            draw(stage / f"window-{index:02d}", title, record, truths[index], scale)
+
+    pictures = drawn(["a map (svg, png) a window"], maps)
+    if pictures:
+        pictures += drawn([_MOVING], lambda: _time_lapse(sorted(stage.glob("window-*.png")), stage / _MOVING))
+    last = max(records)
+    lines = [
+        *(_window_line(index, one, truths[index], scenario.vehicles) for index, one in enumerate(result.windows)),
+        *table_lines(records[last], truths[last]),
+        "",
+        *describe_question(result.signed, WIDTH, explain=options.explain),
+    ]
+    written = [f"{len(records)} records and for each a table (csv)", table, *pictures]
+    return Told(written, lines, [f"ask them: fleetcount question export --records {options.output} --largest 3"])
+
+
+def _window_line(index: int, one: "Asked", truths: Sequence[int], vehicles: int) -> str:
+    found = "not released" if one.record is None else _covered_line(one.record, truths)
+    return f"window {index}: {found}; {int(one.account.counted.sum())} of {vehicles} vehicles hold every receipt"
+
+
+def _covered_line(record: ReleaseRecord, truths: Sequence[int]) -> str:
+    inside, level = covered(record, truths), f"{float(record.level * 100):g} %"
+    return f"{inside} of {len(truths)} truths lie in their {level} interval"
 
 
 def comparison_csv(record: ReleaseRecord, truths: Sequence[int]) -> str:
@@ -46,19 +129,6 @@ def drawn(names: Sequence[str], drawing: Callable[[], object]) -> list[str]:
         click.echo(f"not drawn: {', '.join(names)}; {missing}", err=True)
         return []
     return list(names)
-
-
-def write_outputs(
-    directory: Path, question: str, record: ReleaseRecord, signatures: Sequence[bytes], truths: Sequence[int]
-) -> list[str]:
-    """Write all files of a demo into an empty directory; return their names.
-
-    `question` is what the picture says was asked.
-    """
-    (directory / "release.json").write_text(record_to_json(record, signatures), encoding="utf-8")
-    (directory / "comparison.csv").write_text(comparison_csv(record, truths), encoding="utf-8")
-    picture = partial(draw, directory / "map", title_of(question, record), record, truths)
-    return ["release.json", "comparison.csv", *drawn(["map.svg", "map.png"], picture)]
 
 
 def draw(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int], scale: float = 1.0) -> None:
@@ -97,8 +167,46 @@ def _streets_of(grid: SquareGrid) -> dict[str, Any]:
     return {"streets": lines, "source": "streets: SUMO's Bologna scenario, EPL-2.0"}
 
 
-def title_of(question: str, record: ReleaseRecord) -> str:
+def _title(question: str, record: ReleaseRecord) -> str:
     """Return the question with the number of aggregators and the loss of one release."""
     epsilon = next((view.epsilon for view in record.statement if view.epsilon is not None), None)
     loss = f", epsilon {epsilon.normalize():f}" if epsilon is not None else ""
     return f"{question} ({len(record.window.aggregators)} aggregators{loss})"
+
+
+def keep_records(stage: Path, result: "QuestionAsked") -> Chain:
+    """Write the question and its records as `fleetcount question release` keeps them; return their chain.
+
+    Raises:
+        CheckFailedError: the records do not hang together.
+    """
+    (stage / QUESTION_FILE).write_bytes(encode_signed_question(result.signed))
+    chain = Chain(result.signed.question)
+    for index, record in result.records.items():
+        chain.follow(record)
+        save_record(stage, record, result.windows[index].signatures)
+    return chain
+
+
+def _write_table(stage: Path, chain: Chain, released: Sequence[ReleaseRecord]) -> str:
+    from fleetcount_analysis.answers import append_parquet, write_csv
+
+    from fleetcount.question_table import table_of
+
+    kept = table_of(chain.question, released, chain.missing)
+    if kept is None:
+        raise MachineError("no window was released")
+    if importlib.util.find_spec("duckdb") is None:
+        write_csv(kept.table, stage / "question.csv", chain.question.name, kept.participants)
+        return "question.csv (Parquet needs the package duckdb)"
+    append_parquet(kept.table, stage / "question.parquet", chain.question.name, kept.participants)
+    return "question.parquet"
+
+
+def _time_lapse(pictures: Sequence[Path], path: Path) -> None:
+    """Join the pictures into a moving one."""
+    from PIL import Image
+
+    frames = [Image.open(picture).convert("RGB") for picture in pictures]
+    frames = [frame.resize(frames[0].size).quantize() for frame in frames]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=_FRAME_MS, loop=0)

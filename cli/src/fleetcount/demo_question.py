@@ -29,7 +29,7 @@ from fleetcount_simulator.demo_scenarios import (
     yes_or_no,
 )
 from fleetcount_simulator.network.question import NetworkQuestion
-from fleetcount_simulator.truths import MAX_VEHICLES, Truths, parse_truths
+from fleetcount_simulator.truths import MAX_VEHICLES, parse_truths
 
 from fleetcount.files import read_text
 from fleetcount.plan_walks import FALSE_PLACES
@@ -85,34 +85,11 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoQuestion:
-    """A scenario with the way it is asked and published; `later` are those of the windows after the first.
-
-    With `walk` each window is a step of it: all ask the same vehicles for the same places.
-    """
+    """A scenario and the way it is asked and published; with `walk` its windows are the steps of a drill-down."""
 
     scenario: Scenario
-    later: tuple[Scenario, ...] = ()
+    network: NetworkQuestion
     walk: DrillDown | None = None
-    mode: Mode
-    mechanism: SamplingDie | Mangat | None
-    release: Release
-
-    @property
-    def vehicles(self) -> int:
-        """How many are asked."""
-        return len(self.scenario.readings)
-
-    @property
-    def network(self) -> NetworkQuestion:
-        """The question as the runner asks it."""
-        return NetworkQuestion(
-            domain=self.scenario.domain,
-            signal=self.scenario.signal,
-            mode=self.mode,
-            mechanism=self.mechanism,
-            release=self.release,
-            min_batch_size=max(2, self.vehicles // 2),
-        )
 
 
 def question_of(options: DemoOptions) -> DemoQuestion:
@@ -122,27 +99,21 @@ def question_of(options: DemoOptions) -> DemoQuestion:
         UsageError: options that contradict each other, or a truth file that cannot be used.
     """
     check_together(options)
-    if options.drill_down:
-        return _walk_of(options)
-    scenario, *later = (
-        _sumo_scenarios(options) if options.sumo else (_scenario(options, window) for window in range(options.windows))
-    )
+    scenario = _scenario(options)
     mode, answer = _answer_of(options, scenario.domain.values)
-    noise = noise_for(answer, options.epsilon or DEFAULT_EPSILON).epsilon
-    return _question(scenario, tuple(later), mode, answer, noise)
-
-
-def _question(
-    scenario: Scenario,
-    later: tuple[Scenario, ...],
-    mode: Mode,
-    answer: AnswerLaw,
-    noise: Fraction | None,
-    walk: DrillDown | None = None,
-) -> DemoQuestion:
-    release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=noise, level=LEVEL)
-    mechanism = answer if isinstance(answer, SamplingDie | Mangat) else None
-    return DemoQuestion(scenario=scenario, later=later, walk=walk, mode=mode, mechanism=mechanism, release=release)
+    if options.drill_down:
+        noise, walk = _walk_of(options, scenario.vehicles)
+    else:
+        noise, walk = noise_for(answer, options.epsilon or DEFAULT_EPSILON).epsilon, None
+    network = NetworkQuestion(
+        domain=scenario.domain,
+        signal=scenario.signal,
+        mode=mode,
+        mechanism=None if mode is Mode.DIRECT else answer,
+        release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=noise, level=LEVEL),
+        min_batch_size=max(2, scenario.vehicles // 2),
+    )
+    return DemoQuestion(scenario=scenario, network=network, walk=walk)
 
 
 def _answer_of(options: DemoOptions, values: int) -> tuple[Mode, AnswerLaw]:
@@ -155,29 +126,25 @@ def _answer_of(options: DemoOptions, values: int) -> tuple[Mode, AnswerLaw]:
     return Mode.SAMPLING, SamplingDie.uniform(rate, values)
 
 
-def _walk_of(options: DemoOptions) -> DemoQuestion:
-    """Return the drill-down: noise for one promise of all its steps, and a threshold that empty cells rarely pass."""
+def _walk_of(options: DemoOptions, vehicles: int) -> tuple[Fraction | None, DrillDown]:
+    """Return noise for one promise of all steps, and a walk whose threshold empty cells rarely pass."""
     # SciPy takes a second to load: only for walks.
     from fleetcount_analysis.answers.drill_down import least_threshold
     from fleetcount_mechanisms.accounting.solving import noise_for_promise
 
-    traces = read_traces(find_bologna())
-    scenario = bologna_place(traces, options.vehicles or DEFAULT_VEHICLES, options.seed, LEVELS[0])
     steps = len(LEVELS)
-    mode, answer = _answer_of(options, MOST_SURVIVORS << LEVELS[-1] - LEVELS[-2])
+    _, answer = _answer_of(options, MOST_SURVIVORS << LEVELS[-1] - LEVELS[-2])
     schedule = Schedule(first=0, every_s=1, windows=steps, round_one_s=1, round_two_s=0, expiry_s=1)
     shape, epsilon = schedule.shape(Coin.WINDOW, steps), options.epsilon or WALK_EPSILON
     noise = noise_for_promise(answer, shape, epsilon, WALK_DELTA, TwoSidedNoise)
     design = Design(answer=answer, noise=noise, values=answer.values, aggregators=options.aggregators)
     threshold = least_threshold(design, answer.values, FALSE_PLACES)
-    if threshold > len(scenario.readings):
+    if threshold > vehicles:
         raise UsageError(
             f"--epsilon is {float(epsilon):g}, whose noise needs a threshold of {threshold:,}, above all"
-            f" {len(scenario.readings):,} vehicles; take a larger epsilon or more --vehicles"
+            f" {vehicles:,} vehicles; take a larger epsilon or more --vehicles"
         )
-    walk = DrillDown(levels=LEVELS, threshold=threshold, most_survivors=MOST_SURVIVORS)
-    _, first = _answer_of(options, scenario.domain.values)
-    return _question(scenario, (scenario,) * (steps - 1), mode, first, noise.epsilon, walk)
+    return noise.epsilon, DrillDown(levels=LEVELS, threshold=threshold, most_survivors=MOST_SURVIVORS)
 
 
 def check_together(options: DemoOptions) -> None:
@@ -236,25 +203,21 @@ def _check_sumo(options: DemoOptions) -> None:
         raise UsageError(f"--vehicles is {options.vehicles}, allowed with --sumo: 2 to {MOST_CARS}")
 
 
-def _sumo_scenarios(options: DemoOptions) -> list[Scenario]:
-    from fleetcount_simulator.populations.sumo_fleet import drive_fleet, sumo_position, sumo_speed  # As above.
+def _scenario(options: DemoOptions) -> Scenario:
+    vehicles, seed, windows = options.vehicles or DEFAULT_VEHICLES, options.seed, options.windows
+    if options.sumo:
+        from fleetcount_simulator.populations.sumo_fleet import drive_fleet, sumo_position, sumo_speed  # As above.
 
-    make = sumo_speed if options.mode == "mangat" else sumo_position
-    return [make(one) for one in drive_fleet(options.vehicles or DEFAULT_VEHICLES, options.seed, options.windows)]
-
-
-def _scenario(options: DemoOptions, window: int) -> Scenario:
-    if options.truths is None:
-        traces = read_traces(find_bologna())
-        make = bologna_speed if options.mode == "mangat" else bologna_position
-        return make(traces, options.vehicles or DEFAULT_VEHICLES, options.seed, window, options.windows)
-    truths = _truths(options.truths)
-    vehicles = options.vehicles or len(truths.values)
-    if options.yes is not None:
-        return yes_or_no(truths, options.yes, vehicles, options.seed)
-    return category(truths, vehicles, options.seed)
-
-
-def _truths(path: Path) -> Truths:
-    # The longest line has two names of 200 bytes, each of which quoting may double.
-    return parse_truths(read_text(path, largest=MAX_VEHICLES * 1000), path.name)
+        return (sumo_speed if options.mode == "mangat" else sumo_position)(drive_fleet(vehicles, seed, windows))
+    if options.truths is not None:
+        # The longest line has two names of 200 bytes, each of which quoting may double.
+        text = read_text(options.truths, largest=MAX_VEHICLES * 1000)
+        truths = parse_truths(text, options.truths.name)
+        vehicles = options.vehicles or len(truths.values)
+        return (
+            category(truths, vehicles, seed) if options.yes is None else yes_or_no(truths, options.yes, vehicles, seed)
+        )
+    traces = read_traces(find_bologna())
+    if options.drill_down:
+        return bologna_place(traces, vehicles, seed, LEVELS[0], len(LEVELS))
+    return (bologna_speed if options.mode == "mangat" else bologna_position)(traces, vehicles, seed, windows)

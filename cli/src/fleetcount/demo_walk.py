@@ -1,6 +1,6 @@
 """`fleetcount demo --drill-down`: the busy places of the morning among 2^32, found from coarse to fine.
 
-Reads what a walk came to and writes it beside the truth; the walk itself is asked as `demo_windows` asks a question.
+Writes what a walk came to beside the truth, and says it.
 """
 
 import csv
@@ -12,17 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 from fleetcount_simulator.demo_scenarios import BOLOGNA_TREE
 
-from fleetcount.demo_command import how_lines
-from fleetcount.demo_outputs import drawn
-from fleetcount.demo_windows import keep_records, released
-from fleetcount.exits import one_line
-from fleetcount.files import staged_directory
+from fleetcount.demo_outputs import WIDTH, Told, drawn, keep_records
+from fleetcount.question_files import describe_question
 from fleetcount.question_places import Walked, bound_lines, places_csv, walks_of
 
 if TYPE_CHECKING:
@@ -33,56 +29,46 @@ if TYPE_CHECKING:
 
     from fleetcount.demo_question import DemoOptions, DemoQuestion
 
-__all__ = ["finish_walk"]
+__all__ = ["tell_walk"]
 
 _HEAD: Final = ("place", "x", "y", "estimate", "low", "high", "truth")
 _MISSED: Final = "not found"
 _MOST_ROWS: Final = 40
 _DRAWN: Final = 1_000
-_WIDTH: Final = 100
 
 Row = tuple[str, ...]
 
 
-def finish_walk(question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> None:
-    """Write every file and say which places were found, which were missed, and what is known of the others.
-
-    Raises:
-        RefusedByPolicyError, MachineError: the first step was not released.
-        CheckFailedError: the records do not hang together.
-    """
-    from fleetcount.question_files import describe_question
-
-    walk, records = result.signed.question.drill_down, list(released(result).values())
+def tell_walk(stage: Path, question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> Told:
+    """Write every file; tell which places were found, which were missed, and what is known of the others."""
+    signed, scenario, records = result.signed, question.scenario, list(result.records.values())
+    walk, level = signed.question.drill_down, signed.question.release.level
     if walk is None:
-        raise UsageError(f"question {result.signed.question.name!r} does not drill down")
+        raise UsageError(f"question {signed.question.name!r} does not drill down")
     (walked,) = walks_of(walk, iter(records))
-    truths = Counter(int(reading) for reading in question.scenario.readings if isinstance(reading, int))
+    truths = Counter(int(reading) for reading in scenario.readings[0] if isinstance(reading, int))
     rows = list(_rows(walked, truths, walk.threshold))
     drawn_walks = [_drawn_at(records[-1], replace(walk, threshold=at), truths, options.seed) for at in _beside(walk)]
-    with staged_directory(options.output) as stage:
-        keep_records(stage, result)
-        names = _write(stage, question.scenario.question, records, walked, truths, rows)
-        names += drawn(["chances.svg", "chances.png"], lambda: _draw_chances(stage / "chances", walk, drawn_walks))
-    for line in _step_lines(result, question.vehicles):
-        click.echo(line)
-    level = result.signed.question.release.level
-    click.echo(f"\n{len(walked.found)} places of {_length(PLACE_BITS)} found at {walk.threshold} vehicles or more\n")
-    for line in [*_table(rows, f"{float(level * 100):g} % interval"), *bound_lines(walked, level)]:
-        click.echo(line)
-    click.echo(_missed(walked, truths, walk.threshold))
+    keep_records(stage, result)
+    written = _write(stage, scenario.question, records, walked, truths, rows)
+    written += drawn(["chances.svg", "chances.png"], lambda: _draw_chances(stage / "chances", walk, drawn_walks))
     usual = drawn_walks[1]
-    click.echo(
+    lines = [
+        *_step_lines(result, scenario.vehicles),
+        "",
+        f"{len(walked.found)} places of {_length(PLACE_BITS)} found at {walk.threshold} vehicles or more",
+        "",
+        *_table(rows, f"{float(level * 100):g} % interval"),
+        *bound_lines(walked, level),
+        _missed(walked, truths, walk.threshold),
         f"{_DRAWN:,} walks drawn over the same morning, all vehicles counted: on average each finds"
         f" {100 * usual.share_found(walk.threshold):.0f} % of the places of {walk.threshold} or more, and"
-        f" {float(usual.others.mean()):.2g} empty ones"
-    )
-    for line in ["", *describe_question(result.signed, _WIDTH)]:
-        click.echo(line)
-    for line in how_lines(options, result.windows[0].broker, result.windows[0].reasons):
-        click.echo(one_line(line))
-    click.echo(f"wrote {', '.join(names)} in {options.output}")
-    click.echo(f"read it again, every signature checked: fleetcount question places --records {options.output}")
+        f" {float(usual.others.mean()):.2g} empty ones",
+        "",
+        *describe_question(signed, WIDTH, explain=options.explain),
+    ]
+    again = f"read it again, every signature checked: fleetcount question places --records {options.output}"
+    return Told(written, lines, [again])
 
 
 def _step_lines(result: "QuestionAsked", vehicles: int) -> Iterator[str]:

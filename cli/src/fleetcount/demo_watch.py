@@ -7,23 +7,21 @@ import contextlib
 import signal
 import threading
 from collections.abc import Generator
-from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import click
 from fleetcount_mechanisms.noise import NoNoise, TwoSidedNoise
-from fleetcount_protocol.messages import WindowState
 
 from fleetcount.exits import describe
 
 if TYPE_CHECKING:
-    from fleetcount_simulator.network.run import Ask, Asked
+    from fleetcount_simulator.network.run import Asked
     from fleetcount_site.watch.telling import Teller
 
     from fleetcount.demo_question import DemoOptions, DemoQuestion
 
-__all__ = ["following", "tell_question", "tell_result", "watched"]
+__all__ = ["tell_question", "tell_result", "watched"]
 
 _COMMAND: Final = "fleetcount demo"
 _STREETS_BY: Final = "Streets: SUMO Bologna scenario, DLR, EPL-2.0"
@@ -77,17 +75,18 @@ def tell_question(teller: "Teller", question: "DemoQuestion", options: "DemoOpti
     from fleetcount_simulator.demo_scenarios import BOLOGNA_GRID
     from fleetcount_site.watch.telling import Asked as AskedOfAll
 
-    scenario, epsilon = question.scenario, question.release.noise_epsilon
+    scenario, network = question.scenario, question.network
+    epsilon = network.release.noise_epsilon
     # The streets of Bologna lie under its own grid alone: the cars of SUMO drive in a made town.
     streets = bologna_streets() if scenario.domain == BOLOGNA_GRID else ()
     told = AskedOfAll(
         text=scenario.question,
         domain=scenario.domain,
-        answer=question.mechanism or Truth(scenario.domain.values),
+        answer=network.mechanism or Truth(scenario.domain.values),
         noise=NoNoise() if epsilon is None else TwoSidedNoise(epsilon),
-        level=question.release.level,
+        level=network.release.level,
         aggregators=options.aggregators,
-        readings=scenario.readings,
+        readings=scenario.readings[0],
         streets=[street.line for street in streets],
         streets_by=_STREETS_BY if streets else "",
     )
@@ -95,19 +94,8 @@ def tell_question(teller: "Teller", question: "DemoQuestion", options: "DemoOpti
     teller.expected(told, options.seed)
 
 
-def following(asked: "Ask", teller: "Teller") -> "Ask":
-    """Return the run that is to be asked, followed by the page too."""
-    shown = asked.progress
-
-    def step(stage: str, done: int, total: int) -> None:
-        shown(stage, done, total)
-        teller.step(stage, done, total)
-
-    return replace(asked, progress=step, listener=teller.happened)
-
-
 def tell_result(teller: "Teller", result: "Asked") -> None:
     """Hand the record to the page, where there is one."""
-    if result.record is not None and result.answer is not None and result.answer.state is WindowState.RELEASED:
-        teller.released(result.record, result.answer.signatures)
+    if result.record is not None:
+        teller.released(result.record, result.signatures)
         teller.now("released", "The record is signed; its files are being written.")

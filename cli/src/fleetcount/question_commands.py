@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from fleetcount_protocol.errors import UsageError
 
-from fleetcount.lazy import LazyGroup, table
+from fleetcount.lazy import LazyGroup, OneOf, table
 from fleetcount.numbers import EPSILON
 from fleetcount.results import EXPLAIN, JSON, show, utc
 
@@ -27,6 +27,7 @@ _CONFIG = click.option(
     "--config", "config_path", required=True, metavar="FILE.toml", type=_FILE, help="The aggregator's configuration."
 )
 _WIDEST: Final = 100
+_SAMPLES: Final = ("window", "month", "drill-down")
 _READING: Final = "fleetcount.question_reading"
 
 
@@ -60,11 +61,12 @@ def question() -> None:
 
 
 @question.command("create", short_help="Write NAME.question from a specification.")
-@click.option("--spec", required=True, metavar="SPEC.toml", type=_FILE, help="What is asked, when, and the promise.")
+@click.option("--spec", metavar="SPEC.toml", type=_FILE, help="What is asked, when, and the promise.")
+@click.option("--sample", type=OneOf(_SAMPLES), help="A ready one in its place, written beside --output as NAME.toml.")
 @click.option("--output", required=True, metavar="NAME.question", type=_FILE, help="The file to make.")
 @click.option("--epsilon", type=EPSILON, help="The loss of all that is published, in place of the file's.")
 @EXPLAIN
-def create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -> None:
+def create(spec: Path | None, sample: str | None, output: Path, epsilon: Fraction | None, explain: bool) -> None:
     """Write an unsigned question, NAME.json for people, and the seed of its verify keys (NAME.seed, mode 0600).
 
     Run by the leader's operator: the seed is for the aggregators alone; anybody who has it can make false reports pass.
@@ -80,7 +82,35 @@ def create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) ->
     [release]       kind (without it geometric for one window, gaussian for many), and one of
                     epsilon (of the whole question), noise_epsilon, sd, variance (of each noise)
     [[aggregators]] their descriptor files, the leader's first
+
+    With --sample: of one window, of a month of hourly windows, or a drill-down, each counted from submission. In the
+    directory that `fleetcount keys init` made, which has the descriptors that they name:
+    fleetcount question create --sample month --output deployment/month.question
     """
+    _check_name(output)
+    if (spec is None) == (sample is None):
+        raise UsageError("give --spec SPEC.toml or --sample NAME, one of them")
+    if spec is not None:
+        _create(spec, output, epsilon, explain)
+        return
+    spec = _write_sample(str(sample), output.with_suffix(".toml"))
+    try:
+        _create(spec, output, epsilon, explain)
+    except BaseException:
+        spec.unlink()
+        raise
+
+
+def _write_sample(name: str, path: Path) -> Path:
+    from importlib import resources
+
+    from fleetcount.files import write_file
+
+    write_file(path, resources.files("fleetcount.samples").joinpath(f"{name}.toml").read_bytes(), overwrite=False)
+    return path
+
+
+def _create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -> None:
     import hashlib
 
     from fleetcount_protocol.ids import Digest
@@ -88,7 +118,6 @@ def create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) ->
     from fleetcount.question_files import new_question_files, seed_path, unsigned
     from fleetcount.question_spec import read_spec
 
-    _check_name(output)
     seed = secrets.token_bytes(32)
     made = read_spec(spec, time.time(), Digest(hashlib.sha256(seed).digest()), epsilon)
     new_question_files(output, made, seed)

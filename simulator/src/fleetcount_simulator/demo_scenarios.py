@@ -11,6 +11,7 @@ import random
 import re
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -38,6 +39,7 @@ __all__ = [
     "BOLOGNA_GRID",
     "BOLOGNA_TREE",
     "MOST_WINDOWS",
+    "Fleet",
     "Scenario",
     "Sighting",
     "Traces",
@@ -46,7 +48,9 @@ __all__ = [
     "bologna_speed",
     "category",
     "find_bologna",
+    "positions",
     "read_traces",
+    "speeds",
     "yes_or_no",
 ]
 
@@ -86,24 +90,32 @@ class Sighting:
 
 Traces = dict[int, dict[str, Sighting]]
 """Per moment (seconds since the hour began) every vehicle on the road."""
+Fleet = list[Sighting | None]
+"""Where each vehicle of a fleet is at one moment, None where it is not on the road."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One question and what every vehicle's signal reads when it is asked.
+    """One question and what every vehicle's signal reads in each of its windows.
 
-    `readings[i]` is None for a vehicle that is not on the road: it then answers "none of them".
+    `name` is that of the signed question, `question` what people read. `readings[w][i]` is what vehicle i reads in
+    window w, None where it is not on the road: it then answers "none of them".
     """
 
-    window_name: str
+    name: str
     question: str
     signal: str
     domain: ValueDomain
-    readings: tuple[Signal, ...] = field(repr=False)
+    readings: tuple[tuple[Signal, ...], ...] = field(repr=False)
 
-    def truths(self) -> list[int]:
-        """Return the true count of every value 1..V."""
-        counts = Counter(self.domain.value_of(reading) for reading in self.readings)
+    @property
+    def vehicles(self) -> int:
+        """How many are asked."""
+        return len(self.readings[0])
+
+    def truths(self, window: int = 0) -> list[int]:
+        """Return the true count of every value 1..V in a window."""
+        counts = Counter(self.domain.value_of(reading) for reading in self.readings[window])
         return [counts[value] for value in range(1, self.domain.values + 1)]
 
 
@@ -172,10 +184,8 @@ def _sighting(row: list[str], place: str) -> tuple[int, str, Sighting]:
     return int(row[0]), row[1], Sighting(x=float(row[2]), y=float(row[3]), speed_mps=float(row[4]))
 
 
-def _fleet(traces: Traces, vehicles: int, seed: int, window: int, windows: int) -> list[Sighting | None]:
-    """Return where each of `vehicles` vehicles is at one moment of the morning, or None when it is not on the road.
-
-    The same vehicles are asked in all of `windows` windows, `window` moments of the table after the first.
+def _fleet(traces: Traces, vehicles: int, seed: int, windows: int) -> list[Fleet]:
+    """Return where each of `vehicles` vehicles is in each of `windows` windows, which are moments of the morning.
 
     The seed chooses the first moment in the busy half hour (earlier where windows would pass the end) and the vehicles,
     among those seen in a window, five minutes before or five minutes after; when that is not enough all others of the
@@ -193,54 +203,64 @@ def _fleet(traces: Traces, vehicles: int, seed: int, window: int, windows: int) 
             order = sorted(pool)
             choose.shuffle(order)
             names.extend(order)
-    present = traces[moments[at + window]]
-    return [present.get(name) for name in names[:vehicles]]
+    return [[traces[moments[at + window]].get(name) for name in names[:vehicles]] for window in range(windows)]
 
 
-def bologna_position(traces: Traces, vehicles: int, seed: int, window: int = 0, windows: int = 1) -> Scenario:
-    """Ask every vehicle for its cell of a 250 m grid, in one of `windows` windows (at most `MOST_WINDOWS`)."""
-    fleet = _fleet(traces, vehicles, seed, window, windows)
+def positions(fleets: Sequence[Fleet]) -> tuple[tuple[Signal, ...], ...]:
+    """Return what each vehicle's location reads by window: metres in the network's frame."""
+    return tuple(tuple(None if one is None else (one.x, one.y) for one in fleet) for fleet in fleets)
+
+
+def speeds(fleets: Sequence[Fleet]) -> tuple[tuple[Signal, ...], ...]:
+    """Return what each vehicle's speed reads by window, km/h."""
+    return tuple(tuple(None if one is None else one.speed_mps * KMH for one in fleet) for fleet in fleets)
+
+
+def bologna_position(traces: Traces, vehicles: int, seed: int, windows: int = 1) -> Scenario:
+    """Ask every vehicle for its cell of a 250 m grid in `windows` windows, 1 to `MOST_WINDOWS`."""
     return Scenario(
-        window_name="bologna-morning-cells",
+        name="bologna-morning-cells",
         question="In which cell of a 250 m grid are you now?",
         signal=LOCATION,
         domain=BOLOGNA_GRID,
-        readings=tuple(None if sighting is None else (sighting.x, sighting.y) for sighting in fleet),
+        readings=positions(_fleet(traces, vehicles, seed, windows)),
     )
 
 
-def bologna_place(traces: Traces, vehicles: int, seed: int, bits: int) -> Scenario:
-    """Ask every vehicle for the first `bits` bits of its place of 128 m, one of 2^32 of `BOLOGNA_TREE`."""
-    fleet = _fleet(traces, vehicles, seed, 0, 1)
+def bologna_place(traces: Traces, vehicles: int, seed: int, bits: int, steps: int = 1) -> Scenario:
+    """Ask every vehicle for the first `bits` bits of its place of 128 m, one of 2^32 of `BOLOGNA_TREE`.
+
+    Each of the `steps` windows finds the vehicles where they are in the first.
+    """
+    (fleet,) = _fleet(traces, vehicles, seed, 1)
     return Scenario(
-        window_name="bologna-morning-places",
+        name="bologna-morning-places",
         question=f"In which of {2**PLACE_BITS:,} places of {BOLOGNA_TREE.size:g} m are you now?",
         signal=LOCATION,
         domain=Prefixes(bits=bits, cells=tuple(range(1 << bits))),
-        readings=tuple(None if one is None else BOLOGNA_TREE.place_of(one.x, one.y) for one in fleet),
+        readings=(tuple(None if one is None else BOLOGNA_TREE.place_of(one.x, one.y) for one in fleet),) * steps,
     )
 
 
-def bologna_speed(traces: Traces, vehicles: int, seed: int, window: int = 0, windows: int = 1) -> Scenario:
-    """Ask every vehicle whether it is faster than 50 km/h, in one of `windows` windows (at most `MOST_WINDOWS`)."""
-    fleet = _fleet(traces, vehicles, seed, window, windows)
+def bologna_speed(traces: Traces, vehicles: int, seed: int, windows: int = 1) -> Scenario:
+    """Ask every vehicle whether it is faster than 50 km/h in `windows` windows, 1 to `MOST_WINDOWS`."""
     return Scenario(
-        window_name="bologna-morning-speed",
+        name="bologna-morning-speed",
         question="Are you faster than 50 km/h?",
         signal=SPEED,
         domain=Bins(edges=(Fraction(50),), open_above=True, unit="km/h"),
-        readings=tuple(None if sighting is None else sighting.speed_mps * KMH for sighting in fleet),
+        readings=speeds(_fleet(traces, vehicles, seed, windows)),
     )
 
 
 def category(truths: Truths, vehicles: int, seed: int) -> Scenario:
     """Ask every vehicle of a table for its category."""
     return Scenario(
-        window_name="category-counts",
+        name="category-counts",
         question="Which of these categories is yours?",
         signal=CATEGORY,
         domain=Categories(names=truths.categories),
-        readings=_drawn(truths, vehicles, seed),
+        readings=(_drawn(truths, vehicles, seed),),
     )
 
 
@@ -254,11 +274,11 @@ def yes_or_no(truths: Truths, yes: str, vehicles: int, seed: int) -> Scenario:
         known, near = ", ".join(map(repr, truths.categories[:5])), did_you_mean(yes, truths.categories)
         raise ScenarioError(f"--yes is {yes[:40]!r}, a value no vehicle has; there are {known}, ...{near}")
     return Scenario(
-        window_name="category-yes-or-no",
+        name="category-yes-or-no",
         question=f"Is your category {yes!r}?",
         signal=CATEGORY,
         domain=Categories(names=(yes,)),
-        readings=_drawn(truths, vehicles, seed),
+        readings=(_drawn(truths, vehicles, seed),),
     )
 
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.protocol_samples import record
-from tests.support.question_samples import HOURLY, drill_down_question, sampling_question
+from tests.support.question_samples import HOURLY, SUBMITTED, drill_down_question, sampling_question
 
 QUESTION = drill_down_question()
 assert QUESTION.drill_down is not None
@@ -101,6 +101,13 @@ def test_a_walk_from_record_to_record(mode: Mode) -> None:
         link = ChainLink(previous=made.digest, previous_index=index, missing=())
         if bits == 12:
             survivors = ()
+
+
+def test_a_walk_may_be_counted_from_its_submission() -> None:
+    question = drill_down_question(schedule=replace(SUBMITTED, windows=6))
+
+    assert question.schedule.first is None
+    assert decode_question(question.canonical) == question
 
 
 def test_a_window_with_other_survivors_is_another_window() -> None:

@@ -96,7 +96,7 @@ def test_empty_places_pass_as_rarely_as_their_chance_says() -> None:
 def test_the_page_says_what_walks_over_the_morning_find() -> None:
     # docs/answers.md, "Places found by a drill-down": the second row, epsilon 4. The noise was solved for that promise.
     scenario = bologna_place(read_traces(find_bologna()), 2000, 1, 8)
-    truths = Counter(int(place) for place in scenario.readings if isinstance(place, int))
+    truths = Counter(int(place) for place in scenario.readings[0] if isinstance(place, int))
     design = Design(answer=Truth(1024), noise=TwoSidedNoise(Fraction(1, 2)), values=1024, aggregators=2)
 
     drawn = draw_walks(

@@ -26,7 +26,7 @@ def fleets() -> list[Fleet]:
 @pytest.mark.nightly
 @needs_sumo
 def test_every_car_drives_on_from_window_to_window_within_the_town(fleets: list[Fleet]) -> None:
-    cells = [[SUMO_GRID.value_of(reading) for reading in sumo_position(fleet).readings] for fleet in fleets]
+    cells = [[SUMO_GRID.value_of(reading) for reading in window] for window in sumo_position(fleets).readings]
 
     assert [len(fleet) for fleet in fleets] == [CARS, CARS]
     assert all(0 not in window for window in cells)
@@ -101,5 +101,5 @@ def test_a_car_that_waits_or_is_lifted_out_of_a_jam_answers_none(
     (fleet,) = drive_fleet(3, 1, 1)
 
     assert fleet == [Sighting(x=30.0, y=30.0, speed_mps=5.0), None, None]
-    assert sumo_position(fleet).readings == ((30.0, 30.0), None, None)
-    assert sumo_speed(fleet).readings == (18.0, None, None)
+    assert sumo_position([fleet]).readings == (((30.0, 30.0), None, None),)
+    assert sumo_speed([fleet]).readings == ((18.0, None, None),)

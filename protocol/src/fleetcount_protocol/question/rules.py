@@ -120,7 +120,7 @@ def _check_drill_down(question: QuestionFields, walk: DrillDown) -> None:
     if not isinstance(domain, Prefixes) or domain.bits != levels[0] or domain.values == 1:
         raise QuestionError(f"a drill-down begins with two or more prefixes of {levels[0]} bits as its domain")
     schedule, windows = question.schedule, question.schedule.windows
-    least = schedule.closes(0) - schedule.opens(0) + question.time_precision_s
+    least = schedule.round_one_s + schedule.round_two_s + question.time_precision_s
     # A record is of the next point of the time grid behind its rounds; the next step has to open after it.
     require(schedule.every_s >= least, f"every_s is {schedule.every_s}, a drill-down needs at least {least} s")
     require(windows % len(levels) == 0, f"windows is {windows}, allowed: a multiple of the {len(levels)} levels")

@@ -40,11 +40,6 @@ class FleetFaults:
     flags: NDArray[np.uint8] = field(repr=False)
     skews: NDArray[np.float64] = field(repr=False)
 
-    @classmethod
-    def none(cls, count: int) -> "FleetFaults":
-        """Return those of `count` devices that nothing befalls."""
-        return cls(flags=np.zeros(count, dtype=np.uint8), skews=np.zeros(count))
-
     @property
     def unharmed(self) -> NDArray[np.bool_]:
         """Shape (N,): nothing befalls the device that could keep it from being counted."""

@@ -22,12 +22,12 @@ from fleetcount_simulator.engines.opened_sums import run_seed
 from fleetcount_simulator.engines.participation import earliest_joining
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case
-from fleetcount_simulator.network.device_faults import FleetFaults, draw_device_faults
+from fleetcount_simulator.network.device_faults import draw_device_faults
 from fleetcount_simulator.network.fleet_spec import FleetPart
 from fleetcount_simulator.network.question import NetworkQuestion, reading_of
 from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of, stays
 
-__all__ = ["FleetPlan", "faultless_plan", "plan_of", "plan_once", "question_of", "widest_step"]
+__all__ = ["FleetPlan", "faultless_plan", "plan_of", "question_of", "widest_step"]
 
 MOST_ANSWERS: Final = 1_000_000
 """Windows times devices: each answer takes milliseconds and its traces stay in memory to the end."""
@@ -151,13 +151,6 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
     )
     unharmed = np.stack([one.unharmed for one in drawn])
     return FleetPlan(question=question, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(question))
-
-
-def plan_once(domain: ValueDomain, readings: Sequence[Signal], faults: FleetFaults) -> FleetPlan:
-    """Return the plan of devices that are asked in one window, in which these faults befall them."""
-    plan = faultless_plan(domain, [readings])
-    part = replace(plan.part, faults=[faults.flags.tolist()], skews=faults.skews.tolist())
-    return replace(plan, part=part, unharmed=faults.unharmed[np.newaxis])
 
 
 def faultless_plan(

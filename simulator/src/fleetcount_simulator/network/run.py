@@ -25,7 +25,6 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.window.domain import Signal
 from fleetcount_protocol.window.window import UploadStyle, Window
 
 from fleetcount_simulator.errors import ProcessError
@@ -34,14 +33,13 @@ from fleetcount_simulator.model import Faults
 from fleetcount_simulator.network.brokers import EMBEDDED
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.counted import Account, account_of
-from fleetcount_simulator.network.device_faults import FleetFaults
 from fleetcount_simulator.network.fleet_report import FleetReport
 from fleetcount_simulator.network.fleet_spec import OWN, FleetSpec, write_private
 from fleetcount_simulator.network.happenings import Listener, Signed
 from fleetcount_simulator.network.machine_speed import measure_speed
 from fleetcount_simulator.network.outages import outages_of
 from fleetcount_simulator.network.parties import START_S, Parties
-from fleetcount_simulator.network.plan import FleetPlan, plan_once, widest_step
+from fleetcount_simulator.network.plan import FleetPlan, widest_step
 from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.network.watch import ProgressCallback, Watch
 from fleetcount_simulator.network.windows import (
@@ -54,7 +52,7 @@ from fleetcount_simulator.network.windows import (
     with_records,
 )
 
-__all__ = ["Ask", "Asked", "ProgressCallback", "QuestionAsked", "ask", "ask_question", "check_chain"]
+__all__ = ["Ask", "Asked", "ProgressCallback", "QuestionAsked", "ask_question", "check_chain"]
 
 _LONGEST_CALL_S: Final = 20.0
 _EXPIRY_S: Final = 86_400
@@ -92,21 +90,18 @@ class Ask:
     """What one run asks, and of whom.
 
     `transports` names the transport of each fleet process; device i belongs to process i modulo their number.
-    `connections` is "own", a connection a device, or "shared", one a process. In a question of one window device i
-    reads `readings[i]` and meets what `device_faults` has for it (None: nothing); many windows have a plan. `limits`
-    are what the owners allow, fields of `OwnerPolicy`; None: exactly what is asked. `coin_seed` None leaves the coins
-    to the operating system. `shape` makes room for faults in the windows; it is told in how many seconds aggregators
-    start. `expected` is told how many seconds asking and checking will take, all windows together, before the first one
-    opens. `listener` is told what happens in the first window.
+    `connections` is "own", a connection a device, or "shared", one a process. `limits` are what the owners allow,
+    fields of `OwnerPolicy`; None: exactly what is asked. `coin_seed` None leaves the coins to the operating system.
+    `shape` makes room for faults in the windows; it is told in how many seconds aggregators start. `expected` is told
+    how many seconds asking and checking will take, all windows together, before the first one opens. `listener` is told
+    what happens in the first window.
     """
 
     name: str
     question: NetworkQuestion
     transports: tuple[str, ...]
     connections: str
-    readings: Sequence[Signal] = field(default=(), repr=False)
     limits: Mapping[str, Fraction] | None = None
-    device_faults: FleetFaults | None = None
     faults: Faults = Faults()  # noqa: RUF009 - Faults is frozen
     coin_seed: int | None = field(default=None, repr=False)
     shape: Callable[[Windows, float], Windows] = _as_they_are
@@ -134,6 +129,11 @@ class Asked:
     stages: Mapping[str, float]
     broker: str
 
+    @property
+    def signatures(self) -> tuple[bytes, ...]:
+        """Those of the record, one an aggregator in the question's order; empty where nobody answered."""
+        return () if self.answer is None else self.answer.signatures
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QuestionAsked:
@@ -147,16 +147,14 @@ class QuestionAsked:
     windows: tuple[Asked, ...]
 
     @property
+    def records(self) -> dict[int, ReleaseRecord]:
+        """The records that there are, by window."""
+        return {index: one.record for index, one in enumerate(self.windows) if one.record is not None}
+
+    @property
     def missing(self) -> int:
         """How many answers of devices that nothing befell were not counted: this machine was too slow for them."""
         return sum(one.account.missing for one in self.windows)
-
-
-async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
-    """Ask in one window; as `ask_question`."""
-    befalls = asked.device_faults or FleetFaults.none(len(asked.readings))
-    plan = plan_once(asked.question.domain, asked.readings, befalls)
-    return (await ask_question(parties, asked, plan, directory)).windows[0]
 
 
 async def ask_question(parties: Parties, asked: Ask, plan: FleetPlan, directory: Path) -> QuestionAsked:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ from typing import Final, cast
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.domain import Bins, SquareGrid
 
-from fleetcount_simulator.demo_scenarios import KMH, LOCATION, SPEED, Scenario, Sighting
+from fleetcount_simulator.demo_scenarios import LOCATION, SPEED, Fleet, Scenario, Sighting, positions, speeds
 from fleetcount_simulator.populations.sumo import SumoPrograms, sumo_home
 from fleetcount_simulator.populations.sumo_drive import LIBRARIES, Drive
 
@@ -37,12 +38,11 @@ _FIRST_S: Final = 180
 _ENTERING_S: Final = 120
 _LONGEST_S: Final = 900.0
 
-Fleet = list[Sighting | None]
-"""Where each car is at one moment; None while it waits to enter."""
-
 
 def drive_fleet(vehicles: int, seed: int, windows: int) -> list[Fleet]:
     """Return where each of `vehicles` cars is at the moment of each window, as SUMO drives them now.
+
+    A car that waits to enter is nowhere.
 
     Raises:
         UsageError: SUMO is not installed, fails, or takes longer than a quarter of an hour.
@@ -66,25 +66,25 @@ def drive_fleet(vehicles: int, seed: int, windows: int) -> list[Fleet]:
     return [[_sighting(moment.get(str(car))) for car in range(vehicles)] for moment in places]
 
 
-def sumo_position(fleet: Fleet) -> Scenario:
-    """Ask every car for its cell of a 250 m grid."""
+def sumo_position(fleets: Sequence[Fleet]) -> Scenario:
+    """Ask every car for its cell of a 250 m grid, once a fleet."""
     return Scenario(
-        window_name="sumo-town-cells",
+        name="sumo-town-cells",
         question="In which cell of a 250 m grid are you now?",
         signal=LOCATION,
         domain=SUMO_GRID,
-        readings=tuple(None if one is None else (one.x, one.y) for one in fleet),
+        readings=positions(fleets),
     )
 
 
-def sumo_speed(fleet: Fleet) -> Scenario:
-    """Ask every car whether it is faster than 30 km/h: all streets of the town allow 50."""
+def sumo_speed(fleets: Sequence[Fleet]) -> Scenario:
+    """Ask every car whether it is faster than 30 km/h, once a fleet: all streets of the town allow 50."""
     return Scenario(
-        window_name="sumo-town-speed",
+        name="sumo-town-speed",
         question="Are you faster than 30 km/h?",
         signal=SPEED,
         domain=Bins(edges=(Fraction(30),), open_above=True, unit="km/h"),
-        readings=tuple(None if one is None else one.speed_mps * KMH for one in fleet),
+        readings=speeds(fleets),
     )
 
 
