@@ -173,10 +173,10 @@ class SessionKeeper:
             if session is not None:
                 return session
             ends = int(self._identity.certificate.not_valid_after_utc.timestamp())
-            if needed > ends:
-                return RejectReason.BAD_CERTIFICATE  # It ends before the window does: no aggregator would take it.
-            wanted = max(int(self._timer.now()) + self._lifetime_s, needed)
-            return await self._open_new(aggregator, _expiry(wanted, needed, ends), deadline)
+            expiry = _expiry(max(int(self._timer.now()) + self._lifetime_s, needed), ends)
+            if needed > expiry:
+                return RejectReason.BAD_CERTIFICATE  # No hour is between the window's end and the certificate's.
+            return await self._open_new(aggregator, expiry, deadline)
 
     def _reusable(self, aggregator: Aggregator, needed: int) -> OpenSession | None:
         keys = {key.public_key for key in aggregator.hpke_keys}
@@ -220,10 +220,6 @@ class SessionKeeper:
         return None
 
 
-def _expiry(wanted: int, needed: int, ends: int) -> int:
-    """Return when a session ends: on the hour after `wanted`, or on the last one before its certificate ends.
-
-    Only where that is before the session is no longer needed, it ends with the certificate.
-    """
-    hour = min(-(-wanted // SESSION_EXPIRY_STEP_S), ends // SESSION_EXPIRY_STEP_S) * SESSION_EXPIRY_STEP_S
-    return hour if hour >= needed else ends
+def _expiry(wanted: int, ends: int) -> int:
+    """Return when a session ends (Unix seconds): the hour after `wanted`, or the last before the certificate's end."""
+    return min(-(-wanted // SESSION_EXPIRY_STEP_S), ends // SESSION_EXPIRY_STEP_S) * SESSION_EXPIRY_STEP_S
