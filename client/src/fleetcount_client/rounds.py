@@ -74,8 +74,15 @@ class Rounds:
         Raises:
             MachineError: the store failed; nothing was sent that is not stored.
         """
-        report = self.spool.report(seat.window.window_id) or await self._open(seat, signals, still_asked)
-        return report if isinstance(report, Outcome) else await self._finish(seat.window, report)
+        report = self.spool.report(seat.window.window_id)
+        if report is None:
+            begun = await self._open(seat, signals, still_asked)
+            if isinstance(begun, Outcome):
+                return begun
+            # Another process of this device may have been faster, and be further.
+            first = begun.phase is Phase.ROUND_ONE
+            report = await self._deliver_first(seat.window, begun, one_now=True) if first else begun
+        return await self._finish(seat.window, report)
 
     async def take_up(self, window: Window) -> Outcome:
         """Bring an answer that was begun before to its end.
@@ -124,9 +131,7 @@ class Rounds:
                 return opened
         if self.timer.now() >= window.round_one_closes:
             return Outcome.of(window, OutcomeKind.MISSED, "round one closed while the signal was read")
-        begun = self._charge(seat, current, reading)
-        formed = isinstance(begun, Report) and begun.phase is Phase.ROUND_ONE
-        return await self._deliver_first(window, begun, one_now=True) if formed else begun
+        return self._charge(seat, current, reading)
 
     async def _sessions_of(
         self, window: Window, aggregators: tuple[Aggregator, ...], before: float
