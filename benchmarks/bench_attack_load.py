@@ -30,6 +30,7 @@ from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import UserName
+from fleetcount_protocol.limits import SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import Receipt, SessionAccepted
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.window.domain import Categories
@@ -163,7 +164,7 @@ class Device:
 
     async def _at(self, position: int, aggregator: Aggregator) -> None:
         request, opening = new_session(
-            aggregator, aggregator.hpke_keys[0], self._identity, self._window.expiry, SystemRandom()
+            aggregator, aggregator.hpke_keys[0], self._identity, _hour(self._window.expiry), SystemRandom()
         )
         accepted = await self._until(SessionAccepted, lambda: self._transport.open_sessions(aggregator, [request]))
         part = bytes(8 * (VALUES + 1) if position == 0 else 32)
@@ -215,7 +216,9 @@ def identities(parties: Parties, role: str, count: int) -> list[tuple[str, str, 
         else:
             issued = authorities.devices.issue_device()
         device = DeviceIdentity(certificate=issued.certificate, private_key=issued.private_key)
-        request, _ = new_session(aggregator, aggregator.hpke_keys[0], device, int(time.time()) + 3600, SystemRandom())
+        request, _ = new_session(
+            aggregator, aggregator.hpke_keys[0], device, _hour(time.time() + 3_600), SystemRandom()
+        )
         bad = replace(request, signature=device.private_key.sign(b"something else", _ecdsa()))
         # The message of a publisher holds one request, a call as many as are worth a worker's time.
         data = SESSION_REQUEST.encode(bad) if role == "mqtt" else SESSION_REQUESTS.encode(_others(bad))
@@ -225,7 +228,12 @@ def identities(parties: Parties, role: str, count: int) -> list[tuple[str, str, 
 
 def _others(bad: Any) -> tuple[Any, ...]:
     """Return requests that differ, none of them signed."""
-    return tuple(replace(bad, expiry=bad.expiry + number) for number in range(BAD_REQUESTS))
+    return tuple(replace(bad, expiry=bad.expiry + number * SESSION_EXPIRY_STEP_S) for number in range(BAD_REQUESTS))
+
+
+def _hour(moment: float) -> int:
+    """Return the first whole hour from a moment on, when a session may end."""
+    return -(-int(moment) // SESSION_EXPIRY_STEP_S) * SESSION_EXPIRY_STEP_S
 
 
 def _ecdsa() -> Any:

@@ -37,7 +37,7 @@ from fleetcount_protocol.channel.session import (
     seal_instalment,
 )
 from fleetcount_protocol.ids import AggregatorId, Digest
-from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST
+from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST, SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import Instalment, Receipt, ReleaseQuery, SessionAccepted
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.window.domain import Categories
@@ -271,7 +271,7 @@ def channel_to_helper(deployment: Deployment, credentials: grpc.ChannelCredentia
 def make_sessions(deployment: Deployment, count: int) -> list[OpeningSession]:
     """Return a session to open with the helper for each of `count` new devices."""
     aggregator = deployment.aggregators[HELPER]
-    expiry = int(time.time()) + 86_000
+    expiry = int(time.time()) // SESSION_EXPIRY_STEP_S * SESSION_EXPIRY_STEP_S + 86_400
     return [
         new_session(
             aggregator,

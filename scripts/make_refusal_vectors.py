@@ -27,6 +27,7 @@ from fleetcount_mechanisms.randomness import SeededRandom  # noqa: E402 - path
 from fleetcount_protocol.channel import certificates, session  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, ReportId, WindowId  # noqa: E402 - path
+from fleetcount_protocol.limits import SESSION_EXPIRY_STEP_S  # noqa: E402 - path
 from fleetcount_protocol.messages import SessionRequest  # noqa: E402 - path
 from fleetcount_protocol.replay.decoders import decoders  # noqa: E402 - path
 from fleetcount_protocol.replay.refusals import bytes_of, replay_refusals, words_of  # noqa: E402 - path
@@ -106,6 +107,7 @@ def session_cases() -> Iterator[dict[str, Any]]:
     device = identity(authority.issue_device("d-vector", now))
     thief = identity(authority.issue_device("d-thief", now))
     end = int(device.certificate.not_valid_after_utc.timestamp())
+    hour = -(-end // SESSION_EXPIRY_STEP_S) * SESSION_EXPIRY_STEP_S
 
     def asked(who: session.DeviceIdentity, expiry: int = time + 86_400) -> SessionRequest:
         return session.new_session(alpha, key, who, expiry, SeededRandom(1))[0]
@@ -121,16 +123,20 @@ def session_cases() -> Iterator[dict[str, Any]]:
         "a key that the aggregator has not": (signed(replace(good, key_id=good.key_id ^ 1), device), time),
         "it has ended": (good, good.expiry),
         "it lasts too long": (asked(device, time + 101 * 86_400), time),
-        "it ends after its certificate": (asked(device, end + 1), end - 12),
-        "the certificate has ended": (asked(device, end + 60), end + 1),
+        "it ends off the hour": (asked(device, time + 86_401), time),
+        "it ends after its certificate": (asked(device, hour), end - 12),
+        "the certificate has ended": (asked(device, hour), end + 1),
         "a device of another authority": (asked(identity(other.issue_device("d-vector", now))), time),
         "the authority itself": (
             asked(session.DeviceIdentity(certificate=authority.certificate, private_key=authority.private_key)),
             time,
         ),
         "a foreign signature": (signed(good, thief), time),
-        "another expiry under the old signature": (replace(good, expiry=good.expiry + 1), time),
-        "another expiry, signed again": (signed(replace(good, expiry=good.expiry + 1), device), time),
+        "another expiry under the old signature": (replace(good, expiry=good.expiry + SESSION_EXPIRY_STEP_S), time),
+        "another expiry, signed again": (
+            signed(replace(good, expiry=good.expiry + SESSION_EXPIRY_STEP_S), device),
+            time,
+        ),
         "a stolen seal under another certificate": (signed(replace(good, credential=b"\x01" + thief_s), thief), time),
         "a spoilt seal": (signed(replace(good, sealed_secret=spoilt), device), time),
     }

@@ -38,6 +38,7 @@ from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import START, Deployment
 from tests.client.shells import GrpcShell, free_port, grpc_servers, mqtt_aggregators, mqtt_broker, tls_files
+from tests.support.expiries import on_the_hour
 from tests.support.leftovers import nothing_left_behind
 from tests.support.listening import listening
 from tests.support.protocol_samples import session_secret
@@ -176,7 +177,9 @@ def sealed_parts(window: Window, secret: SessionSecret) -> list[Instalment]:
 async def test_answers_belong_to_their_instalments_and_a_repeat_gets_the_same_receipt(kind: str) -> None:
     async with linked(kind) as link:
         window, aggregator = link.window, link.world.described[1]
-        request, opening = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
+        request, opening = new_session(
+            aggregator, aggregator.hpke_keys[0], link.identity, on_the_hour(START, 2), SystemRandom()
+        )
 
         strange = sealed_parts(window, dataclasses.replace(session_secret(), session_id=request.session_id))
         early = await link.transport.upload(window, 1, strange)
@@ -208,7 +211,7 @@ async def test_a_refused_session_says_why(kind: str) -> None:
     async with linked(kind) as link:
         aggregator = link.world.described[0]
         stranger = DeviceIdentity.generate(CertificateAuthority.create("another fleet"))
-        request, _ = new_session(aggregator, aggregator.hpke_keys[0], stranger, START + 5000, SystemRandom())
+        request, _ = new_session(aggregator, aggregator.hpke_keys[0], stranger, on_the_hour(START, 2), SystemRandom())
 
         (answer,) = await link.transport.open_sessions(aggregator, [request])
         await link.transport.close()
@@ -220,7 +223,9 @@ async def test_a_refused_session_says_why(kind: str) -> None:
 async def test_many_instalments_travel_in_batches_on_one_stream() -> None:
     async with linked("grpc") as link:
         window, aggregator = link.window, link.world.described[0]
-        request, opening = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
+        request, opening = new_session(
+            aggregator, aggregator.hpke_keys[0], link.identity, on_the_hour(START, 2), SystemRandom()
+        )
         link.world.timer.advance(window.round_one_opens - START)
         [accepted] = await link.transport.open_sessions(aggregator, [request])
         assert isinstance(accepted, SessionAccepted)
@@ -241,7 +246,7 @@ async def test_a_server_with_another_aggregators_certificate_is_not_spoken_to() 
     async with linked("grpc") as link:
         alpha, beta = link.world.described
         swapped = dataclasses.replace(alpha, grpc_endpoint=beta.grpc_endpoint)
-        request, _ = new_session(alpha, alpha.hpke_keys[0], link.identity, START + 5000, SystemRandom())
+        request, _ = new_session(alpha, alpha.hpke_keys[0], link.identity, on_the_hour(START, 2), SystemRandom())
 
         with pytest.raises(Unreachable, match="unavailable"):
             await link.transport.open_sessions(swapped, [request])
@@ -298,7 +303,7 @@ async def test_an_aggregator_that_is_silent_behind_the_broker_is_unreachable_and
     port = free_port()
     window = world.window()
     leader = world.described[0]
-    request, _ = new_session(leader, leader.hpke_keys[0], world.identity(), START + 5000, SystemRandom())
+    request, _ = new_session(leader, leader.hpke_keys[0], world.identity(), on_the_hour(START, 2), SystemRandom())
     part = seal_instalment(session_secret().window_key, window.window_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
     async with mqtt_broker(port):
         transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=0.3)

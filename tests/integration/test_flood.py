@@ -23,6 +23,7 @@ from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.ports import free_ports
 
 from tests.integration.test_pki import NAME, answered, deployed
+from tests.support.expiries import on_the_hour
 from tests.support.nightly import NIGHTLY
 from tests.support.shipped_broker import mosquitto
 
@@ -45,15 +46,18 @@ def enrol(names: dict[str, list[str]]) -> None:
 def bad_requests(root: Path, aggregator: Aggregator, count: int) -> bytes:
     """Return session requests of the thief, well-formed, each with a wrong signature, as the flood reads them."""
     thief = DeviceIdentity.load(root / "thief.crt", root / "thief.key")
-    request, _ = new_session(aggregator, aggregator.hpke_keys[0], thief, int(time.time()) + 86_400, SystemRandom())
-    forged = [SESSION_REQUEST.encode(replace(request, expiry=request.expiry + one)) for one in range(1, count + 1)]
+    request, _ = new_session(aggregator, aggregator.hpke_keys[0], thief, on_the_hour(time.time(), 24), SystemRandom())
+    forged = [
+        SESSION_REQUEST.encode(replace(request, ephemeral_key=one.to_bytes(32, "little")))
+        for one in range(1, count + 1)
+    ]
     return b"".join(len(one).to_bytes(4) + one for one in forged)
 
 
 async def seconds(transport: MqttTransport, root: Path, aggregator: Aggregator) -> float:
     """Open a new session as the car; return how long it took."""
     car = DeviceIdentity.load(root / "car.crt", root / "car.key")
-    request, _ = new_session(aggregator, aggregator.hpke_keys[0], car, int(time.time()) + 86_400, SystemRandom())
+    request, _ = new_session(aggregator, aggregator.hpke_keys[0], car, on_the_hour(time.time(), 24), SystemRandom())
     began = time.monotonic()
     assert isinstance(await answered(transport, aggregator, request), SessionAccepted)
     return time.monotonic() - began

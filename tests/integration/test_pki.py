@@ -22,6 +22,7 @@ from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.ports import free_ports
 
 from tests.support.deployment import LiveDeployment
+from tests.support.expiries import on_the_hour
 from tests.support.fleet import answered
 from tests.support.shipped_broker import client, mosquitto
 
@@ -90,7 +91,7 @@ def requests(root: Path, deployment: LiveDeployment) -> list[SessionRequest]:
     """Return the car's session requests, one an aggregator."""
     identity = DeviceIdentity.load(root / "car.crt", root / "car.key")
     return [
-        new_session(one, one.hpke_keys[0], identity, int(time.time()) + 86_400, SystemRandom())[0]
+        new_session(one, one.hpke_keys[0], identity, on_the_hour(time.time(), 24), SystemRandom())[0]
         for one in deployment.written.aggregators
     ]
 

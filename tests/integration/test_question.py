@@ -26,6 +26,7 @@ from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window
 
 from tests.integration.test_crashes import ENDED_ITSELF, KILLED, revived
 from tests.support.deployment import Deployed, LiveDeployment
+from tests.support.expiries import on_the_hour
 from tests.support.fleet import identity_of, transport_of
 from tests.support.nightly import NIGHTLY
 from tests.support.processes import pace
@@ -94,7 +95,9 @@ class Device:
         schedule = offer.signed.question.schedule
         for described, listed in zip(offer.signed.question.aggregators, offer.key_lists, strict=True):
             key = key_for(listed.key_list, schedule.opens(0), schedule.closes(0))
-            request, opening = new_session(described, key, self.identity, schedule.end + 600, SystemRandom())
+            request, opening = new_session(
+                described, key, self.identity, on_the_hour(schedule.end + 600), SystemRandom()
+            )
             [reply] = await persist(lambda r=request, d=described: self.transport.open_sessions(d, [r]), until)
             assert isinstance(reply, SessionAccepted), reply
             self.secrets.append(opening.finish(reply))

@@ -46,6 +46,7 @@ from fleetcount_transport.toml_table import ConfigError
 
 from tests.support.aggregators import START, TestDevice, device_authority, device_identity
 from tests.support.denials import write_list
+from tests.support.expiries import on_the_hour
 from tests.support.nightly import NIGHTLY
 from tests.support.processes import ChildProcess, wait_until
 from tests.support.relays import (
@@ -306,8 +307,10 @@ async def test_bad_signatures_of_one_device_are_not_held_against_the_others_behi
         bad, good = here.transport(0, relay), here.transport(1, relay)
         aggregator = here.network.seats[0].aggregator
         made = [
-            new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
-            for n in range(AdmissionTable().faults_each + 1)
+            new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), on_the_hour(START, 1), SystemRandom())[
+                0
+            ]
+            for _ in range(AdmissionTable().faults_each + 1)
         ]
         wrong = [replace(one, signature=made[0].signature) for one in made[1:]]
 

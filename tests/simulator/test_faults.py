@@ -16,15 +16,18 @@ from scipy import stats
 DEVICES = 200_000
 
 
-def simulated(faults: Faults, rounds: int, number: int = 1) -> list[int]:
+def simulated(faults: Faults, rounds: int, aggregators: int, number: int = 1) -> list[int]:
     """Return how many devices are lost, missed, dropped, late, cut and counted, from clocks and sending times.
 
-    Written from the description alone: a device acts when its own clock says so, and sends again until the window
-    opens; an aggregator takes what comes from 0 to 1, by its own clock.
+    Written from the description alone: a device sends each part when its own clock says so, and sends again until the
+    window opens; an aggregator takes what comes from 0 to 1, by its own clock.
     """
     generator = np.random.default_rng(number)
     ahead = generator.uniform(-1, 1, DEVICES) * float(faults.clock_skew_s) / 60
-    in_time = [_in_time(ahead, generator.uniform(0, 0.8, DEVICES)) for _ in range(rounds)]
+    in_time = [
+        np.all([_in_time(ahead, generator.uniform(0, 0.8, DEVICES)) for _ in range(aggregators)], axis=0)
+        for _ in range(rounds)
+    ]
     lost = generator.random(DEVICES) < float(faults.loss)
     dropped = (generator.random(DEVICES) < float(faults.drop_out)) & (rounds == 2)
     late = generator.random(DEVICES) < float(faults.late)
@@ -69,26 +72,27 @@ ALL = Faults(
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("aggregators", [2, 5])
 @pytest.mark.parametrize("skew_s", [0, 5, 12, 30, 60, 90, 600])
-def test_fates_have_the_probabilities_of_their_causes(rounds: int, skew_s: int) -> None:
+def test_fates_have_the_probabilities_of_their_causes(rounds: int, skew_s: int, aggregators: int) -> None:
     faults = replace(ALL, clock_skew_s=Fraction(skew_s))
 
-    observed = simulated(faults, rounds)
+    observed = simulated(faults, rounds, aggregators)
 
-    assert p_value(observed, chances(fates(faults, rounds))) > 1e-6
-    assert p_value(observed, chances(fates(replace(faults, loss=Fraction(13, 100)), rounds))) < 1e-6
+    assert p_value(observed, chances(fates(faults, rounds, aggregators))) > 1e-6
+    assert p_value(observed, chances(fates(replace(faults, loss=Fraction(13, 100)), rounds, aggregators))) < 1e-6
 
 
 def test_without_faults_every_device_is_counted() -> None:
-    assert fates(Faults(), 2).counted == fates(Faults(), 1).counted == 1
+    assert fates(Faults(), 2, 2).counted == fates(Faults(), 1, 2).counted == 1
 
 
 def test_a_clock_that_is_wrong_by_less_than_the_margin_harms_nobody() -> None:
-    assert fates(Faults(clock_skew_s=Fraction(12)), 2).counted == 1
+    assert fates(Faults(clock_skew_s=Fraction(12)), 2, 2).counted == 1
 
 
 def test_a_device_known_to_be_gone_is_a_half_pair_or_nothing() -> None:
-    gone = fates(Faults(loss=Fraction(1, 4), late=Fraction(1, 2)), 2).without_drop_out()
+    gone = fates(Faults(loss=Fraction(1, 4), late=Fraction(1, 2)), 2, 2).without_drop_out()
 
     assert (gone.lost, gone.dropped, gone.counted) == (Fraction(1, 4), Fraction(3, 4), 0)
 

@@ -55,6 +55,7 @@ from fleetcount_protocol.window.succession import SignedSuccession, with_success
 from fleetcount_protocol.window.window import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle, Window
 from fleetcount_transport.failpoints import Failpoints
 
+from tests.support.expiries import on_the_hour
 from tests.support.protocol_samples import session_secret
 
 START = 1_800_000_000
@@ -458,7 +459,7 @@ class TestDevice:
         identity = device_identity(self.number)
         for seat in self.network.seats:
             request, opening = new_session(
-                seat.aggregator, seat.aggregator.hpke_keys[0], identity, START + 50_000, SystemRandom()
+                seat.aggregator, seat.aggregator.hpke_keys[0], identity, on_the_hour(START, 14), SystemRandom()
             )
             self.requests.append(request)
             if seat.core is None:

@@ -15,6 +15,7 @@ from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.window import Window
 
 from tests.support.deployment import Deployed
+from tests.support.expiries import on_the_hour
 from tests.support.fleet import identity_of, transport_of
 
 __all__ = ["Cheat", "unit"]
@@ -57,7 +58,11 @@ class Cheat:
         self.secrets.clear()
         for aggregator in self.deployment.written.aggregators:
             request, opening = new_session(
-                aggregator, aggregator.hpke_keys[0], self.identity, expiry or self.window.expiry, SystemRandom()
+                aggregator,
+                aggregator.hpke_keys[0],
+                self.identity,
+                expiry or on_the_hour(self.window.expiry),
+                SystemRandom(),
             )
             (answer,) = await self.transport.open_sessions(aggregator, [request])
             assert isinstance(answer, SessionAccepted), answer

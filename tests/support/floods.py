@@ -27,6 +27,7 @@ from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.wire.device import SESSION_REQUESTS
 
 from tests.support.deployment import Deployed
+from tests.support.expiries import on_the_hour
 from tests.support.processes import ChildProcess
 from tests.support.relays import pem_pair
 
@@ -88,11 +89,8 @@ def calls(
 def bad_requests(deployment: Deployed, position: int, device: DeviceIdentity, count: int = 64) -> bytes:
     """Return a message that asks for sessions, none of whose signatures holds."""
     aggregator = deployment.written.aggregators[position]
-    expiry = int(time.time()) + 86_400
-    made = [
-        new_session(aggregator, aggregator.hpke_keys[0], device, expiry - number, SystemRandom())[0]
-        for number in range(count)
-    ]
+    expiry = on_the_hour(time.time(), 24)
+    made = [new_session(aggregator, aggregator.hpke_keys[0], device, expiry, SystemRandom())[0] for _ in range(count)]
     return SESSION_REQUESTS.encode(
         [replace(one, signature=made[0].signature) for one in made[1:]]
         + [replace(made[0], signature=made[1].signature)]

@@ -29,6 +29,7 @@ from fleetcount_relay.service import RelayShell
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
 
 from tests.support.aggregators import START, Network, TestDevice, device_authority, device_identity
+from tests.support.expiries import on_the_hour
 
 __all__ = ["RelayedNetwork", "open_sessions", "pem_pair", "relay_files", "relayed", "running_relay"]
 
@@ -170,7 +171,7 @@ async def open_sessions(here: RelayedNetwork, transport: GrpcTransport, window: 
     for seat in here.network.seats:
         aggregator = replace(seat.aggregator)
         request, opening = new_session(
-            aggregator, aggregator.hpke_keys[0], device_identity(number), START + 50_000, SystemRandom()
+            aggregator, aggregator.hpke_keys[0], device_identity(number), on_the_hour(START, 14), SystemRandom()
         )
         [reply] = await transport.open_sessions(aggregator, [request])
         assert isinstance(reply, SessionAccepted), reply

@@ -87,7 +87,8 @@ class MqttSettings:
 class DeliverySettings:
     """How the device sends: see docs/embedding.md, "Delivery".
 
-    A report leaves at a random time in the first `spread` of its window; the rest of the window is for re-sends.
+    Each part of a report leaves at a random time of its own in the first `spread` of its round; the rest is for
+    re-sends.
     """
 
     spread: Fraction = Fraction(4, 5)

@@ -1,9 +1,8 @@
-"""Delivery of stored bytes: send, wait for receipts, send the same bytes again, give up when the window closes.
+"""Delivery of stored bytes: each part from its moment on, the same bytes until its receipt or until the window closes.
 
 Seals nothing, draws no coin and never changes a byte.
 """
 
-import asyncio
 import enum
 import logging
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from fleetcount_protocol.messages import Refusal
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 
+from fleetcount_client.activity import Activity
 from fleetcount_client.backoff import Backoff, Retry
 from fleetcount_client.sessions import SessionKeeper
 from fleetcount_client.spool import Spool
@@ -59,6 +59,7 @@ class Delivery:
         timer: Timer,
         source: RandomSource,
         retry: Retry,
+        activity: Activity,
     ) -> None:
         self._spool = spool
         self._transport = transport
@@ -66,35 +67,43 @@ class Delivery:
         self._timer = timer
         self._source = source
         self._retry = retry
+        self._activity = activity
 
     async def deliver(
-        self, window: Window, entries: Sequence[OutboxEntry], deadline: float
+        self, window: Window, entries: Sequence[OutboxEntry], moments: Sequence[float], deadline: float
     ) -> DeliveryEnd | RejectReason:
-        """Deliver the entries of one round, all at once, again and again until `deadline`; return how that ended.
+        """Deliver the entries of one round, each from its moment (Unix seconds) on, again and again until `deadline`.
 
-        Receipts are stored as they come. The answer is a reason when an aggregator refuses for good.
+        No part waits for another, nor hears of its receipt: who delays an answer moves no other part. Receipts are
+        stored as they come. The answer is a reason when an aggregator refuses for good; what has not left then stays.
         """
-        backoff = Backoff(self._retry, self._source)
-        pending = list(entries)
-        while pending and self._timer.now() < deadline:
-            answers = await asyncio.gather(*(self._attempt(window, entry, backoff) for entry in pending))
-            failpoints.reach("after_round_one_sent" if pending[0].round != 2 else "after_round_two_sent")
-            self._store(window, pending, answers)
-            refusal = next((answer for answer in answers if isinstance(answer, RejectReason)), None)
-            if refusal is not None:
-                return refusal
-            pending = [entry for entry, answer in zip(pending, answers, strict=True) if answer is _Attempt.AGAIN]
-            if pending:
-                await self._timer.sleep(min(backoff.next_delay(), max(0.0, deadline - self._timer.now())))
-        return DeliveryEnd.WINDOW_CLOSED if pending else DeliveryEnd.RECEIPTED
+        left = {entry.position for entry in entries}
+        parts = [
+            self._deliver_part(window, entry, moment, deadline, left)
+            for entry, moment in zip(entries, moments, strict=True)
+        ]
+        ends = await self._activity.together(parts)
+        if isinstance(ends, RejectReason):
+            return ends
+        return DeliveryEnd.WINDOW_CLOSED if DeliveryEnd.WINDOW_CLOSED in ends else DeliveryEnd.RECEIPTED
 
-    def _store(
-        self, window: Window, entries: Sequence[OutboxEntry], answers: Sequence[_Attempt | RejectReason]
-    ) -> None:
-        done = [entry.position for entry, answer in zip(entries, answers, strict=True) if answer is _Attempt.RECEIPTED]
-        # When all are done, the report's next phase erases them in the same step.
-        if done and len(done) < len(entries):
-            self._spool.receipted(window.window_id, entries[0].round, done)
+    async def _deliver_part(
+        self, window: Window, entry: OutboxEntry, moment: float, deadline: float, left: set[int]
+    ) -> DeliveryEnd | RejectReason:
+        await self._activity.pause_until(moment)
+        backoff = Backoff(self._retry, self._source)
+        while self._timer.now() < deadline:
+            answer = await self._attempt(window, entry, backoff)
+            failpoints.reach("after_round_one_sent" if entry.round != 2 else "after_round_two_sent")
+            if isinstance(answer, RejectReason):
+                return answer
+            if answer is _Attempt.RECEIPTED:
+                left.discard(entry.position)
+                if left:  # With the last one the report's next phase erases all, in the same step.
+                    self._spool.receipted(window.window_id, entry.round, [entry.position])
+                return DeliveryEnd.RECEIPTED
+            await self._timer.sleep(min(backoff.next_delay(), max(0.0, deadline - self._timer.now())))
+        return DeliveryEnd.WINDOW_CLOSED
 
     async def _attempt(self, window: Window, entry: OutboxEntry, backoff: Backoff) -> _Attempt | RejectReason:
         aggregator = window.aggregators[entry.position]

@@ -17,6 +17,7 @@ from fleetcount_protocol.errors import DecodeError, MachineError, QuestionError,
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.window.window import Aggregator, Window, decode_window
 
+from fleetcount_client.activity import Activity
 from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
 from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, contacts_of
@@ -26,7 +27,7 @@ from fleetcount_client.renewal import Renewal
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.status import status_of
-from fleetcount_client.timer import SystemTimer, Timer, sleep_until
+from fleetcount_client.timer import SystemTimer, Timer
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_client.trust import TrustStore
 
@@ -85,8 +86,7 @@ class Device:
         self._refused: dict[QuestionId, Outcome] = {}
         self._source = source or SystemRandom()
         self._settings = settings or DeliverySettings()
-        self._idle_close_s = idle_close_s
-        self._busy = 0
+        self._activity = Activity(self._timer, idle_close_s, self.close)
         self._identity = identity
         self._policy = policy
         self._join = join
@@ -128,11 +128,11 @@ class Device:
                 timer=self._timer,
                 source=self._source,
                 retry=self._settings.retry,
-                pause_until=self._pause_until,
+                pause_until=self._activity.pause_until,
             ),
             timer=self._timer,
             under_way=self._under_way,
-            pause_until=self._pause_until,
+            pause_until=self._activity.pause_until,
             fetch_offers=self._transport.list_questions,
         )
 
@@ -152,6 +152,7 @@ class Device:
             source=self._source,
             retry=self._settings.retry,
             lifetime_s=self._settings.session_lifetime_s,
+            activity=self._activity,
         )
         delivery = Delivery(
             spool=self._spool,
@@ -160,6 +161,7 @@ class Device:
             timer=self._timer,
             source=self._source,
             retry=self._settings.retry,
+            activity=self._activity,
         )
         return Rounds(
             policy=self._policy,
@@ -171,7 +173,7 @@ class Device:
             settings=self._settings,
             private=self._private or PrivatePlaces({}),
             conditions=self._conditions,
-            pause_until=self._pause_until,
+            pause_until=self._activity.pause_until,
         )
 
     @classmethod
@@ -229,7 +231,7 @@ class Device:
             sources=contacts_of(self._signals.values()),
             now=now,
         )
-        if self._busy == 0:
+        if self._activity.resting:
             self._spool.rest()
         return status
 
@@ -300,19 +302,16 @@ class Device:
         A window that the same aggregators ask within the life of the sessions finds them open, and its rounds carry
         reports alone. Nothing is stored or charged before a report needs them. Returns whether all accepted.
         """
-        self._busy += 1
-        try:
-            opened = await self._rounds.sessions.open_all(aggregators, int(deadline), deadline)
-        finally:
-            self._busy -= 1
+        with self._activity.begun():
+            now = self._timer.now()
+            opened = await self._rounds.sessions.open_all(aggregators, int(deadline), now, deadline)
         return isinstance(opened, tuple)
 
     async def serve(self, signals: Mapping[str, SignalSource] | None = None) -> None:
         """Ask for questions every `poll_interval_s` and answer their windows, until cancelled."""
         sources = self._sources(signals)
         running: dict[WindowId | QuestionId, asyncio.Task[None]] = {}
-        self._busy += 1
-        try:
+        with self._activity.begun():
             async with asyncio.TaskGroup() as group:
                 while True:
                     # What this machine stopped is taken up again.
@@ -325,9 +324,7 @@ class Device:
                         if question_id not in running:
                             loop = self._answer_question(question_id, sources, _log_outcome, until_failed=True)
                             running[question_id] = group.create_task(loop, name=f"question {question_id.hex()[:12]}")
-                    await self._pause_until(self._timer.now() + self._settings.poll_interval_s)
-        finally:
-            self._busy -= 1
+                    await self._activity.pause_until(self._timer.now() + self._settings.poll_interval_s)
 
     async def answer_question(
         self, offer: "QuestionOffer", signals: Mapping[str, SignalSource] | None = None
@@ -365,13 +362,12 @@ class Device:
         if window.window_id in self._under_way:
             return
         self._under_way[window.window_id] = window
-        self._busy += 1
         try:
-            report(await self._rounds.take_up(window))
+            with self._activity.begun():
+                report(await self._rounds.take_up(window))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
             report(Outcome.of(window, OutcomeKind.FAILED, str(error)))
         finally:
-            self._busy -= 1
             self._under_way.pop(window.window_id)
 
     async def close(self) -> None:
@@ -426,17 +422,16 @@ class Device:
 
     async def _look(self, sources: Mapping[str, SignalSource]) -> Unreachable | None:
         """Fetch the question on offer, join and obey; return why none could be fetched."""
-        self._busy += 1
         try:
-            before, self._refused = self._refused, self.questions.take(await self._transport.list_questions(), sources)
-            for question_id, outcome in self._refused.items():
-                if question_id not in before or before[question_id].rule != outcome.rule:
-                    _log_outcome(outcome)
+            with self._activity.begun():
+                offers = await self._transport.list_questions()
+                before, self._refused = self._refused, self.questions.take(offers, sources)
         except Unreachable as error:
             _LOG.debug("no questions fetched: %s", error)  # `Contacts` says it once.
             return error
-        finally:
-            self._busy -= 1
+        for question_id, outcome in self._refused.items():
+            if question_id not in before or before[question_id].rule != outcome.rule:
+                _log_outcome(outcome)
         return None
 
     async def _joined(self, sources: Mapping[str, SignalSource]) -> tuple[QuestionId, ...]:
@@ -456,29 +451,13 @@ class Device:
         *,
         until_failed: bool = False,
     ) -> None:
-        self._busy += 1
         try:
-            await self._question_loop.run(question_id, sources, report, horizon, until_failed=until_failed)
+            with self._activity.begun():
+                await self._question_loop.run(question_id, sources, report, horizon, until_failed=until_failed)
         except MachineError as error:
             # The next poll takes the question up again.
             _LOG.warning("question %s: %s", question_id.hex()[:12], error)
-        finally:
-            self._busy -= 1
-        if self._busy == 0 and self._idle_close_s < math.inf:
-            await self.close()  # All that is left waits already, and closed nothing while this was under way.
-
-    async def _pause_until(self, moment: float) -> None:
-        """Wait; close what is idle when every window of this device waits for longer than `idle_close_s`."""
-        if moment - self._timer.now() <= self._idle_close_s:
-            await sleep_until(self._timer, moment)
-            return
-        self._busy -= 1
-        try:
-            if self._busy == 0:
-                await self.close()
-            await sleep_until(self._timer, moment)
-        finally:
-            self._busy += 1
+        await self._activity.close_if_resting()
 
 
 def _named(window: Window) -> str:

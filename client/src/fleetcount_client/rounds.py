@@ -1,4 +1,4 @@
-"""The answer to one window from its opening to the last receipt: both rounds, each at its own random time.
+"""The answer to one window from its opening to the last receipt: both rounds, each part of each at its own random time.
 
 Reads the truth once, when the first message is formed; charges, coins and bytes are durable before anything is sent.
 """
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_mechanisms.randomness import RandomSource, uniform_below
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import RejectReason
@@ -49,6 +49,7 @@ _KINDS: Final = {
     Phase.REJECTED: OutcomeKind.REJECTED,
 }
 
+_CLOSED: Final = "round one has closed"
 _ROUND_ONE_MISSED: Final = "round one closed before every receipt was there"
 
 
@@ -73,8 +74,15 @@ class Rounds:
         Raises:
             MachineError: the store failed; nothing was sent that is not stored.
         """
-        report = self.spool.report(seat.window.window_id) or await self._open(seat, signals, still_asked)
-        return report if isinstance(report, Outcome) else await self._finish(seat.window, report)
+        report = self.spool.report(seat.window.window_id)
+        if report is None:
+            begun = await self._open(seat, signals, still_asked)
+            if isinstance(begun, Outcome):
+                return begun
+            # Another process of this device may have been faster, and be further.
+            first = begun.phase is Phase.ROUND_ONE
+            report = await self._deliver_first(seat.window, begun, one_now=True) if first else begun
+        return await self._finish(seat.window, report)
 
     async def take_up(self, window: Window) -> Outcome:
         """Bring an answer that was begun before to its end.
@@ -99,22 +107,26 @@ class Rounds:
             report = await self._step(window, report)
         return _outcome(window, report)
 
-    # The beginning: wait, open sessions, then mark the charge as sent and store in one step.
+    # The beginning: open sessions, wait, then mark the charge as sent and store in one step.
 
     async def _open(
         self, seat: Seat, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
     ) -> Report | Outcome:
         window = seat.window
-        await self.pause_until(self._moment(window.round_one_opens, window.round_one_closes))
-        if why := self._missed(window, still_asked):
-            return Outcome.of(window, OutcomeKind.MISSED, why)
-        opened = await self._sessions_of(window, seat.aggregators)
+        opens, closes = window.round_one_opens, window.round_one_closes
+        if self.timer.now() >= closes:
+            return Outcome.of(window, OutcomeKind.MISSED, _CLOSED)
+        first = min(self._moments(len(seat.aggregators), opens, closes))
+        opened = await self._sessions_of(window, seat.aggregators, first)
         if isinstance(opened, Outcome):
             return opened
+        await self.pause_until(first)
+        if why := self._missed(window, still_asked):
+            return Outcome.of(window, OutcomeKind.MISSED, why)
         reading = await read_signal(signals, window.signal)
         # While it was read, another answer may have found that an aggregator has lost the session of both.
         while (current := self.sessions.current(opened)) is None:
-            opened = await self._sessions_of(window, seat.aggregators)
+            opened = await self._sessions_of(window, seat.aggregators, self.timer.now())
             if isinstance(opened, Outcome):
                 return opened
         if self.timer.now() >= window.round_one_closes:
@@ -122,9 +134,10 @@ class Rounds:
         return self._charge(seat, current, reading)
 
     async def _sessions_of(
-        self, window: Window, aggregators: tuple[Aggregator, ...]
+        self, window: Window, aggregators: tuple[Aggregator, ...], before: float
     ) -> tuple[OpenSession, ...] | Outcome:
-        opened = await self.sessions.open_all(aggregators, window.round_two_closes, window.round_one_closes)
+        closes = window.round_one_closes
+        opened = await self.sessions.open_all(aggregators, window.round_two_closes, before, closes)
         if isinstance(opened, RejectReason):
             return Outcome.of(window, OutcomeKind.REJECTED, opened.label)
         if opened is None:
@@ -134,7 +147,7 @@ class Rounds:
     def _missed(self, window: Window, still_asked: Callable[[], bool]) -> str:
         """Return why a window passes unanswered, "" if it does not."""
         if self.timer.now() >= window.round_one_closes:
-            return "round one has closed"
+            return _CLOSED
         if not still_asked():
             return "the window is not asked any more"
         return "" if self.conditions() else "the program's conditions did not hold at the time"
@@ -188,10 +201,12 @@ class Rounds:
             case _:
                 return await self._deliver_second(window, report)
 
-    async def _deliver_first(self, window: Window, report: Report) -> Report:
+    async def _deliver_first(self, window: Window, report: Report, *, one_now: bool = False) -> Report:
         two_messages = bool(report.secret)
         entries = self.spool.outbox(window.window_id, 1 if two_messages else 0)
-        answer = await self.delivery.deliver(window, entries, window.round_one_closes)
+        opens, closes = window.round_one_opens, window.round_one_closes
+        moments = self._moments(len(entries), opens, closes, one_now=one_now)
+        answer = await self.delivery.deliver(window, entries, moments, closes)
         if isinstance(answer, RejectReason):
             return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
         if two_messages:
@@ -205,18 +220,21 @@ class Rounds:
         return self._end(report, answer)
 
     async def _form_second(self, window: Window, report: Report) -> Report:
-        await self.pause_until(self._moment(window.round_one_closes, window.round_two_closes))
+        opens, closes = window.round_one_closes, window.round_two_closes
+        await self.pause_until(min(self._moments(len(window.aggregators), opens, closes)))
         if self.timer.now() >= window.round_two_closes:
             return self.spool.advance(report, Phase.GIVEN_UP, reason="round two has closed")
         secret = TwoRoundSecret.decode(report.secret)
         entries = _outbox_entries(window, secret.keys, round_two_parts(window, secret))
         moved = self.spool.advance(report, Phase.ROUND_TWO, reason=report.reason, entries=entries)
         failpoints.reach("after_round_two_formed")
-        return moved
+        return await self._deliver_second(window, moved, one_now=True)
 
-    async def _deliver_second(self, window: Window, report: Report) -> Report:
+    async def _deliver_second(self, window: Window, report: Report, *, one_now: bool = False) -> Report:
         entries = self.spool.outbox(window.window_id, 2)
-        answer = await self.delivery.deliver(window, entries, window.round_two_closes)
+        opens, closes = window.round_one_closes, window.round_two_closes
+        moments = self._moments(len(entries), opens, closes, one_now=one_now)
+        answer = await self.delivery.deliver(window, entries, moments, closes)
         if isinstance(answer, RejectReason):
             return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
         return self._end(report, answer)
@@ -230,16 +248,24 @@ class Rounds:
         failpoints.reach("after_round_two_receipts")
         return moved
 
-    def _moment(self, opens: float, closes: float) -> float:
-        """Return when to act: uniform in what is left of the first `spread` of a window, so that time tells nothing."""
+    def _moments(self, parts: int, opens: float, closes: float, *, one_now: bool = False) -> list[float]:
+        """Return when each part of a round is sent: apart and uniform in what is left of the first `spread` of it.
+
+        So neither the time of one part nor the time between two tells anything. The rest of the round is for re-sends;
+        a device that wakes in it sends at once. With `one_now` one part, any of them, leaves now: a round is formed at
+        the earliest of its parts' moments, and given that one the others are uniform in what is left.
+        """
         start = max(self.timer.now(), opens)
         last = opens + float(self.settings.spread) * (closes - opens)
-        return start + uniform_seconds(self.source, max(0.0, last - start))
+        moments = [start + uniform_seconds(self.source, max(0.0, last - start)) for _ in range(parts)]
+        if one_now:
+            moments[uniform_below(self.source, parts)] = start
+        return moments
 
 
 def _outcome(window: Window, report: Report | None) -> Outcome:
     if report is None:
-        return Outcome.of(window, OutcomeKind.MISSED, "round one has closed")
+        return Outcome.of(window, OutcomeKind.MISSED, _CLOSED)
     return Outcome.of(window, _KINDS[report.phase], report.reason)
 
 

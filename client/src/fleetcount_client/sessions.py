@@ -18,7 +18,8 @@ from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import SessionAccepted
 from fleetcount_protocol.window.window import Aggregator, HpkeKey
 
-from fleetcount_client.backoff import Backoff, Retry
+from fleetcount_client.activity import Activity
+from fleetcount_client.backoff import Backoff, Retry, uniform_seconds
 from fleetcount_client.spool import Spool
 from fleetcount_client.spool_rows import SessionRow
 from fleetcount_client.timer import Timer
@@ -82,6 +83,7 @@ class SessionKeeper:
         source: RandomSource,
         retry: Retry,
         lifetime_s: int,
+        activity: Activity,
     ) -> None:
         self._spool = spool
         self._transport = transport
@@ -90,24 +92,25 @@ class SessionKeeper:
         self._source = source
         self._retry = retry
         self._lifetime_s = lifetime_s
+        self._activity = activity
         self._known: dict[SessionId, OpenSession] | None = None
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def open_all(
-        self, aggregators: Sequence[Aggregator], needed_until: int, deadline: float
+        self, aggregators: Sequence[Aggregator], needed_until: int, before: float, deadline: float
     ) -> tuple[OpenSession, ...] | RejectReason | None:
-        """Return one session an aggregator, in their order, each valid beyond `needed_until`.
+        """Return one session an aggregator, in their order, each valid beyond `needed_until` (Unix seconds).
 
-        Returns the reason when an aggregator refuses for good, None when one stayed out of reach until `deadline`.
+        One that is not open is asked for at a moment of its own, drawn uniformly from now to `before`, so that the
+        requests of one device to several aggregators do not leave together. Returns the reason when an aggregator
+        refuses for good, None when one stayed out of reach until `deadline`.
         """
         self.take_up()
-        answers = await asyncio.gather(
-            *(self._open(one, needed_until + _EXPIRY_SLACK_S, deadline) for one in aggregators)
-        )
-        refusal = next((answer for answer in answers if isinstance(answer, RejectReason)), None)
-        if refusal is not None:
-            return refusal
-        opened = tuple(answer for answer in answers if isinstance(answer, OpenSession))
+        needed = needed_until + _EXPIRY_SLACK_S
+        answers = await self._activity.together([self._open(one, needed, before, deadline) for one in aggregators])
+        if isinstance(answers, RejectReason):
+            return answers
+        opened = tuple(answer for answer in answers if answer is not None)
         return opened if len(opened) == len(answers) else None
 
     def find(self, session_id: SessionId) -> OpenSession | None:
@@ -158,17 +161,22 @@ class SessionKeeper:
             self._known = self._stored()
         return self._known
 
-    async def _open(self, aggregator: Aggregator, needed: int, deadline: float) -> OpenSession | RejectReason | None:
+    async def _open(
+        self, aggregator: Aggregator, needed: int, before: float, deadline: float
+    ) -> OpenSession | RejectReason | None:
+        now = self._timer.now()
+        if before > now and self._reusable(aggregator, needed) is None:
+            await self._activity.pause_until(now + uniform_seconds(self._source, before - now))
         # Two windows asked at the same time share one session: the second waits and finds it.
         async with self._locks.setdefault(aggregator.aggregator_id, asyncio.Lock()):
             session = self._reusable(aggregator, needed)
             if session is not None:
                 return session
             ends = int(self._identity.certificate.not_valid_after_utc.timestamp())
-            if needed > ends:
-                return RejectReason.BAD_CERTIFICATE  # It ends before the window does: no aggregator would take it.
-            wanted = max(int(self._timer.now()) + self._lifetime_s, needed)
-            return await self._open_new(aggregator, _expiry(wanted, needed, ends), deadline)
+            expiry = _expiry(max(int(self._timer.now()) + self._lifetime_s, needed), ends)
+            if needed > expiry:
+                return RejectReason.BAD_CERTIFICATE  # No hour is between the window's end and the certificate's.
+            return await self._open_new(aggregator, expiry, deadline)
 
     def _reusable(self, aggregator: Aggregator, needed: int) -> OpenSession | None:
         keys = {key.public_key for key in aggregator.hpke_keys}
@@ -212,10 +220,6 @@ class SessionKeeper:
         return None
 
 
-def _expiry(wanted: int, needed: int, ends: int) -> int:
-    """Return when a session ends: on the hour after `wanted`, or on the last one before its certificate ends.
-
-    Only where that is before the session is no longer needed, it ends with the certificate.
-    """
-    hour = min(-(-wanted // SESSION_EXPIRY_STEP_S), ends // SESSION_EXPIRY_STEP_S) * SESSION_EXPIRY_STEP_S
-    return hour if hour >= needed else ends
+def _expiry(wanted: int, ends: int) -> int:
+    """Return when a session ends (Unix seconds): the hour after `wanted`, or the last before the certificate's end."""
+    return min(-(-wanted // SESSION_EXPIRY_STEP_S), ends // SESSION_EXPIRY_STEP_S) * SESSION_EXPIRY_STEP_S

@@ -114,7 +114,7 @@ MAX_QUESTION_WINDOWS: Final = 2**16
 SESSION_SECRET_BYTES: Final = 32
 MAX_SESSION_LIFETIME_S: Final = MAX_WINDOW_LIFETIME_S
 SESSION_EXPIRY_STEP_S: Final = 3_600
-"""Devices let their sessions end on the hour: an odd second would tell one device's sessions from others'."""
+"""Sessions end on the hour: an odd second would tell one device's sessions from others'."""
 MAX_CERTIFICATE_BYTES: Final = 4 * KIB
 MAX_SIGNATURE_BYTES: Final = 80
 """A DER signature of P-256 has at most 72 bytes."""

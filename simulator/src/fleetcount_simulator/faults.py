@@ -12,10 +12,11 @@ A device with two rounds meets its faults in this order, a device with one round
     late       the last instalment is under way until its window has closed
     outage     the last instalment finds an aggregator down until its window has closed
 
-Times are those of the client: it acts at a moment uniform in the first 4/5 of each window (`SPREAD`) by its own clock,
-whose error is uniform in [-s, s] and the same in both rounds. A fast clock sends too early, is told so and sends again
-until the window opens; only one that is a whole window fast misses it. A slow one may find the window closed. Windows
-are decided by the aggregators (docs/operating.md) and last a minute here (`WINDOW_S`).
+Times are those of the client: it sends the part of each aggregator at a moment of its own, uniform in the first 4/5 of
+each window (`SPREAD`) by its own clock, and a round is in its window when all its parts are. The clock's error is
+uniform in [-s, s] and the same in both rounds. A fast clock sends too early, is told so and sends again until the
+window opens; only one that is a whole window fast misses it. A slow one may find the window closed. Windows are decided
+by the aggregators (docs/operating.md) and last a minute here (`WINDOW_S`).
 """
 
 from collections.abc import Mapping
@@ -47,7 +48,8 @@ WINDOW_S: Final = 60
 """Length of each round's window."""
 
 SPREAD: Final = Fraction(4, 5)
-"""The part of its window in which a device sends first; the rest is for re-sends (client `DeliverySettings.spread`)."""
+"""The share of a window in which a device first sends what belongs there; the rest is for re-sends (client
+`DeliverySettings.spread`)."""
 
 GIVE_UP_S: Final = 900
 """How long after the last window the leader waits for its peers (`give_up_s` of an aggregator)."""
@@ -155,16 +157,17 @@ def _comes_back(step: str, seconds: Fraction) -> bool:
     return 0 < seconds <= patience
 
 
-def fates(faults: Faults, rounds: int) -> Fates:
+def fates(faults: Faults, rounds: int, aggregators: int) -> Fates:
     """Return the chance of each fate of a device that is on in both rounds; see the module for their order.
 
-    With x = the time by which a clock is slow, in windows, the chance of sending too late is
-    f(x) = clip((x - 1/5) / (4/5), 0, 1), a round on its own; x is uniform in [0, s] for half of the devices. A fast
-    clock misses the window where it is a whole window fast. `ignition` is the caller's: see `without_drop_out`.
+    With x = the time by which a clock is slow, in windows, the chance of sending one part too late is
+    f(x) = clip((x - 1/5) / (4/5), 0, 1), each part on its own, and that of a round is 1 - (1 - f)^aggregators; x is
+    uniform in [0, s] for half of the devices. A fast clock misses the window where it is a whole window fast.
+    `ignition` is the caller's: see `without_drop_out`.
     """
     skew, last_late, cut = skew_in_windows(faults), faults.late, cut_share(faults)
     here = 1 - faults.loss
-    missed, second = _clock_fates(skew)
+    missed, second = _clock_fates(skew, aggregators)
     if rounds == 1:
         late = missed + (1 - missed) * last_late
         unsent = faults.loss + here * (1 - late) * cut
@@ -180,16 +183,17 @@ def fates(faults: Faults, rounds: int) -> Fates:
     )
 
 
-def _clock_fates(skew: Fraction) -> tuple[Fraction, Fraction]:
+def _clock_fates(skew: Fraction, parts: int) -> tuple[Fraction, Fraction]:
     """Return P[round one is missed] and P[round one is in time and round two too late], for the largest error s."""
     if skew == 0:
         return Fraction(0), Fraction(0)
     margin = 1 - SPREAD
     reach = min(max((skew - margin) / SPREAD, Fraction(0)), Fraction(1))
     beyond = max(skew - 1, Fraction(0))
-    # Integrals of f and of f(1 - f) over x in [0, s].
-    late = SPREAD * reach**2 / 2 + beyond
-    once = SPREAD * (reach**2 / 2 - reach**3 / 3)
+    # Integrals over x in [0, s] of g = (1 - f)^parts and of g^2, as far as f < 1; then of 1 - g and of g (1 - g).
+    once_all, twice_all = ((1 - (1 - reach) ** (power + 1)) / (power + 1) for power in (parts, 2 * parts))
+    late = SPREAD * (reach - once_all) + beyond
+    once = SPREAD * (once_all - twice_all)
     return (late + beyond) / (2 * skew), once / (2 * skew)
 
 

@@ -43,6 +43,14 @@ async def ready(network: Network, window: Window, number: int = 0) -> TestDevice
     return device
 
 
+AROUND_THE_HOUR = {
+    "round_one_opens": START + 3_590,
+    "round_one_closes": START + 3_610,
+    "round_two_closes": START + 3_620,
+}
+"""A window in round one of which a session can end."""
+
+
 async def start(**changes: object) -> tuple[Network, Window]:
     network = Network(2)
     await network.start_all()
@@ -156,28 +164,29 @@ async def test_a_device_may_open_a_session_for_each_window() -> None:
 
 
 async def test_no_receipt_follows_the_end_of_a_certificate() -> None:
-    network, window = await start()
+    network, window = await start(**AROUND_THE_HOUR)
     key = ec.generate_private_key(ec.SECP256R1())
     made = datetime.fromtimestamp(START, UTC)
     certificate = device_authority().issue(
-        Purpose.DEVICE, key.public_key(), "d-1", validity=timedelta(minutes=5, seconds=15), now=made
+        Purpose.DEVICE, key.public_key(), "d-1", validity=timedelta(hours=1, minutes=5), now=made
     )
     identity = DeviceIdentity(certificate=certificate, private_key=key)
     name = new_report_id(window.window_id, key_digest(certificate), SystemRandom())
     device, asked = TestDevice(network, window, 0, nonce=bytes(name)), []
-    for expiry in (START + 15, START + 16, START + 99 * 86_400):
+    for expiry in (START + 3_600, START + 7_200, START + 99 * 86_400):
         for position, seat in enumerate(network.seats):
             request, opening = new_session(
                 seat.aggregator, seat.aggregator.hpke_keys[0], identity, expiry, SystemRandom()
             )
             [answer] = await network.core(position).service.open_sessions([request])
             asked.append(getattr(answer, "reason", None))
-            if expiry == START + 15:
+            if expiry == START + 3_600:
                 device.secrets.append(opening.finish(answer))
                 device.requests.append(request)
-    await network.advance_to(START + 14)
+    await network.advance_to(START + 3_599)
+    await network.look_after_all()
     [before, _] = await device.send(device.first(0))
-    await network.advance_to(START + 15)
+    await network.advance_to(START + 3_600)
 
     [after, _] = await device.send(device.first(0))
     [again] = await network.core(0).service.open_sessions([device.requests[0]])
@@ -393,8 +402,8 @@ async def test_bad_signatures_shut_their_caller_out_and_nobody_else() -> None:
     service, aggregator = network.core(0).service, network.seats[0].aggregator
     bad, good = Identity(b"bad"), Identity(b"good")
     requests = [
-        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
-        for n in range(100)
+        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 3_600, SystemRandom())[0]
+        for _ in range(100)
     ]
     wrong = [replace(one, signature=requests[0].signature) for one in requests[1:]]
 
@@ -416,7 +425,7 @@ async def test_bad_signatures_shut_their_caller_out_and_nobody_else() -> None:
 async def test_a_request_for_another_aggregator_counts_against_its_caller() -> None:
     network, _ = await start()
     service, other = network.core(0).service, network.seats[1].aggregator
-    request, _ = new_session(other, other.hpke_keys[0], device_identity(0), START + 1000, SystemRandom())
+    request, _ = new_session(other, other.hpke_keys[0], device_identity(0), START + 3_600, SystemRandom())
     bad = Identity(b"bad")
 
     answers = [await service.open_sessions([request], [bad]) for _ in range(AdmissionTable().faults_each + 1)]
@@ -430,8 +439,8 @@ async def test_of_an_unknown_caller_one_request_is_judged_and_none_that_came_wit
     network, _ = await start()
     service, aggregator = network.core(0).service, network.seats[0].aggregator
     honest, *others = (
-        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
-        for n in range(8)
+        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 3_600, SystemRandom())[0]
+        for _ in range(8)
     )
     wrong = [replace(one, signature=honest.signature) for one in others]
     bad, good = Identity(b"bad"), Identity(b"good")
@@ -450,8 +459,8 @@ async def test_of_a_caller_that_is_shut_out_meanwhile_no_request_takes_a_place_i
     network, _ = await start()
     service, aggregator = network.core(0).service, network.seats[0].aggregator
     requests = [
-        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
-        for n in range(8)
+        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 3_600, SystemRandom())[0]
+        for _ in range(8)
     ]
     bad, waited = Identity(b"bad"), list[Identity]()
     ask = FairBatches.ask
@@ -524,8 +533,8 @@ async def test_a_device_cannot_open_sessions_without_end() -> None:
     await network.start_all()
     service, aggregator = network.core(0).service, network.seats[0].aggregator
     requests = [
-        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
-        for n in range(5)
+        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 3_600, SystemRandom())[0]
+        for _ in range(5)
     ]
 
     answers = await service.open_sessions(requests)
@@ -537,15 +546,19 @@ async def test_a_device_cannot_open_sessions_without_end() -> None:
 
 
 async def test_an_expired_session_is_unknown() -> None:
-    network, window = await start()
+    network, window = await start(**AROUND_THE_HOUR)
     device = TestDevice(network, window, 0)
     aggregator = network.seats[0].aggregator
-    request, opening = new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 12, SystemRandom())
+    request, opening = new_session(
+        aggregator, aggregator.hpke_keys[0], device_identity(0), START + 3_600, SystemRandom()
+    )
     [accepted] = await network.core(0).service.open_sessions([request])
     assert isinstance(accepted, SessionAccepted)
     device.secrets = [opening.finish(accepted)] * 2
 
-    await network.advance_to(START + 12)
+    await network.advance_to(START + 3_599)
+    await network.look_after_all()
+    await network.advance_to(START + 3_600)
 
     [answer] = await network.core(0).service.upload([device.first(0)[0]])
     assert reason(answer) is RejectReason.UNKNOWN_SESSION

@@ -66,6 +66,7 @@ from fleetcount_transport.settings import read_settings
 from fleetcount_transport.toml_table import ConfigError, Source, Table
 
 from tests.support.aggregators import START, Network, TestDevice, device_identity
+from tests.support.expiries import on_the_hour
 from tests.support.leftovers import nothing_left_behind
 from tests.support.listening import listening
 
@@ -194,7 +195,7 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
     device = TestDevice(network, window, 0)
     aggregator = network.seats[0].aggregator
     request, opening = new_session(
-        aggregator, aggregator.hpke_keys[0], device_identity(0), START + 5000, SystemRandom()
+        aggregator, aggregator.hpke_keys[0], device_identity(0), on_the_hour(START, 2), SystemRandom()
     )
     owner = key_name(device_identity(0).certificate)
     reports = report_topic("test", ALPHA, CAR, window.window_id)
@@ -641,7 +642,7 @@ async def test_a_request_under_another_user_s_name_is_refused_before_any_public_
     await network.start_all()
     core = network.core(0)
     aggregator, victim = network.seats[0].aggregator, device_identity(0)
-    request, _ = new_session(aggregator, aggregator.hpke_keys[0], victim, START + 5000, SystemRandom())
+    request, _ = new_session(aggregator, aggregator.hpke_keys[0], victim, on_the_hour(START, 2), SystemRandom())
     asked: list[object] = []
     honest = core.service.open_sessions
 

@@ -91,7 +91,7 @@ def test_post_quantum_session_returns_the_secret() -> None:
 
     pair = HpkeKeyPair(9, seed_bytes("hybrid", 96))
     key = HpkeKey(key_id=9, public_key=pair.public_key)
-    request, opening = new_session(aggregator(0), key, DEVICE, TIME + 60, SeededRandom(2))
+    request, opening = new_session(aggregator(0), key, DEVICE, TIME + 3_600, SeededRandom(2))
 
     accepted, secret = accept(request, key_pairs={9: pair})
     assert opening.finish(accepted) == secret
@@ -105,7 +105,7 @@ def test_only_who_holds_the_sealing_key_can_answer_and_only_this_request() -> No
         replace(accepted, ephemeral_key=ephemeral),
         replace(accepted, ephemeral_key=bytes(32)),
         replace(accepted, confirmation=bytes(32)),
-        replace(accepted, expiry=accepted.expiry - 1),
+        replace(accepted, expiry=accepted.expiry - 3_600),
         replace(accept(other)[0], session_id=REQUEST.session_id),
         replace(accepted, session_id=other.session_id),
     ]
@@ -163,7 +163,7 @@ def test_wrong_aggregator_key_time_or_size_is_refused_by_name() -> None:
     refuses(RejectReason.UNKNOWN_KEY, REQUEST, key_pairs={})
     refuses(RejectReason.BAD_SEAL, REQUEST, key_pairs={1: key_pair(1)})
     refuses(RejectReason.EXPIRED, REQUEST, now=TIME + 86_400)
-    refuses(RejectReason.MALFORMED, resigned(replace(REQUEST, expiry=TIME + 100 * 86_400 + 1)))
+    refuses(RejectReason.MALFORMED, resigned(replace(REQUEST, expiry=TIME + 100 * 86_400 + 3_600)))
     for changes in (
         {"key_id": 256},
         {"expiry": 0},
@@ -193,7 +193,7 @@ def test_request_to_another_aggregator_cannot_be_redirected() -> None:
     refuses(RejectReason.BAD_SEAL, resigned(redirected), position=1, key_pairs={1: key_pair(0)})
 
 
-@pytest.mark.parametrize("changes", [{"expiry": TIME + 86_399}, {"key_id": 2}])
+@pytest.mark.parametrize("changes", [{"expiry": TIME + 82_800}, {"key_id": 2}])
 def test_everything_in_the_request_is_bound_by_the_seal(changes: dict[str, int]) -> None:
     request = resigned(replace(REQUEST, **changes))
 
@@ -213,12 +213,12 @@ def test_certificates_of_others_are_refused() -> None:
     stranger = certificates.CertificateAuthority.create("Fleet", NOW)
     credential = stranger.issue_device(now=NOW)
     device = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
-    request, _ = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], device, TIME + 60, SeededRandom(3))
+    request, _ = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], device, TIME + 3_600, SeededRandom(3))
 
     refuses(RejectReason.BAD_CERTIFICATE, request)
     refuses(RejectReason.BAD_CERTIFICATE, resigned(replace(REQUEST, credential=b"\x01\x30\x03\x02\x01\x01")))
     year = datetime.fromtimestamp(TIME + 400 * 86_400, UTC).timestamp()
-    late = resigned(replace(REQUEST, expiry=int(year) + 60))
+    late = resigned(replace(REQUEST, expiry=int(year) + 3_600))
     refuses(RejectReason.BAD_CERTIFICATE, late, now=year)
 
 
@@ -226,21 +226,27 @@ def test_certificates_of_others_are_refused() -> None:
 def test_only_a_device_s_certificate_reports(purpose: certificates.Purpose) -> None:
     credential = AUTHORITY.issue_new(purpose, "somebody", now=NOW)
     other = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
-    request, _ = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], other, TIME + 60, SeededRandom(3))
+    request, _ = new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], other, TIME + 3_600, SeededRandom(3))
 
     refuses(RejectReason.BAD_CERTIFICATE, request)
 
 
 def test_a_session_ends_with_its_certificate_at_the_latest() -> None:
-    end = int(DEVICE.certificate.not_valid_after_utc.timestamp())
+    end = int(DEVICE.certificate.not_valid_after_utc.timestamp()) // 3_600 * 3_600
     now = end - 12
     last, beyond = (
         new_session(aggregator(0), keyed_aggregator(0).hpke_keys[0], DEVICE, expiry, SeededRandom(3))[0]
-        for expiry in (end, end + 1)
+        for expiry in (end, end + 3_600)
     )
 
     assert accept(last, now=now)[1].expiry == end
     refuses(RejectReason.BAD_CERTIFICATE, beyond, now=now)
+
+
+@pytest.mark.parametrize("off_s", [-1, 1, 1_800])
+def test_a_session_that_ends_off_the_hour_is_refused(off_s: int) -> None:
+    """An odd second would tell one device's sessions from those of others, also when a device means to."""
+    refuses(RejectReason.MALFORMED, resigned(replace(REQUEST, expiry=REQUEST.expiry + off_s)))
 
 
 def test_every_changed_byte_of_a_request_is_refused() -> None:

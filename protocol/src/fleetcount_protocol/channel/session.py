@@ -36,6 +36,7 @@ from fleetcount_protocol.limits import (
     MAX_SESSION_LIFETIME_S,
     MAX_SIGNATURE_BYTES,
     MAX_UNIX_TIME,
+    SESSION_EXPIRY_STEP_S,
     SESSION_SECRET_BYTES,
 )
 from fleetcount_protocol.messages import X509_CREDENTIAL, Instalment, SessionAccepted, SessionRequest
@@ -193,7 +194,8 @@ def new_session(
 ) -> tuple[SessionRequest, OpeningSession]:
     """Return a signed request and what its answer is finished with; run by the device.
 
-    Sent again, the same request opens the same session.
+    Sent again, the same request opens the same session. An aggregator accepts an `expiry` (Unix seconds) that is on the
+    hour alone.
 
     Raises:
         UsageError: the aggregator's key cannot be sealed to.
@@ -303,7 +305,7 @@ def _check_form(
         raise Refused(RejectReason.UNKNOWN_KEY)
     if request.expiry <= now:
         raise Refused(RejectReason.EXPIRED)
-    if request.expiry > now + MAX_SESSION_LIFETIME_S:
+    if request.expiry > now + MAX_SESSION_LIFETIME_S or request.expiry % SESSION_EXPIRY_STEP_S:
         raise Refused(RejectReason.MALFORMED)
 
 

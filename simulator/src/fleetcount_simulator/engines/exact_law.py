@@ -69,7 +69,7 @@ class ExactLaw:
         present = presence_histograms(case, epoch, law.rounds)
         generators = [np.random.Generator(np.random.PCG64(run_seed(seed, run))) for run in runs]
         sums = empty_sums(law, len(runs))
-        chances = fates(case.faults, law.rounds)
+        chances = fates(case.faults, law.rounds, case.aggregators)
         unit = panel_unit(case, epoch)
         coins = [] if unit is None else [unit_seed(seed, unit, run) for run in runs]
         panels = _panels(case, epoch, law, coins)

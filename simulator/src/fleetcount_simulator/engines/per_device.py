@@ -137,7 +137,7 @@ def _fault_numbers(case: Case, rounds: int) -> NDArray[np.float64]:
     """Return what `kernels.draw_fates` wants to know of the faults."""
     one = case.faults
     shares = [one.loss, skew_in_windows(one), SPREAD, one.drop_out, one.late, cut_share(one), one.duplicates]
-    return np.array([*(float(share) for share in shares), float(rounds)])
+    return np.array([*(float(share) for share in shares), float(rounds), 1 / case.aggregators])
 
 
 def _add_tally(sums: Sums, row: int, tally: Integers) -> None:

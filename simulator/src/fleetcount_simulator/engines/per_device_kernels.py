@@ -178,7 +178,7 @@ def draw_fates(
 
     Adds the counted ones to the histogram `counted`, shape (V+1,), and all to `tally`, shape (FATES + 1,), by their
     fate, those that sent again at FATES. `faults` is (loss, largest clock error in windows, spread, drop-out, late,
-    cut, duplicates, rounds); `presence` is empty when all are on.
+    cut, duplicates, rounds, 1 / aggregators); `presence` is empty when all are on.
     """
     key, step = stream[0], stream[1]
     for row in range(fates.size):
@@ -210,11 +210,12 @@ def _fate(key: np.uint64, step: np.uint64, at: np.uint64, off_later: bool, fault
         slow = faults[1] * (2 * _uniform(key, step, at + np.uint64(2)) - 1)
     risky = slow > 1 - faults[2]
     fate = COUNTED
-    if slow <= -1 or (risky and faults[2] * _uniform(key, step, at + np.uint64(3)) + slow > 1):
+    # The last of k uniform moments is the k-th root of one.
+    if slow <= -1 or (risky and faults[2] * _uniform(key, step, at + np.uint64(3)) ** faults[8] + slow > 1):
         fate = MISSED if two_rounds else LATE
     elif two_rounds and (off_later or (faults[3] > 0 and _uniform(key, step, at + np.uint64(5)) < faults[3])):
         fate = DROPPED
-    elif two_rounds and risky and faults[2] * _uniform(key, step, at + np.uint64(4)) + slow > 1:
+    elif two_rounds and risky and faults[2] * _uniform(key, step, at + np.uint64(4)) ** faults[8] + slow > 1:
         fate = LATE
     if fate != COUNTED or faults[4] + faults[5] == 0:
         return fate
