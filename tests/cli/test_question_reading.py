@@ -182,6 +182,8 @@ async def test_waiting_goes_on_until_the_last_window_ends(running: Running, monk
     for index in range(5):
         await running.answer(index)
     await running.operator("stop", "--from", "5")
+    # Decided about before it is over: a reader that sees it closed is told why it is missing.
+    await running.town.pass_to(running.schedule.opens(5) - 50)
     await running.town.pass_to(running.schedule.end + 5)
 
     ran = await waiting

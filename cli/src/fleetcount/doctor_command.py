@@ -321,7 +321,7 @@ async def _device(path: Path) -> "list[Finding]":
 
 
 async def _offer(settings: "DeviceSettings") -> "Finding":
-    """Ask for the question on offer, as the device itself would."""
+    """Ask for the questions on offer, as the device itself would."""
     from fleetcount_client.assembly import transport_of
 
     from fleetcount.doctor_checks import Finding, Severity

@@ -123,7 +123,7 @@ class HeardTransport:
         self._contacts = contacts
 
     async def list_questions(self) -> "tuple[QuestionOffer, ...]":
-        """Return the question on offer."""
+        """Return the questions on offer."""
         return await self._noted(LISTS, self._inner.list_questions())
 
     async def open_sessions(

@@ -245,7 +245,7 @@ class Device:
         return self.questions.would_refuse(offer, self._sources(signals))
 
     def run(self, signals: Mapping[str, SignalSource] | None = None, *, once: bool = False) -> tuple[Outcome, ...]:
-        """Answer in an event loop of its own: until stopped, or with `once` the question on offer now, to their end.
+        """Answer in an event loop of its own: until stopped, or with `once` the questions on offer now, to their end.
 
         `signals` maps VSS paths to functions that return the present value; they add to the configured ones.
 
@@ -264,7 +264,7 @@ class Device:
     async def answer(
         self, signals: Mapping[str, SignalSource] | None = None, *, horizon_s: float = math.inf
     ) -> tuple[Outcome, ...]:
-        """Answer every window that opens within `horizon_s` of the question on offer, and what was left over.
+        """Answer every window that opens within `horizon_s` of the questions on offer, and what was left over.
 
         Returns how each window ended, and why what is on offer was refused; when the last window needed has passed,
         which may be months.
@@ -421,7 +421,7 @@ class Device:
             await self._transport.close()  # The next connection shows the new certificate.
 
     async def _look(self, sources: Mapping[str, SignalSource]) -> Unreachable | None:
-        """Fetch the question on offer, join and obey; return why none could be fetched."""
+        """Fetch the questions on offer, join and obey; return why none could be fetched."""
         try:
             with self._activity.begun():
                 offers = await self._transport.list_questions()

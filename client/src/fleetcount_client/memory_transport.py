@@ -57,7 +57,7 @@ class MemoryTransport:
         self._releases = {} if releases is None else releases
 
     async def list_questions(self) -> tuple[QuestionOffer, ...]:
-        """Return the question on offer now."""
+        """Return the questions on offer now."""
         return tuple(self._offers())
 
     async def open_sessions(

@@ -317,7 +317,7 @@ class Spool:
     # What was not answered.
 
     def refusals(self) -> tuple[NotedRefusal, ...]:
-        """Return the question that were refused, or a window of which was, with the latest reason, oldest first."""
+        """Return the questions that were refused, or a window of which was, with the latest reason, oldest first."""
         query = (
             "SELECT question_id,name,rule,reason,changed_at FROM questions WHERE device=? AND rule<>''"
             " ORDER BY changed_at,question_id"

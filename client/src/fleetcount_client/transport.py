@@ -42,7 +42,7 @@ class Transport(Protocol):
     """
 
     async def list_questions(self) -> "tuple[QuestionOffer, ...]":
-        """Return the question on offer with their key lists and orders, unverified; one a question and aggregator."""
+        """Return the questions on offer with their key lists and orders, unverified; one a question and aggregator."""
         ...
 
     async def open_sessions(

@@ -55,7 +55,7 @@ class DeviceService:
         self._steps = steps
 
     def questions(self, query: QuestionQuery) -> QuestionList:
-        """Return the question that are not over, above the one asked for, as many as one list holds: always one.
+        """Return the questions that are not over, above the one asked for, as many as one list holds: always one.
 
         Raises:
             PeerRefusalError: the query is for another aggregator.

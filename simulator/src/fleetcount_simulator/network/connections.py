@@ -134,7 +134,7 @@ class GatedTransport:
         self._entered = False
 
     async def list_questions(self) -> tuple[QuestionOffer, ...]:
-        """Ask for the question on offer, once there is room."""
+        """Ask for the questions on offer, once there is room."""
         await self._enter()
         return await self._inner.list_questions()
 

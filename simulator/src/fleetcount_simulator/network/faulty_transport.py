@@ -132,7 +132,7 @@ class FaultyTransport:
         self._clock = SystemTimer()
 
     async def list_questions(self) -> tuple[QuestionOffer, ...]:
-        """Ask for the question on offer."""
+        """Ask for the questions on offer."""
         return await self._inner.list_questions()
 
     async def open_sessions(
@@ -231,7 +231,7 @@ class WindowTransport:
         return self._windows[index]
 
     async def list_questions(self) -> tuple[QuestionOffer, ...]:
-        """Ask for the question on offer."""
+        """Ask for the questions on offer."""
         return await self._inner.list_questions()
 
     async def open_sessions(

@@ -119,7 +119,7 @@ class SharedTransport:
         self._uploads: dict[tuple[WindowId, int], Channel[Instalment, Receipt | Refusal]] = {}
 
     async def list_questions(self) -> tuple[QuestionOffer, ...]:
-        """Ask for the question on offer together with other devices; all get the same answer."""
+        """Ask for the questions on offer together with other devices; all get the same answer."""
         return await self._listing.put(None)
 
     async def open_sessions(
