@@ -46,10 +46,11 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drawn_before_the_answer(source: RandomSource, parties: int) -> RandomSource:
-    """Take from a device's coins what it draws before it answers: two secrets for each session, and its moment."""
+    """Take from a device's coins what it draws before it answers: two secrets a session, and a moment a part."""
     for _ in range(2 * parties):
         source.random_bytes(32)
-    uniform_seconds(source, 1.0)
+    for _ in range(parties):
+        uniform_seconds(source, 1.0)
     return source
 
 
