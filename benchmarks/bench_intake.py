@@ -94,7 +94,7 @@ def family(process: int) -> Iterator[tuple[int, list[str]]]:
     numbers = [process]
     for number in numbers:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for listed in Path(f"/proc/{number}/window").glob("*/children"):
+            for listed in Path(f"/proc/{number}/task").glob("*/children"):
                 numbers += map(int, listed.read_text().split())
             yield number, Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
 

@@ -55,7 +55,7 @@ def test_nothing_follows_from_a_window_that_the_question_does_not_have() -> None
     made = estimated(window_at(QUESTION, 0), {1: 40})
     changed = replace(made, window=replace(made.window, min_batch_size=11))
 
-    with pytest.raises(UsageError, match="is not what window 0 of questions"):
+    with pytest.raises(UsageError, match="is not what window 0 of question"):
         next_step(QUESTION, changed)
 
 
