@@ -67,10 +67,10 @@ class Meter:
 
 def _children() -> list[int]:
     found: list[int] = []
-    for window in Path("/proc/self/window").iterdir():
+    for task in Path("/proc/self/task").iterdir():
         # A thread may end between being listed and being read; its children are then another thread's.
         with suppress(OSError):
-            found += map(int, (window / "children").read_text().split())
+            found += map(int, (task / "children").read_text().split())
     return found
 
 

@@ -45,4 +45,4 @@ def test_as_process_1_it_ends_with_zero_and_all_its_processes_when_it_is_told_to
 
 
 def _children(process: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{process}/window/{process}/children").read_text().split()]
+    return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
