@@ -82,7 +82,7 @@ def too_slow(slow: Sequence[str], asked: int) -> list[str]:
 
 def _family(pid: int) -> list[int]:
     """Return a process and everything below it that lives."""
-    below = [int(word) for word in _text(f"/proc/{pid}/window/{pid}/children").split()]
+    below = [int(word) for word in _text(f"/proc/{pid}/task/{pid}/children").split()]
     return [pid, *(one for child in below for one in _family(child))]
 
 
