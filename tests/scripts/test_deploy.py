@@ -42,7 +42,7 @@ def test_every_file_is_looked_at_by_a_test() -> None:
         *UNITS,
         *(DEPLOY / name for name in ("Dockerfile", "compose.yaml", "mosquitto.acl", "mosquitto.conf")),
         *(DEPLOY / "monitoring" / name for name in ("alerts.yml", "alerts_test.yml", "grafana.json", "prometheus.yml")),
-        *(DEPLOY / "sample" / f"{name}.toml" for name in ("aggregator", "device", "relay", "question")),
+        *(DEPLOY / "sample" / f"{name}.toml" for name in ("aggregator", "device", "relay")),
         *(DEPLOY / "kustomize").rglob("*.*"),
     }
     listed = subprocess.run(["git", "ls-files", "deploy"], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -16,6 +16,7 @@ from fleetcount_protocol.messages import SessionAccepted, SessionRefused, Sessio
 from fleetcount_protocol.window.window import HpkeKey
 
 from tests.support.aggregators import START, Network, answer_all, device_identity
+from tests.support.expiries import on_the_hour
 
 STEP = 1_000
 ROTATION = Rotation(every_s=10 * STEP, overlap_s=STEP)
@@ -39,7 +40,7 @@ def request(network: Network, key_id: int, expiry: int, device: int = 1) -> Sess
     seat = network.seats[0]
     listed = {one: public for one, public, _ in seat.keys.listed()}
     key = HpkeKey(key_id=key_id, public_key=listed[key_id])
-    return new_session(seat.aggregator, key, device_identity(device), expiry, SystemRandom())[0]
+    return new_session(seat.aggregator, key, device_identity(device), on_the_hour(expiry), SystemRandom())[0]
 
 
 async def opened(network: Network, one: SessionRequest) -> SessionAccepted | RejectReason:
