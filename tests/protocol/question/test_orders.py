@@ -129,7 +129,7 @@ def test_an_order_is_signed_by_its_aggregator_for_this_question() -> None:
         verify_order(sign_order(made, signing_key(1)), QUESTION)
     with pytest.raises(SignatureError, match="signature of alpha"):
         verify_order(replace(good, order=replace(made, from_window=11)), QUESTION)
-    with pytest.raises(QuestionError, match="order about questions"):
+    with pytest.raises(QuestionError, match="order about question"):
         verify_order(sign_order(replace(made, question_id=QuestionId(bytes(32))), signing_key(0)), QUESTION)
     with pytest.raises(QuestionError, match="does not list aggregator 'delta'"):
         verify_order(sign_order(replace(made, aggregator_id=AggregatorId("delta")), signing_key(0)), QUESTION)
