@@ -75,6 +75,7 @@ async def test_the_sample_of_one_window_counts_all_devices(pair: Deployed, tmp_p
     assert all(abs(estimate - DEVICES) < MOST_NOISE for estimate in estimates(tmp_path / "got" / "release.json"))
 
 
+@pytest.mark.nightly
 async def test_the_sample_of_a_month_is_asked_until_it_is_stopped(pair: Deployed, tmp_path: Path) -> None:
     async with driven(pair, 1) as devices:
         await asyncio.to_thread(prepared, pair, tmp_path, "month")
