@@ -1,4 +1,4 @@
-"""What a device embeds to answer counting windows: `Device`, the owner's policy, transports and the values they
+"""What a device embeds to answer counting questions: `Device`, the owner's policy, transports and the values they
 exchange.
 
 What is exported here is for users, with a stability word each in docs/api.md; code of this repository imports from the

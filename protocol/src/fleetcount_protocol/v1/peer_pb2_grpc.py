@@ -179,7 +179,7 @@ class PeerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """State, set digest and rejection counters of a window: for recovery, `window status` and high-water marks.
+        """State, set digest and rejection counters of a window: for recovery, `question status` and high-water marks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

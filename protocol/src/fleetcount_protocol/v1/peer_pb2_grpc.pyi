@@ -54,7 +54,7 @@ class PeerServiceStub:
     Abort: _grpc.UnaryUnaryMultiCallable[_peer_pb2.AbortRequest, _peer_pb2.AbortResponse]
     """Aborts the window here with a public reason; an answer that is not "aborted" means it was already released."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _peer_pb2.GetStatusResponse]
-    """State, set digest and rejection counters of a window: for recovery, `window status` and high-water marks."""
+    """State, set digest and rejection counters of a window: for recovery, `question status` and high-water marks."""
     GetOutcome: _grpc.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _device_pb2.GetReleaseResponse]
     """Any aggregator of the window to any other: how the window ended there. A record proves itself by its signatures."""
     ListShared: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ListSharedRequest, _peer_pb2.ListSharedResponse]
@@ -85,7 +85,7 @@ class PeerServiceAsyncStub(PeerServiceStub):
     Abort: _aio.UnaryUnaryMultiCallable[_peer_pb2.AbortRequest, _peer_pb2.AbortResponse]  # type: ignore[assignment]
     """Aborts the window here with a public reason; an answer that is not "aborted" means it was already released."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _peer_pb2.GetStatusResponse]  # type: ignore[assignment]
-    """State, set digest and rejection counters of a window: for recovery, `window status` and high-water marks."""
+    """State, set digest and rejection counters of a window: for recovery, `question status` and high-water marks."""
     GetOutcome: _aio.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _device_pb2.GetReleaseResponse]  # type: ignore[assignment]
     """Any aggregator of the window to any other: how the window ended there. A record proves itself by its signatures."""
     ListShared: _aio.UnaryUnaryMultiCallable[_peer_pb2.ListSharedRequest, _peer_pb2.ListSharedResponse]  # type: ignore[assignment]
@@ -179,7 +179,7 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _peer_pb2.GetStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.GetStatusResponse, _abc.Awaitable[_peer_pb2.GetStatusResponse]]:
-        """State, set digest and rejection counters of a window: for recovery, `window status` and high-water marks."""
+        """State, set digest and rejection counters of a window: for recovery, `question status` and high-water marks."""
 
     @_abc_1.abstractmethod
     def GetOutcome(
