@@ -27,11 +27,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.context import Identity, Limits
 from fleetcount_aggregator.host.malloc import return_large_arrays
-from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
@@ -42,13 +42,15 @@ from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_kernel.batch_sharding import BatchSharder
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import SignedQuestion
 from fleetcount_protocol.question.signed_file import decode_signed_question, encode_signed_question
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.domain import Categories
-from fleetcount_protocol.window.window import Aggregator, Release, ReleaseKind, Window
+from fleetcount_protocol.window.fields import Aggregator, Release, ReleaseKind
+from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.ports import free_ports
 from meter import Meter
 from one_window import draft, once, signed_by
@@ -206,7 +208,7 @@ async def _fill(seat: Seat) -> dict[str, Any]:
     start = time.perf_counter()
     store = open_store(seat)
     signed = decode_signed_question(seat.signed)
-    window = await put(context_over(store, seat.identity, InlineWorkers()), signed, State.COLLECTING)
+    window = await put(context_over(store, seat.identity, InlineWorkers()), signed, WindowState.COLLECTING)
     filler = Filler(window.window, seat.position, store)
     ready, ready_cpu = time.perf_counter(), time.process_time()
     blocks = np.random.SeedSequence(seat.seed).spawn(-(-seat.devices // BLOCK))

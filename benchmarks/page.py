@@ -10,8 +10,6 @@ from typing import Final
 from rows import Taken
 from table import NOT_RUN, markdown_table, plain
 
-__all__ = ["BLOCKS", "block_of", "fill", "measured", "rows_of"]
-
 BLOCKS: Final = ("demanded", "growth", "vectors", "starts", "memory", "others")
 """The blocks with rows; one more, "machine", says where and when they were taken."""
 

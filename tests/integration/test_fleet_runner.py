@@ -12,7 +12,7 @@ import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.window.domain import Categories, Prefixes
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.parties import running
 from fleetcount_simulator.network.plan import FleetPlan, faultless_plan

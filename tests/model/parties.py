@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from unittest.mock import patch
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from fleetcount_aggregator.app import Core
+from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.at_rest import AtRest
 from fleetcount_aggregator.storage.data_keys import DataKey
 from fleetcount_aggregator.storage.memory_store import MemoryStore
@@ -37,8 +37,6 @@ from fleetcount_transport.denials import Denials
 
 from tests.model.remembering import RememberingWorkers, SignsOnce
 from tests.support.aggregators import Network, Seat, SimulatedCrashError
-
-__all__ = ["ModelLoop", "ModelNetwork", "ModelSeat", "copied"]
 
 _KINDS: Final = (
     *(type(threading.Lock()), type(threading.RLock()), AESGCM, AtRest, DataKey, ReportId, Digest),

@@ -30,6 +30,7 @@ from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_relay.config import load_relay_config
 from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream
 from fleetcount_relay.metrics import RelayMetrics
@@ -92,9 +93,7 @@ class Scene:
 
     @staticmethod
     def context_state(name: str) -> Any:
-        from fleetcount_aggregator.host.states import State
-
-        return State(name)
+        return WindowState(name)
 
     def look(self) -> Shown:
         return shown(self.context.metrics.render(), "fleetcount-aggregator")

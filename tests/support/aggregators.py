@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.context import Context, Identity, Limits, NoiseSource
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import FINAL_STATES
@@ -23,6 +22,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.roles.helper import Helper
+from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.at_rest import at_rest_key_of
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.memory_store import MemoryStore
@@ -50,9 +50,10 @@ from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.succession import SignedSuccession, with_successions
-from fleetcount_protocol.window.window import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle, Window
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.failpoints import Failpoints
 
 from tests.support.expiries import on_the_hour

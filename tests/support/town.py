@@ -27,14 +27,13 @@ from fleetcount_client.spool import SpoolFile
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import QuestionQuery
-from fleetcount_protocol.window.window import Aggregator
+from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_transport.admission.front import Front
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind
 
 from tests.support.aggregators import Network, Seat, system_noise
 
-__all__ = ["Town"]
 Shell = Callable[..., Any]
 """Runs the command in this process: the fixture `fleetcount` of tests/cli."""
 

@@ -63,8 +63,6 @@ from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 
-__all__ = ["Replica"]
-
 _KEYS_S: Final = 10.0
 _MOST_REPLICAS: Final = 64
 """Other processes of this aggregator that may call this one."""

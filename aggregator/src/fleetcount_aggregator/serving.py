@@ -53,19 +53,6 @@ from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 
-__all__ = [
-    "Core",
-    "Listener",
-    "Work",
-    "coordinator_work",
-    "device_listener",
-    "every",
-    "load_tls",
-    "mqtt_work",
-    "peer_listener",
-    "watching_work",
-]
-
 TICK_S: Final = 0.2
 DRAIN_S: Final = 5.0
 _KEYS_S: Final = 10.0

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fleetcount_aggregator.storage.store_keys import StoreKeys
     from fleetcount_protocol.ids import WindowId
 
-__all__ = ["backup", "check", "loaded", "migrate", "repair", "restore", "store_keys"]
-
 _CONFIG = click.option(
     "--config",
     required=True,

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from fleetcount.demo_question import DemoOptions, DemoQuestion
     from fleetcount.progress import Progress
 
-__all__ = ["demo", "finish", "say_expected"]
-
 OPERATORS: Final = ("City of Bologna", "University of Bologna", "Automobile Club", "Consumer Union", "Road Authority")
 _FILE = click.Path(path_type=Path)
 _LAST: Final = ("answers", "round two")

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from fleetcount.demo_question import DemoOptions, DemoQuestion
 
-__all__ = ["WIDTH", "Told", "comparison_csv", "covered", "draw", "drawn", "keep_records", "tell_window", "tell_windows"]
-
 WIDTH: Final = 100
 """Columns of what is said of a question."""
 _FRAME_MS: Final = 1_200

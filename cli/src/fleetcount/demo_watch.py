@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from fleetcount.demo_question import DemoOptions, DemoQuestion
 
-__all__ = ["tell_question", "tell_result", "watched"]
-
 _COMMAND: Final = "fleetcount demo"
 _STREETS_BY: Final = "Streets: SUMO Bologna scenario, DLR, EPL-2.0"
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fleetcount_client.question_rows import QuestionRow
     from fleetcount_client.spool import Spool
 
-__all__ = ["log", "question"]
-
 _SHORTEST_ID: Final = 8
 _QUESTION = click.argument("which", metavar="QUESTION")
 

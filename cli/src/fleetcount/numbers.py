@@ -11,22 +11,6 @@ from typing import Final
 
 import click
 
-__all__ = [
-    "DELTA",
-    "EPSILON",
-    "LEVEL",
-    "POSTERIOR",
-    "SAMPLING_RATE",
-    "SEED",
-    "Count",
-    "ExactNumber",
-    "Length",
-    "NumberRange",
-    "parse_count",
-    "parse_length",
-    "parse_number",
-]
-
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _RATIO: Final = re.compile(r"[+-]?[0-9]{1,30}/0*[1-9][0-9]{0,29}", re.ASCII)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)

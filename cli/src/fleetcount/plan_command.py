@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # SciPy and matplotlib are loaded when the options are known 
     from fleetcount_mechanisms.planning import Plan
     from fleetcount_mechanisms.zooms import Zooms
 
-__all__ = ["plan"]
-
 _FILE = click.Path(path_type=Path)
 _MOST_DEVICES: Final = 10**9
 _MOST_VALUES: Final = 4095

@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # Loaded when the options are known to be good.
     from fleetcount_mechanisms.answers import AnswerLaw
     from fleetcount_mechanisms.design import Design
 
-__all__ = ["FALSE_PLACES", "parse_levels", "plan_walks"]
-
 FALSE_PLACES: Final = Fraction(1, 20)
 """Empty cells that pass one step, in expectation, at the threshold that is proposed."""
 _CHANCE: Final = Fraction(95, 100)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # Loaded when the options are known to be good.
     from fleetcount_mechanisms.comparison import Compared
     from fleetcount_mechanisms.zooms import Zooms
 
-__all__ = ["Asked", "compare_ways"]
-
 _HEAD: Final = ("way", "sd at 0", "sd at 100", "sd at 1,000", "seen from", "bytes", "rounds", "if all collude")
 _COUNTS: Final = (0, 100, 1000)
 _THREATS: Final = {

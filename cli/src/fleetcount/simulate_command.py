@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # NumPy, SciPy and the simulator are loaded when the options 
     from fleetcount_simulator.study.experiment import CaseSummary
     from fleetcount_simulator.study.scale import Runner
 
-__all__ = ["simulate", "summary_lines"]
-
 _FILE: Final = click.Path(path_type=Path)
 _ENGINES: Final = ("exact-law", "per-device", "network")
 _SHOWN_CASES: Final = 25

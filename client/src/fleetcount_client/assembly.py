@@ -16,17 +16,16 @@ from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import UserName
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.key_files import check_purpose
+from fleetcount_transport.toml_table import ConfigError
 from fleetcount_transport.trust_files import succeeded
 
-from fleetcount_client.config import ConfigError, DeviceSettings, GrpcSettings, MqttSettings
+from fleetcount_client.config import DeviceSettings, GrpcSettings, MqttSettings
 from fleetcount_client.spool import Spool
 from fleetcount_client.transport import Transport
 from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
     from fleetcount_client.question_book import QuestionBook
-
-__all__ = ["book_of", "identity_of", "transport_of", "trust_of"]
 
 
 def identity_of(settings: DeviceSettings) -> DeviceIdentity:
@@ -100,7 +99,9 @@ def transport_of(settings: DeviceSettings, heard: Callable[[str, str], None] | N
 
 def _grpc(settings: DeviceSettings, grpc: GrpcSettings, heard: Callable[[str, str], None] | None) -> Transport:
     try:
-        from fleetcount_client.grpc_transport import GrpcTransport, TlsFiles, WindowServer  # Only this transport.
+        from fleetcount_transport.key_files import TlsFiles
+
+        from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
     except ModuleNotFoundError as error:
         raise _not_installed("grpc", error) from None
 

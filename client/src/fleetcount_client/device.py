@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, Self
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import DecodeError, MachineError, QuestionError, SignatureError
 from fleetcount_protocol.ids import QuestionId, WindowId
-from fleetcount_protocol.window.window import Aggregator, Window, decode_window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window, decode_window
 
 from fleetcount_client.activity import Activity
 from fleetcount_client.charges import judge_age
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from fleetcount_client.question_loop import QuestionLoop
     from fleetcount_client.rounds import Rounds
     from fleetcount_client.walks import WalkRecords
-
-__all__ = ["Device"]
 
 _LOG: Final = logging.getLogger(__name__)
 _IDLE_CLOSE_S: Final = 5.0

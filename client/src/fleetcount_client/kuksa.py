@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # The libraries of gRPC and its messages are loaded with the 
     import grpc.aio
     from fleetcount_protocol.v1.kuksa_pb2 import Datapoint, GetValuesResponse
 
-__all__ = ["Databroker", "DatabrokerSettings", "KuksaSource", "VehicleSignal"]
-
 _LOG: Final = logging.getLogger(__name__)
 _GET_VALUES: Final = "/kuksa.val.v2.VAL/GetValues"
 _MAX_ANSWER_BYTES: Final = 65_536

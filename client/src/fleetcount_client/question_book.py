@@ -21,7 +21,8 @@ from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.key_list import check_distinct_keys, key_for
 from fleetcount_protocol.question.orders import OrderAction, SignedOrder, skipped_windows, started_question
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 
 from fleetcount_client.charges import Charge, judge_age, ready_at, unknown_before
@@ -35,8 +36,6 @@ from fleetcount_client.seat import Seat
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool
 from fleetcount_client.trust import TrustStore
-
-__all__ = ["KnownQuestion", "QuestionBook"]
 
 _LOG: Final = logging.getLogger(__name__)
 _ANY_TIME: Final = frozenset({QuestionState.OFFERED, QuestionState.REFUSED})

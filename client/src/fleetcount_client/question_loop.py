@@ -26,8 +26,6 @@ from fleetcount_client.timer import Timer
 from fleetcount_client.transport import Unreachable
 from fleetcount_client.walks import Walks
 
-__all__ = ["QuestionLoop"]
-
 _LOG: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 60.0
 """How often at least a device that waits for a window looks whether it still takes part, and for missing keys."""

@@ -11,7 +11,8 @@ from fleetcount_mechanisms.randomness import RandomSource, uniform_below
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.window.window import Aggregator, UploadStyle, Window
+from fleetcount_protocol.window.fields import Aggregator, UploadStyle
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 
 from fleetcount_client.answering import (
@@ -39,9 +40,6 @@ from fleetcount_client.spool import Spool
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
 from fleetcount_client.stored import encode_instalment
 from fleetcount_client.timer import Timer
-
-__all__ = ["Rounds"]
-
 
 _KINDS: Final = {
     Phase.DELIVERED: OutcomeKind.DELIVERED,

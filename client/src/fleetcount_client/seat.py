@@ -5,11 +5,10 @@ Values only.
 
 from dataclasses import dataclass, field
 
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.charges import Charge
-
-__all__ = ["Seat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,6 @@ from fleetcount_kernel.lanes import WIDTH, Words
 from fleetcount_kernel.plan import new_plan
 from fleetcount_kernel.sharding import shard_first_groups, shard_groups
 
-__all__ = ["BatchSharder", "ShardedBatch"]
-
 _WORD_BYTES: Final = 8
 _BLOCK_BYTES: Final = 1 << 19
 """What is written between two copies: less than a core's second-level cache."""

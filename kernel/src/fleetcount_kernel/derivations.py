@@ -20,18 +20,6 @@ from fleetcount_kernel.sponge import (
     start,
 )
 
-__all__ = [
-    "SEED_ROWS",
-    "absorb_columns",
-    "expand_measurement",
-    "expand_proofs",
-    "hash_part",
-    "joint_randomness",
-    "joint_seed",
-    "keep_digest",
-    "query_randomness",
-]
-
 SEED_ROWS: Final = 4
 """Words of a seed, blind or joint-randomness part."""
 

@@ -23,17 +23,6 @@ from fleetcount_kernel.lanes import (
     store,
 )
 
-__all__ = [
-    "add",
-    "equals_one",
-    "inner_product",
-    "lagrange_coefficients",
-    "multiply",
-    "power_of_two_power",
-    "subtract",
-    "sum_limbs",
-]
-
 _MODULUS: Final = np.uint64(FIELD64.modulus)
 _LOW_HALF: Final = np.uint64((1 << 32) - 1)
 _ZERO: Final = np.uint64(0)

@@ -27,27 +27,6 @@ from numpy.typing import NDArray
 
 from fleetcount_kernel.compiling import target_features
 
-__all__ = [
-    "HAS_MULTIPLY_ADD",
-    "WIDTH",
-    "Lanes",
-    "Words",
-    "gather",
-    "larger",
-    "load",
-    "load_transposed",
-    "multiply_add_high",
-    "multiply_add_low",
-    "multiply_low",
-    "rotate_left",
-    "scatter",
-    "select_less",
-    "shift_left",
-    "shift_right",
-    "splat",
-    "store",
-]
-
 WIDTH: Final = 8
 """Lanes of a vector: reports computed at once."""
 

@@ -22,8 +22,6 @@ from fleetcount_kernel.lanes import WIDTH, Words
 from fleetcount_kernel.power_sums import TABLE_ROWS, block_length
 from fleetcount_kernel.sponge import STATE_ROWS
 
-__all__ = ["Layout", "Plan", "covers", "new_plan"]
-
 _WORD_BYTES: Final = 8
 _USAGES: Final = {
     "measurement": 1,

@@ -14,8 +14,6 @@ from fleetcount_kernel.lanes import Lanes, Words, load, splat, store
 from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.power_sums import power_sums, write_powers
 
-__all__ = ["query_bits", "query_one_hot", "query_two_round"]
-
 _ZERO: Final = np.uint64(0)
 
 

@@ -35,8 +35,6 @@ from fleetcount_kernel.lanes import (
 from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.sponge import absorb_bytes, absorb_rows, absorb_word, finish, squeeze_rows, start
 
-__all__ = ["shard_first_groups", "shard_groups"]
-
 _ZERO: Final = np.uint64(0)
 _ONE: Final = np.uint64(1)
 

@@ -37,8 +37,6 @@ from fleetcount_kernel.lanes import (
 from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.sponge import absorb_bytes, absorb_rows, finish, start
 
-__all__ = ["DO_AGAIN", "judge", "measurement_share", "prepare", "valid_lanes"]
-
 DO_AGAIN: Final = np.uint64(255)
 """The reason of a report that the scalar twin must do again; no RejectReason has this number."""
 

@@ -22,18 +22,6 @@ from fleetcount_kernel.lanes import (
     store,
 )
 
-__all__ = [
-    "RATE",
-    "STATE_ROWS",
-    "absorb_bytes",
-    "absorb_rows",
-    "absorb_word",
-    "finish",
-    "permute",
-    "squeeze_rows",
-    "start",
-]
-
 STATE_ROWS: Final = 25
 """Rows of the sponge: eight states of 1,600 bits."""
 

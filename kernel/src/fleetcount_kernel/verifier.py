@@ -30,8 +30,6 @@ from fleetcount_kernel.proofs import (
 from fleetcount_kernel.shares import DO_AGAIN
 from fleetcount_kernel.verifying import add_outputs, combine_groups, verify_groups
 
-__all__ = ["KernelBatchVerifier", "combine_batch"]
-
 _WORD_BYTES: Final = 8
 _NOTHING: Final = ProofBatch(nonces=b"", public_shares=b"", input_shares=b"")
 

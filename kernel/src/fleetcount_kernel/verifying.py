@@ -30,8 +30,6 @@ from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.queries import query_bits, query_one_hot, query_two_round
 from fleetcount_kernel.shares import measurement_share, prepare, valid_lanes
 
-__all__ = ["add_outputs", "combine_groups", "verify_groups"]
-
 _ZERO: Final = np.uint64(0)
 _ONE: Final = np.uint64(1)
 _MODULUS: Final = np.uint64(FIELD64.modulus)

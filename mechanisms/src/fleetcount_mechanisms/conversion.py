@@ -13,16 +13,6 @@ from typing import Final
 from fleetcount_mechanisms.errors import MechanismError, require_fraction, require_open_unit, require_positive
 from fleetcount_mechanisms.exponential import near_exp, near_log, near_sqrt
 
-__all__ = [
-    "checked_order",
-    "entry_price",
-    "order_delta",
-    "order_epsilon",
-    "zcdp_delta",
-    "zcdp_epsilon",
-    "zcdp_epsilon_simple",
-]
-
 _STEPS: Final = 100
 
 

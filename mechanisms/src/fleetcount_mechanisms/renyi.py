@@ -12,21 +12,6 @@ from fleetcount_mechanisms.conversion import checked_order
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction, require_positive
 from fleetcount_mechanisms.exponential import WIDE, near_decimal
 
-__all__ = [
-    "amplified",
-    "bounded_divergence",
-    "checked_rate",
-    "gaussian_divergence",
-    "gaussian_rho",
-    "panel_gaussian_divergence",
-    "panel_geometric_divergence",
-    "panel_linear_divergence",
-    "panel_pure_epsilon",
-    "pure_divergence",
-    "pure_rho",
-    "unit_law",
-]
-
 _ONE: Final = Decimal(1)
 _MOST_WINDOWS: Final = 100_000
 

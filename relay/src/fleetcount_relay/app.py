@@ -31,8 +31,6 @@ from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.readiness import RelayReadiness
 from fleetcount_relay.service import RelayShell
 
-__all__ = ["DRAIN_S", "run", "serve"]
-
 DRAIN_S = 5.0
 """How long calls under way may take to end after SIGTERM."""
 

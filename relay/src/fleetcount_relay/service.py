@@ -34,8 +34,6 @@ from fleetcount_relay.carried import Carried
 from fleetcount_relay.forwarding import Forwarder, UpstreamError
 from fleetcount_relay.metrics import RelayMetrics
 
-__all__ = ["RelayShell"]
-
 _Context = Any
 """grpc.aio.ServicerContext; its stubs leave the type arguments open."""
 _SERVICE: Final = "fleetcount_protocol.v1.DeviceService"

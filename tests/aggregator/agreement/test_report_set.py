@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_aggregator.agreement.report_set import OwnSet, Standing, _NamesMissing
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.report_ids import ReportIds
@@ -15,7 +14,7 @@ from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.ids import AggregatorId, WindowId
-from fleetcount_protocol.messages import SealSet, SetAgreed, SetDiffers
+from fleetcount_protocol.messages import SealSet, SetAgreed, SetDiffers, WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
 from hypothesis import given
@@ -157,7 +156,7 @@ async def test_a_set_smaller_than_the_helpers_crosses_by_its_leaves_and_the_name
 
     await network.run_to_the_end(window)
 
-    assert [network.core(seat).context.states[window.window_id] for seat in range(3)] == [State.RELEASED] * 3
+    assert [network.core(seat).context.states[window.window_id] for seat in range(3)] == [WindowState.RELEASED] * 3
     record = decode_record((await network.core(0).service.release(window.window_id)).record)
     assert [cell.raw for cell in record.cells] == [0, 0, 1, 0]
     asked_and_named = [(b"", SetDiffers), (names[1], SetAgreed)]

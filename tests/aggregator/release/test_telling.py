@@ -5,12 +5,14 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import MissingWindow, decode_record
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network, TestDevice
 
@@ -43,7 +45,7 @@ async def answer(network: Network, question: Question, index: int, counts: tuple
     return window
 
 
-def states(network: Network, window: Window) -> set[State]:
+def states(network: Network, window: Window) -> set[WindowState]:
     return {network.core(position).context.states[window.window_id] for position in range(len(network.seats))}
 
 
@@ -57,8 +59,8 @@ async def test_a_telling_record_is_refused_by_whichever_aggregator_has_a_limit(s
     telling = await answer(network, question, 1, (8, 0))
     after = await answer(network, question, 2, (3, 5))
 
-    assert states(network, even) == {State.RELEASED}
-    assert states(network, telling) == {State.ABORTED}
+    assert states(network, even) == {WindowState.RELEASED}
+    assert states(network, telling) == {WindowState.ABORTED}
     row = await network.core(0).context.store.window(telling.window_id)
     assert row is not None
     assert row.abort_reason == AbortReason.TOO_TELLING.value
@@ -72,7 +74,7 @@ async def test_a_telling_record_is_refused_by_whichever_aggregator_has_a_limit(s
 async def test_without_a_limit_nothing_is_measured() -> None:
     network, question = await stood(None, None)
 
-    assert states(network, await answer(network, question, 0, (8, 0))) == {State.RELEASED}
+    assert states(network, await answer(network, question, 0, (8, 0))) == {WindowState.RELEASED}
 
 
 async def test_two_windows_together_may_tell_what_neither_does() -> None:
@@ -81,5 +83,5 @@ async def test_two_windows_together_may_tell_what_neither_does() -> None:
     first = await answer(network, question, 0, (8, 1))
     second = await answer(network, question, 1, (8, 1))
 
-    assert states(network, first) == {State.RELEASED}
-    assert states(network, second) == {State.ABORTED}
+    assert states(network, first) == {WindowState.RELEASED}
+    assert states(network, second) == {WindowState.ABORTED}

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
@@ -17,9 +16,9 @@ from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_mechanisms.noise import NoiseLaw
-from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import InstallQuestion
+from fleetcount_protocol.messages import InstallQuestion, WindowState
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
 from fleetcount_protocol.question.question import SignedQuestion
 from fleetcount_protocol.question.signing import sign_question
@@ -75,7 +74,7 @@ class Town:
         return window
 
 
-async def states(network: Network, window: Window) -> Sequence[State]:
+async def states(network: Network, window: Window) -> Sequence[WindowState]:
     return [
         (await seat.core.service.release(window.window_id)).state for seat in network.seats if seat.core is not None
     ]
@@ -100,13 +99,13 @@ async def test_a_restored_aggregator_goes_on_after_it_has_taken_up_what_came_aft
     await settle_restored(context, ReleaseSteps(context))
 
     assert town.noise.drawn == drawn, "nothing is drawn again"
-    assert await states(network, before) == await states(network, during) == [State.RELEASED] * 2
+    assert await states(network, before) == await states(network, during) == [WindowState.RELEASED] * 2
     answers = [await network.core(seat).service.release(during.window_id) for seat in (0, 1)]
     assert answers[0] == answers[1], "one record"
     assert {row.window_id for row in await context.store.ledger()} == {before.window_id, during.window_id}
     assert (context.adopting, context.quarantined) == (False, {})
     after = await town.release("after")
-    assert await states(network, after) == [State.RELEASED] * 2, "its peers help it again"
+    assert await states(network, after) == [WindowState.RELEASED] * 2, "its peers help it again"
     await network.stop(lost)
     again = (await network.start(lost)).context
     assert (again.adopting, again.quarantined, await again.store.ledger_rows()) == (False, {}, 3)
@@ -126,7 +125,7 @@ async def test_a_window_under_way_of_after_the_backup_ends_once_for_all(tmp_path
     await settle_restored(context, ReleaseSteps(context))
     await network.run_to_the_end(window)
 
-    assert await states(network, window) == [State.ABORTED] * 2
+    assert await states(network, window) == [WindowState.ABORTED] * 2
     assert town.noise.drawn == 0
     row = await context.store.window(window.window_id)
     assert row is not None
@@ -230,9 +229,9 @@ async def test_windows_and_orders_of_after_the_backup_are_taken_up_and_the_quest
     await settle_restored(context, ReleaseSteps(context))
 
     assert question.question_id in context.questions
-    assert await states(network, released) == [State.RELEASED] * 2
+    assert await states(network, released) == [WindowState.RELEASED] * 2
     following = await released_at(context.questions[question.question_id].following)
-    assert await states(network, following) == [State.RELEASED] * 2, "its record names the one before"
+    assert await states(network, following) == [WindowState.RELEASED] * 2, "its record names the one before"
     assert [one.order for one in context.questions[question.question_id].orders] == [stop]
     await network.advance_to(question.schedule.end)
     await network.look_after_all()

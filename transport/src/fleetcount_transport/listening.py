@@ -9,8 +9,6 @@ import grpc
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 
-__all__ = ["bind", "grpc_server"]
-
 _BEHIND: Final = "127.0.0.1:0"
 _HEADROOM_BYTES: Final = 4096
 _UNUSED_MS: Final = 600_000

@@ -23,8 +23,6 @@ from fleetcount_transport.mqtt_packets import (
     acknowledgement,
 )
 
-__all__ = ["MqttConnection", "MqttOnDemand", "Reconnecting"]
-
 _QUIET: Final = logging.getLogger("fleetcount_transport.mqtt")
 _QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections, and answers without a waiting caller.
 _NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -19,8 +19,6 @@ from prometheus_client.exposition import choose_encoder
 
 from fleetcount_transport.logs import log
 
-__all__ = ["Asked", "Check", "Page", "Pages", "health_pages", "json_page", "metrics_page", "serve_pages"]
-
 _REQUEST_BYTES: Final = 8192
 _REQUEST_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"

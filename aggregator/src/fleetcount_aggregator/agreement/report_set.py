@@ -11,21 +11,19 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 import numpy as np
-from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
-from fleetcount_protocol.messages import SealSet
+from fleetcount_protocol.messages import SealSet, WindowState
 from fleetcount_protocol.release.set_digest import leaf_digests, set_root
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, move, once, taken
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, leaves_of, sorted_leaf_digests
 from fleetcount_aggregator.storage.store import ReportVerdict, every_batch
-
-__all__ = ["OwnSet", "Standing", "abort_here", "close_intake", "of_denied", "seal_named", "seal_own", "sealed_digest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +131,14 @@ async def of_denied(context: Context, window_id: WindowId, ids: ReportIds) -> ND
 
 async def close_intake(context: Context, window_id: WindowId) -> None:
     """Close intake, which cannot open again; incomplete reports count as half pairs. Does nothing if it is closed."""
-    await move(context, window_id, State.AGREEING)
+    await move(context, window_id, WindowState.AGREEING)
 
 
-async def abort_here(context: Context, window_id: WindowId, reason: AbortReason | str) -> State:
+async def abort_here(context: Context, window_id: WindowId, reason: AbortReason | str) -> WindowState:
     """Abort a window at this aggregator, publicly, unless it has ended; return the state it is in after that."""
     text = reason.value if isinstance(reason, AbortReason) else reason
-    state = await move(context, window_id, State.ABORTED, reason=text)
-    if state is State.ABORTED:
+    state = await move(context, window_id, WindowState.ABORTED, reason=text)
+    if state is WindowState.ABORTED:
         await context.purge(window_id)
     return state
 

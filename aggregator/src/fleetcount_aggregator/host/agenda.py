@@ -6,8 +6,6 @@ Does not know what it names, and looks at no clock.
 import heapq
 from typing import Generic, TypeVar
 
-__all__ = ["Agenda"]
-
 KeyT = TypeVar("KeyT", bound=bytes)
 
 

@@ -4,8 +4,6 @@ import enum
 
 from fleetcount_transport.watching import Conditions
 
-__all__ = ["Dependency", "Signs"]
-
 
 class Dependency(enum.StrEnum):
     """What may be well or not; peers and background work by name."""

@@ -30,8 +30,6 @@ from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.store import SessionRow, StoreError
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
-__all__ = ["CACHED", "Sessions"]
-
 CACHED: Final = 2**20
 """Sessions held in memory, about 340 bytes each; those beyond are read again from the store, oldest first."""
 WORTH_A_PROCESS: Final = 4

@@ -3,17 +3,16 @@
 Looked at before the record is signed. It reads noised numbers only, and keeps and logs none of them.
 """
 
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.release import ReleaseRecord, decode_record
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.windows.decided import decided_window
 from fleetcount_aggregator.windows.finished import record_here
-
-__all__ = ["check_telling"]
 
 _Numbers = tuple[tuple[int, ...], int | None]
 """The opened numbers of a record's cells, and of its participants where it tells them."""

@@ -9,17 +9,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from fleetcount_protocol.errors import PeerError, QuestionError
+from fleetcount_protocol.errors import PeerError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import check_verify_seed
 from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context, Quarantined
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_question import InstalledQuestion
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.storage.mending import take_up_ended
 from fleetcount_aggregator.storage.row_seal import Damage
@@ -29,8 +29,6 @@ from fleetcount_aggregator.windows.decided import decided_window
 from fleetcount_aggregator.windows.question_install import adopt_question
 from fleetcount_aggregator.windows.question_orders import take_delivered_order
 from fleetcount_aggregator.windows.windows import opening_lead_s, past_window
-
-__all__ = ["Adoption"]
 
 _LACKED: Final = "is of after the backup"
 
@@ -85,7 +83,7 @@ class Adoption:
             window_id=window.window_id,
             canonical=window.canonical,
             verify_key=b"",
-            state=State.ANNOUNCED,
+            state=WindowState.ANNOUNCED,
             abort_reason="",
             installed_at=self._context.now(),
         )

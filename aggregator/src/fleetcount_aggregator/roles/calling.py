@@ -7,13 +7,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.signs import Dependency
-from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
-
-__all__ = ["call_peer"]
+from fleetcount_aggregator.peers import Peer, PeerRefusalError, PeerUnreachableError
 
 Result = TypeVar("Result")
 

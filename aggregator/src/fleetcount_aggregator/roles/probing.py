@@ -14,8 +14,6 @@ from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["PROBE_S", "probe_peers", "probe_store", "watch_loop"]
-
 PROBE_S: Final = 10.0
 """How often to probe; a peer that goes away is noticed within twice that, if nothing else is asked of it."""
 _TICK_S: Final = 0.2

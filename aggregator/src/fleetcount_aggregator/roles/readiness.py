@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_transport.operator_pages import Check, Page, Pages, health_pages, json_page, metrics_page
 from fleetcount_transport.watching import certificate_ends, days_left, ended, gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -23,10 +24,7 @@ from fleetcount_aggregator.context import UNFINISHED, Context
 from fleetcount_aggregator.host.reasons import Wait, expected_wait
 from fleetcount_aggregator.host.share import Share
 from fleetcount_aggregator.host.signs import Dependency
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_window import InstalledWindow
-
-__all__ = ["Membership", "Readiness", "Watched"]
 
 _ROOM_BYTES: Final = 64 * 2**20
 _LEAST_FREE_BYTES: Final = 2 * _ROOM_BYTES
@@ -231,10 +229,10 @@ class Readiness(Collector):
 
     def _open_windows(self) -> Mapping[str, float]:
         found = Counter(self._context.states[window_id] for window_id in self._context.live)
-        return {state.value: found[state] for state in State if state in UNFINISHED}
+        return {state.value: found[state] for state in WindowState if state in UNFINISHED}
 
     def _overdue(self, now: float) -> Mapping[str, float]:
-        overdue = {state: 0.0 for state in State if state in UNFINISHED}
+        overdue = {state: 0.0 for state in WindowState if state in UNFINISHED}
         for window in self._context.live.values():
             state = self._context.states[window.window_id]
             if state in overdue:

@@ -4,15 +4,14 @@ Shows what all have signed, and to who is named in it alone; how a window ended 
 not take anything up (`adoption`).
 """
 
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, QuestionId
 from fleetcount_protocol.limits import MAX_QUESTIONS
 from fleetcount_protocol.messages import InstallQuestion
 from fleetcount_protocol.shared import SharedIds
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
-
-__all__ = ["shared_ids", "shared_question"]
+from fleetcount_aggregator.peers import PeerRefusalError
 
 
 def shared_ids(context: Context, caller: AggregatorId, after: QuestionId | None) -> SharedIds:

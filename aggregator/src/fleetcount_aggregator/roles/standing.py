@@ -16,8 +16,6 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.storage.leases import LeaseLostError, Member, SchemaMovedError
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["Fenced", "Standing"]
-
 _RENEWALS: Final = 8
 """Renewals in the time of one lease: half of them may fail before anything is given up."""
 _LOOKS: Final = 40

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
-from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.errors import DecodeError, PeerProblem
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_transport.admission.admission import Admission
 from fleetcount_transport.admission.front import Front
@@ -17,7 +17,7 @@ from fleetcount_transport.lost_reasons import call_reason
 
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.intake.routing import Reports
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.run_codec import (
     MOST_RUN_BYTES,
@@ -33,8 +33,6 @@ from fleetcount_aggregator.storage.run_codec import (
 )
 from fleetcount_aggregator.storage.store import FencedError, StoreBusyError
 from fleetcount_aggregator.transport.grpc_server import CLAIM_HEADER, answer_call
-
-__all__ = ["ReplicaCalls", "ReplicaShell", "replica_server"]
 
 Answer = TypeVar("Answer")
 REPLICA_SERVICE: Final = "fleetcount_aggregator.v1.ReplicaService"

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 from fleetcount_protocol.channel.certificates import Purpose
-from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.errors import DecodeError, PeerProblem
 from fleetcount_protocol.ids import AggregatorId, ReportId
 from fleetcount_protocol.limits import (
     MAX_BATCH_BYTES,
@@ -29,25 +29,16 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUESTS,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER
-from fleetcount_protocol.wire.peer import (
-    ABORT_ANSWER,
-    ABORT_WINDOW,
-    BATCH_DECISION,
-    BATCH_PROPOSAL,
-    BATCH_REPLY,
+from fleetcount_protocol.wire.peer import ABORT_ANSWER, ABORT_WINDOW, DELIVER_ANSWER, SET_ANSWER, STATUS, STATUS_QUERY
+from fleetcount_protocol.wire.peer_batches import BATCH_DECISION, BATCH_PROPOSAL, BATCH_REPLY, FINISH_BATCH
+from fleetcount_protocol.wire.peer_release import (
     COMMIT_QUERY,
     COMMITMENT,
-    DELIVER_ANSWER,
-    FINISH_BATCH,
     FINISHED_RECORD,
     NOISED_SHARE,
     OPEN_QUERY,
     RECORD_PROPOSAL,
     RECORD_SIGNATURE,
-    SET_ANSWER,
-    STATUS,
-    STATUS_QUERY,
-    SealSetChunks,
 )
 from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_QUESTION_QUERY
 from fleetcount_protocol.wire.question import (
@@ -58,6 +49,7 @@ from fleetcount_protocol.wire.question import (
     QUESTION_LIST,
     QUESTION_LIST_QUERY,
 )
+from fleetcount_protocol.wire.seal_sets import SealSetChunks
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_transport.admission.admission import Admission, BusyError
 from fleetcount_transport.admission.front import Front
@@ -71,11 +63,9 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.intake.device_service import DeviceService, UnknownWindowError
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.store import StoreError
-
-__all__ = ["DeviceShell", "PeerShell", "answer_call", "device_server", "peer_server"]
 
 _Context = Any
 """grpc.aio.ServicerContext; its stubs leave the type arguments open."""

@@ -21,8 +21,6 @@ from fleetcount_transport.mqtt_packets import Publication
 
 from fleetcount_aggregator.host.metrics import Metrics
 
-__all__ = ["Arrival", "Inbox"]
-
 _ROOM: Final = AdmissionTable(calls=4096, calls_each=256, bytes_in_memory=12 << 20, bytes_each=3 << 20)
 """Messages and bytes that may wait, or be under way to the disk."""
 _LARGEST: Final = {TopicKind.SESSION: MAX_SESSION_BYTES, TopicKind.REPORT: MAX_INSTALMENT_BYTES}

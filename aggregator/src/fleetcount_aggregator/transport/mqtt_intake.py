@@ -39,8 +39,6 @@ from fleetcount_aggregator.transport.mqtt_announcing import Announcing
 from fleetcount_aggregator.transport.mqtt_inbox import Arrival, Inbox
 from fleetcount_aggregator.transport.mqtt_subscribing import Subscribing
 
-__all__ = ["MqttIntake"]
-
 _KEEPALIVE_S: Final = 30
 _ACKNOWLEDGED_S: Final = 10.0
 """How long a broker that is there may take to acknowledge anything; a lost connection is noticed at once."""

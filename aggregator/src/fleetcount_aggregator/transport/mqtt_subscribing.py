@@ -9,18 +9,16 @@ from collections.abc import Iterable
 from typing import Final
 
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.wire.topics import BUCKETS, report_filters, session_filters
 from fleetcount_transport.mqtt_connection import MqttConnection
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.share import Share
-from fleetcount_aggregator.host.states import State
-
-__all__ = ["FOLLOW_S", "Subscribing"]
 
 FOLLOW_S: Final = 0.25
 """How often subscriptions are brought in step with the windows."""
-_OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
+_OPEN: Final = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 _AT_ONCE: Final = 512
 """Topics of one packet: some tenth of the longest that a broker takes."""
 

@@ -61,6 +61,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from fleetcount_mechanisms.sides import Side
+
     from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
     from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once
     from fleetcount_analysis.answers.drill_down import (
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_telling_group
     from fleetcount_analysis.answers.places import GridPlaces, HexagonPlaces, cells_inside
     from fleetcount_analysis.answers.readings import readable
-    from fleetcount_analysis.answers.sides import Side, both_sides, compare_one_sided, sides_of_intervals
+    from fleetcount_analysis.answers.sides import both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
     from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
     from fleetcount_analysis.answers.telling import OpenedWindow, most_told, smallest_refused

@@ -29,8 +29,6 @@ from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.one_sided import expected_yield, found_probabilities, one_sided_map
 
-__all__ = ["OneSidedChoice", "Side", "Sides", "both_sides", "compare_one_sided", "sides_of_intervals"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:

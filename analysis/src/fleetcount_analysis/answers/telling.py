@@ -28,8 +28,6 @@ from fleetcount_analysis.answers.noises import noise_total
 from fleetcount_analysis.channels import LARGEST_COUNT
 from fleetcount_analysis.errors import RangeError, ShapeError
 
-__all__ = ["OpenedWindow", "most_told", "smallest_refused"]
-
 _LOG_TAIL: Final = 28.0
 """Counts that noise makes less likely than 1e-12 are left out."""
 _MOST_STEPS: Final = 1024

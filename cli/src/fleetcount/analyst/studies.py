@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fleetcount_simulator.model import EngineName
     from fleetcount_simulator.study.experiment import CaseSummary
 
-__all__ = ["Study", "simulate"]
-
 
 def simulate(
     scenario: str | PathLike[str],

@@ -23,20 +23,6 @@ from fleetcount_mechanisms.renyi import (
     pure_divergence,
 )
 
-__all__ = [
-    "charge_relation",
-    "moved_cells",
-    "noise_divergence",
-    "noise_pure",
-    "told_windows",
-    "truth_weight",
-    "unit_divergence",
-    "unit_loss",
-    "unit_pure",
-    "window_loss",
-    "zoom_cells",
-]
-
 _MOST_WINDOWS: Final = 100_000
 
 

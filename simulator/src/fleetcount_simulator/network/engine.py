@@ -37,8 +37,6 @@ from fleetcount_simulator.network.watch import ProgressCallback
 from fleetcount_simulator.network.windows import OUTAGE_S, SKEW_S, Windows, doubled, stretched, with_outage
 from fleetcount_simulator.study.readings import PARTICIPATION
 
-__all__ = ["NetworkEngine", "engine"]
-
 _TRANSPORTS: Final = ("grpc", "mqtt", "both")
 _MANY: Final = 2_000
 """From here on devices of one transport are spread over two processes."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from fleetcount_protocol.window.window import Window
 
-__all__ = ["Happening", "Held", "Listener", "Refused", "Signed"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:

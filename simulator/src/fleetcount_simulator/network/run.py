@@ -25,7 +25,8 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.window.window import UploadStyle, Window
+from fleetcount_protocol.window.fields import UploadStyle
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.faults import SPREAD, TALLIES
@@ -51,8 +52,6 @@ from fleetcount_simulator.network.windows import (
     windows_for,
     with_records,
 )
-
-__all__ = ["Ask", "Asked", "ProgressCallback", "QuestionAsked", "ask_question", "check_chain"]
 
 _LONGEST_CALL_S: Final = 20.0
 _EXPIRY_S: Final = 86_400

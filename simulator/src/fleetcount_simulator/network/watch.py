@@ -30,8 +30,6 @@ from fleetcount_simulator.network.outages import Outage, carry_out
 from fleetcount_simulator.network.parties import Parties
 from fleetcount_simulator.network.plan import FleetPlan
 
-__all__ = ["Ends", "ProgressCallback", "Watch", "WindowEnd", "window_after"]
-
 ProgressCallback = Callable[[str, int, int], None]
 """Called with the name of a stage, how much of it is done, and of how much."""
 

@@ -19,8 +19,6 @@ from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.model import AnswerSpace, Population
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, FixedPopulation, shared_out
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
-
 ABOUT: Final = "a made city: any number of devices over cells by a law (zipf, uniform, normal, list)"
 CELLS: Final = ("square", "h3", "edges", "categories", "none")
 KEYS: Final = (

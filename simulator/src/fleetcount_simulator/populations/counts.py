@@ -20,8 +20,6 @@ from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
 from fleetcount_simulator.populations.tables import read_table
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
-
 ABOUT: Final = "so many devices per value: a table value,count, or counts written in the scenario"
 CELLS: Final = ("categories", "none", "h3")
 KEYS: Final = (

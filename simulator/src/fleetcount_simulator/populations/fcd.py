@@ -23,8 +23,6 @@ from fleetcount_simulator.populations.columns import BATCH, Column
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
 from fleetcount_simulator.populations.tables import in_range, parsed_numbers
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "build", "recorded"]
-
 ABOUT: Final = "SUMO floating-car data (--fcd-output), .xml or .xml.gz"
 CELLS: Final = MOVING
 KEYS: Final = (

@@ -22,8 +22,6 @@ from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
 from fleetcount_simulator.populations.shipped import shipped
 from fleetcount_simulator.populations.tables import read_table
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
-
 ABOUT: Final = "check-ins at the busiest places of New York City (counts come with the repository)"
 CELLS: Final = ("none", "square", "h3")
 KEYS: Final = (

@@ -30,8 +30,6 @@ from fleetcount_simulator.populations.commuters import (
 )
 from fleetcount_simulator.populations.fixed import check_range
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "Mobility", "build"]
-
 ABOUT: Final = "a built-in town: commuters on a grid of streets, rush hours, errands, ignition on and off"
 CELLS: Final = MOVING
 KEYS: Final = (

@@ -19,8 +19,6 @@ from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
 from fleetcount_simulator.populations.tables import Batch, read_table
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "build", "recorded"]
-
 _LATITUDE: Final = re.compile(r"lat", re.IGNORECASE)
 _DEGREES: Final = re.compile(r"(lat|latitude|lon|lng|long|longitude)(_?deg(rees)?)?$", re.IGNORECASE)
 ABOUT: Final = "sightings (CSV or Parquet), sorted by time: time, vehicle, x and y or lon and lat, perhaps speed, edge"

@@ -26,8 +26,6 @@ from fleetcount_simulator.study.scale import Runner
 from fleetcount_simulator.study.shards import Making, ShardOrder, ShardResult, case_digest, decode_shard, shard_sizes
 from fleetcount_simulator.study.statements import Statement, statement_of
 
-__all__ = ["CaseSummary", "Step", "StudySettings", "run_study"]
-
 MAX_CELL_ROWS: Final = 5_000_000
 
 

@@ -7,7 +7,5 @@ from fleetcount_simulator.engines import engine
 from fleetcount_simulator.populations import build
 from fleetcount_simulator.study.shards import Making
 
-__all__ = ["STANDARD"]
-
 STANDARD: Final = Making(population=build, engine=engine, attacker_rows=rows)
 """What every study uses; tests put their own in its place."""

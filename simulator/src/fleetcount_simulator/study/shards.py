@@ -26,8 +26,6 @@ from fleetcount_simulator.scenario.plan import PopulationMaker, Scenario
 from fleetcount_simulator.study.readings import read_releases
 from fleetcount_simulator.study.scores import Cells, score_cells, score_releases
 
-__all__ = ["Making", "ShardOrder", "ShardResult", "case_digest", "decode_shard", "run_shard", "shard_sizes"]
-
 _NUMBERS: Final = 1 << 18
 """About how many released numbers a shard holds."""
 _DEVICES: Final = 20_000_000

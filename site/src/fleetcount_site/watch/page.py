@@ -17,8 +17,6 @@ from fleetcount_site.serving import secured
 from fleetcount_site.watch.board import MOST_READERS, Board
 from fleetcount_site.watch.telling import Teller
 
-__all__ = ["SCRIPTS", "watch_app"]
-
 SCRIPTS: Final = (*MAP_SCRIPTS, *RECORD_SCRIPTS, "watch-cards.js", "watch.js")
 _LONGEST_ID: Final = 64
 _LAYERS: Final = (

@@ -18,8 +18,6 @@ from fleetcount_site.watch.board import Board
 from fleetcount_site.watch.page import watch_app
 from fleetcount_site.watch.telling import Teller
 
-__all__ = ["Shown", "showing"]
-
 _START_S: Final = 10.0
 _END_S: Final = 5.0
 _POLL_S: Final = 0.01

@@ -24,8 +24,6 @@ from fleetcount_simulator.network.happenings import Happening, Held, Refused, Si
 
 from fleetcount_site.watch.board import Board
 
-__all__ = ["Asked", "Teller"]
-
 _PLACES: Final = 6
 
 

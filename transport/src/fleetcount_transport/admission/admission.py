@@ -16,8 +16,6 @@ from fleetcount_transport.admission.turns import FairQueue
 from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 
-__all__ = ["Admission", "AdmissionTable", "BusyError", "Shed", "closed_circle"]
-
 _FEW: Final = 32
 """A caller has few while it has at most this part of what it may have."""
 _PART: Final = 8

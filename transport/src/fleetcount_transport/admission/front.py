@@ -21,8 +21,6 @@ from fleetcount_transport.admission.standing import Remembered, Standing
 from fleetcount_transport.admission.tls_records import Flight, flight_of
 from fleetcount_transport.admission.turns import FairQueue
 
-__all__ = ["Front", "origin_of", "pause_s"]
-
 _BACKLOG: Final = 4096
 _AT_ONCE: Final = 32
 """Connections accepted, or ended, before others on the event loop have their turn."""

@@ -22,8 +22,6 @@ from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.callers import caller_of
 from fleetcount_transport.pipelining import IdleStreamError
 
-__all__ = ["Call", "ForeignError", "GrpcDoor", "certified"]
-
 _Context = Any
 """grpc.aio.ServicerContext; its stubs leave the type arguments open."""
 _IDLE: Final = "idle"

@@ -14,8 +14,6 @@ from grpc_health.v1 import health, health_pb2
 
 from fleetcount_transport.admission.grpc_door import Call, GrpcDoor, Name
 
-__all__ = ["health_handlers"]
-
 _LARGEST_BYTES: Final = 256
 _UNKNOWN: Final = "unknown_service"
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Remembered", "Standing"]
-
 KeyT = TypeVar("KeyT", bound=Hashable)
 _MOST: Final = 65_536
 """Names remembered at once, some 200 bytes each; beyond, the oldest is forgotten."""

@@ -11,8 +11,6 @@ from typing import Final, Generic, TypeVar
 
 from fleetcount_transport.admission.standing import Standing
 
-__all__ = ["FairBatches", "FairLine", "FairQueue", "RankedLine"]
-
 AskT = TypeVar("AskT")
 AnswerT = TypeVar("AnswerT")
 ItemT = TypeVar("ItemT")
