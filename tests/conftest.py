@@ -18,7 +18,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 from tests.support import record
 from tests.support.compiled import compile_tests
 from tests.support.nightly import NIGHTLY
+from tests.support.postgres import postgres_cluster, postgres_url
 from tests.support.processes import pace
+from tests.support.shared import pytest_sessionfinish, pytest_terminal_summary
+
+__all__ = ["postgres_cluster", "postgres_url", "pytest_sessionfinish", "pytest_terminal_summary"]
 
 # Before any test is read, since each takes what holds at that moment. How long an example takes says how busy the
 # machine is, how many come too large what was drawn, and neither that a test is wrong. `make test` draws the same

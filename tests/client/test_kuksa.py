@@ -28,8 +28,10 @@ from fleetcount_transport.toml_table import ConfigError
 from tests.client.databroker import FakeDatabroker, databroker
 from tests.client.deployment import SIGNAL, Deployment
 from tests.client.shells import free_port, pem, write_private
-from tests.client.test_config import GOOD
+from tests.client.test_config import GOOD, write
 from tests.support.told_time import told_time, turns_until
+
+__all__ = ["write"]
 
 SPEED = "Vehicle.Speed"
 PLACE = ("Vehicle.CurrentLocation.Longitude", "Vehicle.CurrentLocation.Latitude")

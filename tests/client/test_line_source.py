@@ -15,7 +15,9 @@ from fleetcount_protocol.clock import ManualClock
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.shells import free_port
-from tests.client.test_config import GOOD
+from tests.client.test_config import GOOD, write
+
+__all__ = ["write"]
 
 SPEED = "Vehicle.Speed"
 NOW = 1_000_000.0

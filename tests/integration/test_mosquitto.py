@@ -11,9 +11,8 @@ from pathlib import Path
 import aiomqtt
 import pytest
 from fleetcount_simulator.errors import ProcessError
-from fleetcount_simulator.network.brokers import find_mosquitto
 
-from tests.support.broker import LiveBroker, mosquitto_broker
+from tests.support.broker import LiveBroker, find_mosquitto, mosquitto_broker
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import check_release

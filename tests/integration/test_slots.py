@@ -24,12 +24,11 @@ from fleetcount_protocol.ids import UserName
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.topics import BUCKETS, report_topic, session_topic, user_bucket
-from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_transport.mqtt_connection import MqttConnection
 from fleetcount_transport.mqtt_packets import Publication
 
 from tests.support.aggregators import Network
-from tests.support.broker import LiveBroker, mosquitto_broker
+from tests.support.broker import LiveBroker, find_mosquitto, mosquitto_broker
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, identity_of, offer_of
 from tests.support.oracle import expected_difference, raw_cells

@@ -9,7 +9,70 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.site.conftest import Visit
+from tests.site.console.conftest import configured, console, process, written
+from tests.site.console.test_page import (
+    test_a_part_that_changes_keeps_the_focus,
+    visiting,
+)
+from tests.site.publish.conftest import kept, site
+from tests.site.publish.test_site import (
+    test_a_line_that_is_not_the_signed_one_is_called_so,
+    test_a_long_question_in_many_scripts_shows_the_same,
+    test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard,
+    test_a_release_page_is_made_from_the_signed_bytes,
+    test_every_page_is_whole_at_every_width,
+    test_numbers_that_are_not_the_signed_ones_are_called_so,
+    test_the_slider_the_line_and_the_table_show_one_window,
+)
+from tests.site.publish.test_sums import adding, test_the_interval_of_a_sum_is_that_of_python
 from tests.site.test_pages import written as written_page
+from tests.site.test_records_in_a_page import (
+    reader,
+    test_every_good_record_is_read_as_python_reads_it,
+    test_every_good_window_is_read,
+    test_everything_that_python_refuses_is_refused,
+    test_signatures_count_under_pinned_keys_alone,
+)
+from tests.site.test_report_map import report_page, test_a_report_from_a_file_draws_its_map_and_breaks_no_rule
+from tests.site.watch.conftest import released, shown, window
+from tests.site.watch.test_page import (
+    test_a_record_that_does_not_verify_shows_no_number,
+    test_the_release_is_shown_with_its_signatures_checked_here,
+    visit,
+)
+
+__all__ = [
+    "adding",
+    "configured",
+    "console",
+    "kept",
+    "process",
+    "reader",
+    "released",
+    "report_page",
+    "shown",
+    "site",
+    "test_a_line_that_is_not_the_signed_one_is_called_so",
+    "test_a_long_question_in_many_scripts_shows_the_same",
+    "test_a_part_that_changes_keeps_the_focus",
+    "test_a_record_that_does_not_verify_shows_no_number",
+    "test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard",
+    "test_a_release_page_is_made_from_the_signed_bytes",
+    "test_a_report_from_a_file_draws_its_map_and_breaks_no_rule",
+    "test_every_good_record_is_read_as_python_reads_it",
+    "test_every_good_window_is_read",
+    "test_every_page_is_whole_at_every_width",
+    "test_everything_that_python_refuses_is_refused",
+    "test_numbers_that_are_not_the_signed_ones_are_called_so",
+    "test_signatures_count_under_pinned_keys_alone",
+    "test_the_interval_of_a_sum_is_that_of_python",
+    "test_the_release_is_shown_with_its_signatures_checked_here",
+    "test_the_slider_the_line_and_the_table_show_one_window",
+    "visit",
+    "visiting",
+    "window",
+    "written",
+]
 
 pytestmark = pytest.mark.processes
 

@@ -9,12 +9,15 @@ from fleetcount_simulator.network.brokers import (
     EMBEDDED,
     MOSQUITTO,
     StartedBroker,
+    find_mosquitto,
     restart_broker,
     start_broker,
 )
 from fleetcount_simulator.network.children import Child, Children
 
 from tests.support.processes import ChildProcess, SeenProcess
+
+__all__ = ["LiveBroker", "RunningBroker", "embedded_broker", "find_mosquitto", "mosquitto_broker"]
 
 
 class LiveBroker:

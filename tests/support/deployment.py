@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
-from fleetcount.deployment import write_analyst
+from fleetcount.deployment import Deployment, write_analyst
 from fleetcount.readers import ask_statuses
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.store_place import StorePlace
@@ -39,11 +39,13 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 from fleetcount_simulator.network.brokers import StartedBroker
 from fleetcount_simulator.network.children import Child, Children
-from fleetcount_simulator.network.deployments import NAMES, Authorities, Deployment
+from fleetcount_simulator.network.deployments import NAMES, Authorities
 from fleetcount_simulator.network.parties import Parties, submit_question
 
 from tests.support.processes import ChildProcess, SeenProcess, pace, wait_until, without_numba
 from tests.support.relays import pem_pair
+
+__all__ = ["NAMES", "SIGNAL", "Deployed", "LiveDeployment", "categories", "troubles_of"]
 
 SIGNAL = "Vehicle.CurrentLocation"
 _ENVIRONMENT = {"FLEETCOUNT_LOG__LEVEL": "debug", "FLEETCOUNT_METRICS__LISTEN": "127.0.0.1:0"}
