@@ -1,6 +1,6 @@
 """Signals of a KUKSA databroker (gRPC, kuksa.val.v2): what the vehicle says now, in the units a window asks in.
 
-A value is asked for when a question needs it and at no other time (docs/decisions/0047). Never keeps, logs or shows a
+A value is asked for when a question needs it and at no other time (decision 47). Never keeps, logs or shows a
 value; never holds the event loop; never says more about the token than where it lies.
 """
 

@@ -1,6 +1,6 @@
 """One MQTT connection for all devices of a process: the answers of every session arrive on two subscriptions.
 
-The connection notices its end (docs/decisions/0011). A PUBACK is no receipt: only what
+The connection notices its end (decision 11). A PUBACK is no receipt: only what
 the aggregator itself answers counts. Never retries; connects again at the next use.
 """
 
