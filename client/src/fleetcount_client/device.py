@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from fleetcount_protocol.messages import QuestionOffer
 
     from fleetcount_client.private_places import PrivatePlaces
-    from fleetcount_client.question_book import QuestionBook
     from fleetcount_client.question_loop import QuestionLoop
     from fleetcount_client.rounds import Rounds
+    from fleetcount_client.subscriptions import Subscriptions
     from fleetcount_client.walks import WalkRecords
 
 _LOG: Final = logging.getLogger(__name__)
@@ -99,11 +99,11 @@ class Device:
         return int(self._identity.certificate.not_valid_before_utc.timestamp())
 
     @cached_property
-    def questions(self) -> "QuestionBook":
+    def questions(self) -> "Subscriptions":
         """The question this device knows of and takes part in, for its owner to join and leave."""
-        from fleetcount_client.question_book import QuestionBook  # As below.
+        from fleetcount_client.subscriptions import Subscriptions  # As below.
 
-        return QuestionBook(
+        return Subscriptions(
             policy=self._policy,
             trust=self._trust,
             spool=self._spool,

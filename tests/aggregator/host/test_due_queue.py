@@ -1,10 +1,10 @@
 """What is due is taken once, at its earliest moment."""
 
-from fleetcount_aggregator.host.agenda import Agenda
+from fleetcount_aggregator.host.due_queue import DueQueue
 
 
 def test_only_what_is_due_is_taken_and_only_once() -> None:
-    agenda: Agenda[bytes] = Agenda()
+    agenda: DueQueue[bytes] = DueQueue()
     for moment, key in ((30, b"c"), (10, b"a"), (20, b"b")):
         agenda.put(moment, key)
 
@@ -15,7 +15,7 @@ def test_only_what_is_due_is_taken_and_only_once() -> None:
 
 
 def test_the_earlier_of_two_moments_counts() -> None:
-    agenda: Agenda[bytes] = Agenda()
+    agenda: DueQueue[bytes] = DueQueue()
     for moment in (20, 10, 30):
         agenda.put(moment, b"a")
 

@@ -15,8 +15,8 @@ from fleetcount_protocol.errors import MachineError
 
 from fleetcount_site.serving import address_of, listen, server
 from fleetcount_site.watch.board import Board
+from fleetcount_site.watch.events import EventWriter
 from fleetcount_site.watch.page import watch_app
-from fleetcount_site.watch.telling import Teller
 
 _START_S: Final = 10.0
 _END_S: Final = 5.0
@@ -28,7 +28,7 @@ class Shown:
     """Where the page is, and who tells it what happens."""
 
     address: str
-    teller: Teller
+    teller: EventWriter
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def showing(port: int = 0) -> "Generator[Shown]":
         MachineError: the server does not start.
     """
     listener, board = listen(port=port), Board()
-    teller = Teller(board)
+    teller = EventWriter(board)
     running = server(watch_app(board, teller))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, name="page", daemon=True)
     try:

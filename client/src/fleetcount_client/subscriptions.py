@@ -32,10 +32,10 @@ from fleetcount_client.panel_coin import coin_of, unit_id
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, judge_question, judge_sources
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
 from fleetcount_client.reservation import charges_of_question, open_units
-from fleetcount_client.seat import Seat
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool
 from fleetcount_client.trust import TrustStore
+from fleetcount_client.window_assignment import WindowAssignment
 
 _LOG: Final = logging.getLogger(__name__)
 _ANY_TIME: Final = frozenset({QuestionState.OFFERED, QuestionState.REFUSED})
@@ -105,7 +105,7 @@ class KnownQuestion:
         )
 
 
-class QuestionBook:
+class Subscriptions:
     """The question of one device, kept in its spool."""
 
     def __init__(
@@ -356,7 +356,9 @@ class QuestionBook:
             _LOG.warning("%s", error)
             return None
 
-    def seat(self, question: KnownQuestion, index: int, survivors: tuple[int, ...] = ()) -> Seat | PolicyRefusal:
+    def seat(
+        self, question: KnownQuestion, index: int, survivors: tuple[int, ...] = ()
+    ) -> WindowAssignment | PolicyRefusal:
         """Return the device's part in a window of a joined question, or why it has none.
 
         A later step of a drill-down asks about the children of `survivors`.
@@ -378,7 +380,7 @@ class QuestionBook:
         if window.design.rounds == 2 and one.coin is not Coin.WINDOW:  # A coin of one window is tossed with its answer.
             sampled = coin_of(self._rows.coin_secret(self._source), unit, window.design.exposure)
         aggregators = question.keyed_aggregators(window)
-        return Seat(window=window, charge=charge, sampled=sampled, aggregators=aggregators)
+        return WindowAssignment(window=window, charge=charge, sampled=sampled, aggregators=aggregators)
 
     def note(self, question_id: QuestionId, refusal: PolicyRefusal) -> None:
         """Keep why a window of a joined question was refused, for its owner to read."""

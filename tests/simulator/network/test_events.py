@@ -3,7 +3,7 @@
 from typing import Any
 
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_simulator.network.happenings import Happening, Held, Refused
+from fleetcount_simulator.network.events import Held, Refused, RunEvent
 from fleetcount_simulator.network.watch import Watch
 
 from tests.simulator.network.test_parts import instalment, way, window_now
@@ -35,7 +35,7 @@ class Lines:
 
 
 async def test_a_listener_is_told_what_a_process_names_and_nothing_where_nothing_is_new() -> None:
-    told: list[Happening] = []
+    told: list[RunEvent] = []
     quiet = {"event": "progress", "first": [], "every": [], "refused": {}}
     process: Any = Lines(
         [

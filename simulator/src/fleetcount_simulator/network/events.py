@@ -36,5 +36,5 @@ class Refused:
     reasons: Mapping[str, int]
 
 
-Happening = Signed | Held | Refused
-Listener = Callable[[Happening], None]
+RunEvent = Signed | Held | Refused
+Listener = Callable[[RunEvent], None]

@@ -12,7 +12,7 @@ from fleetcount_client.charges import Charge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class WindowAssignment:
     """The window, the charge it is paid by, the unit's coin, and the aggregators with the keys of the time.
 
     `sampled` is None where the mode has no sampling coin.

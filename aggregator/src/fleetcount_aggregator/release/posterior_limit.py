@@ -55,7 +55,7 @@ def _numbers(record: ReleaseRecord) -> _Numbers:
 
 def _told(window: bytes, windows: tuple[_Numbers, ...]) -> float:
     """Return the largest posterior, 0 where there is none and 1 where it cannot be computed: what the workers run."""
-    from fleetcount_analysis.answers.telling import OpenedWindow, most_told  # SciPy: as in `release.record`.
+    from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told  # SciPy: as in `release.record`.
     from fleetcount_analysis.errors import AnalysisError
 
     opened = [OpenedWindow(cells=cells, participants=participants) for cells, participants in windows]

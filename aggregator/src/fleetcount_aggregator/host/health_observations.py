@@ -14,7 +14,7 @@ class Dependency(enum.StrEnum):
     BACKGROUND = "background"
 
 
-class Signs(Conditions):
+class HealthObservations(Conditions):
     """The conditions of one process. `skew_s` is how far each peer's clock is ahead of ours, seconds, by name."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """A memory of names is bounded and ends by itself."""
 
-from fleetcount_transport.admission.standing import _MOST, Remembered
+from fleetcount_transport.admission.reputation import _MOST, Remembered
 
 
 def test_the_oldest_name_is_forgotten_for_the_next_and_each_after_its_time() -> None:

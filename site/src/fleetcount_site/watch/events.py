@@ -20,7 +20,7 @@ from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import Signal, SquareGrid, ValueDomain
 from fleetcount_protocol.window.window import Window
-from fleetcount_simulator.network.happenings import Happening, Held, Refused, Signed
+from fleetcount_simulator.network.events import Held, Refused, RunEvent, Signed
 
 from fleetcount_site.watch.board import Board
 
@@ -32,7 +32,7 @@ class _Example(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class WatchedQuestion:
     """A demo's question: what, of whom, by which law, and what each of the vehicles would truly answer.
 
     `streets` are lines in the domain's own unit, drawn on the map, and `streets_by` says whose they are.
@@ -55,7 +55,7 @@ class Asked:
         return Design(answer=self.answer, noise=self.noise, values=values, aggregators=self.aggregators)
 
 
-class Teller:
+class EventWriter:
     """Tells one demo to one board. Any thread may call it; a page asks `example` from another."""
 
     def __init__(self, board: Board) -> None:
@@ -72,7 +72,7 @@ class Teller:
         self._pins: dict[str, str] = {}
         self.now("starting", "The question is made.")
 
-    def asked(self, question: Asked) -> None:
+    def asked(self, question: WatchedQuestion) -> None:
         """Say what is asked: enough for a map of what the law expects, which is the truth, known in a demo alone."""
         self.now("starting", "Aggregators, broker and vehicles start, and every vehicle connects.")
         domain, design = question.domain, question.design
@@ -101,7 +101,7 @@ class Teller:
             },
         )
 
-    def expected(self, question: Asked, seed: int) -> None:
+    def expected(self, question: WatchedQuestion, seed: int) -> None:
         """Say between which ends the law expects every estimate; loads NumPy and SciPy."""
         from fleetcount_site.watch.expectation import expectation_of  # The page is to be seen before they are loaded.
 
@@ -115,7 +115,7 @@ class Teller:
         """Say how far a stage of the run is."""
         self._board.state(f"stage {stage}", {"stage": stage, "done": done, "total": total})
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, happening: RunEvent) -> None:
         """Say what happened in the run."""
         match happening:
             case Signed():

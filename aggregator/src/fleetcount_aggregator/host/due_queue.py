@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 KeyT = TypeVar("KeyT", bound=bytes)
 
 
-class Agenda(Generic[KeyT]):
+class DueQueue(Generic[KeyT]):
     """Keys by the moment at which they are due. A key that is put in again counts at the earlier of both moments."""
 
     def __init__(self) -> None:

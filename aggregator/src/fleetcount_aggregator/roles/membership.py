@@ -32,7 +32,7 @@ class Fenced(Protocol):
     epoch: int | None
 
 
-class Standing:
+class Membership:
     """Keeps this process a member, and the coordinator whenever it is elected.
 
     `coordinate` is the coordinator's work, run from its election until it is cancelled. `lost` is called whenever

@@ -1,4 +1,4 @@
-"""The door of a gRPC server: names before messages, shares, hints, and an end for callers that take no answer."""
+"""Admission of the calls of a gRPC server: names before messages, shares, hints, an end for who takes no answer."""
 
 import asyncio
 from collections import Counter
@@ -10,8 +10,8 @@ import grpc
 import pytest
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
 from fleetcount_transport.admission.admission import Admission, AdmissionTable, BusyError, Shed
-from fleetcount_transport.admission.front import Front
-from fleetcount_transport.admission.grpc_door import Call, ForeignError, GrpcDoor
+from fleetcount_transport.admission.grpc_admission import Call, ForeignError, GrpcAdmission
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.listening import bind, grpc_server
 from fleetcount_transport.pipelining import in_order
@@ -29,8 +29,8 @@ class Here:
         self.shed = Counter[Shed]()
         count = lambda reason: self.shed.update([reason])  # noqa: E731 - one line for two
         self.admission = Admission(limits, count)
-        self.front = Front(limits, limits.connections, count)
-        self.door = GrpcDoor(self.admission, self.front)
+        self.front = HandshakeGate(limits, limits.connections, count)
+        self.grpc_admission = GrpcAdmission(self.admission, self.front)
         self.port = 0
         self.read = 0
 
@@ -53,7 +53,7 @@ class Here:
                 raise ForeignError("nobody")
             return Identity(str(said).encode())
 
-        methods = {one: self.door.unary(work, name) for one, work in {"Echo": echo, "Faulty": faulty}.items()}
+        methods = {one: self.grpc_admission.unary(work, name) for one, work in {"Echo": echo, "Faulty": faulty}.items()}
 
         async def stream(requests: AsyncIterator[bytes], call: Call) -> None:
             async def deliver(answer: Awaitable[bytes]) -> None:
@@ -61,9 +61,9 @@ class Here:
 
             await in_order(requests, lambda request: echo(request, call), deliver, 4, call.idle_s)
 
-        methods["FaultyFirst"] = self.door.unary(faulty, name, first_alone=True)
-        methods["Endless"] = self.door.stream(endless, name)
-        methods["Stream"] = self.door.stream(stream, name)
+        methods["FaultyFirst"] = self.grpc_admission.unary(faulty, name, first_alone=True)
+        methods["Endless"] = self.grpc_admission.stream(endless, name)
+        methods["Stream"] = self.grpc_admission.stream(stream, name)
         return grpc.method_handlers_generic_handler("test", methods)
 
     def channel(self) -> grpc.aio.Channel:

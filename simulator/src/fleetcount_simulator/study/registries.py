@@ -5,7 +5,7 @@ from typing import Final
 from fleetcount_simulator.attackers import rows
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.populations import build
-from fleetcount_simulator.study.shards import Making
+from fleetcount_simulator.study.shards import Registries
 
-STANDARD: Final = Making(population=build, engine=engine, attacker_rows=rows)
+STANDARD: Final = Registries(population=build, engine=engine, attacker_rows=rows)
 """What every study uses; tests put their own in its place."""

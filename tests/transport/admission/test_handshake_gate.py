@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from fleetcount_protocol.errors import MachineError
 from fleetcount_transport.admission.admission import AdmissionTable, Shed
-from fleetcount_transport.admission.front import Front, origin_of, pause_s
+from fleetcount_transport.admission.handshake_gate import HandshakeGate, origin_of, pause_s
 
 from tests.support.listening import listening
 from tests.support.told_time import told_time, turns_until
@@ -24,7 +24,7 @@ class Here:
 
     def __init__(self, limits: AdmissionTable, most: int, *, tls: bool = False) -> None:
         self.shed = Counter[Shed]()
-        self.front = Front(limits, most, lambda reason: self.shed.update([reason]), tls=tls)
+        self.front = HandshakeGate(limits, most, lambda reason: self.shed.update([reason]), tls=tls)
         self.served: list[str] = []
         self.port = 0
         self._clients: list[asyncio.StreamWriter] = []
@@ -226,7 +226,9 @@ async def test_what_is_no_handshake_never_reaches_the_server() -> None:
 
 
 async def test_a_handshake_from_a_known_address_waits_for_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_transport.admission.front._TURN_S", 3600)  # None of the others ends by itself.
+    monkeypatch.setattr(
+        "fleetcount_transport.admission.handshake_gate._TURN_S", 3600
+    )  # None of the others ends by itself.
     heard: list[bytes] = []
 
     def answer(said: bytes) -> bytes:
@@ -281,7 +283,7 @@ async def test_without_a_server_behind_it_a_connection_ends() -> None:
 
     assert await ended(await it.connect(b"hello"))
     with pytest.raises(MachineError, match="cannot listen on"):
-        Front(AdmissionTable(), 10).listen(f"127.0.0.1:{it.port}", free)
+        HandshakeGate(AdmissionTable(), 10).listen(f"127.0.0.1:{it.port}", free)
     await it.close()
     assert it.front.connections == 0
 

@@ -17,7 +17,7 @@ from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.errors import MachineError
 
 from fleetcount_transport.admission.admission import AdmissionTable, Shed
-from fleetcount_transport.admission.standing import Remembered, Standing
+from fleetcount_transport.admission.reputation import Remembered, Reputation
 from fleetcount_transport.admission.tls_records import Flight, flight_of
 from fleetcount_transport.admission.turns import FairQueue
 
@@ -30,7 +30,7 @@ _HOST_BITS: Final = 64
 _REST_S: Final = 0.1
 """How long nothing is accepted after the machine had no descriptor for it."""
 _OPENING: Final = "opening"
-_CLOGGED: Final = "clogged"
+_CLOGGED: Final = "on_backpressure"
 _RESTING: Final = "resting"
 """Why a side is not read."""
 _LAST_WORDS_S: Final = 5.0
@@ -89,7 +89,7 @@ class _Side(asyncio.Protocol):
         connection = self.connection
         if self is connection.client:
             if connection.flights:
-                connection.spoke(data)
+                connection.on_hello(data)
                 return
         elif connection.answered is not None:
             connection.answered.set()
@@ -117,10 +117,10 @@ class _Side(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.other.hold(_CLOGGED)
-        self.connection.clogged(self)
+        self.connection.on_backpressure(self)
 
     def resume_writing(self) -> None:
-        self.connection.unclogged(self)
+        self.connection.on_backpressure_end(self)
         self.other.free(_CLOGGED)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -133,7 +133,7 @@ class _Connection:
     `flights` is how often what its client says still waits for a turn; `answered` is set by the server's next word.
     """
 
-    def __init__(self, front: "Front", address: str) -> None:
+    def __init__(self, front: "HandshakeGate", address: str) -> None:
         self.address = address
         self.name = ""
         self.owner: bytes | None = None
@@ -157,7 +157,7 @@ class _Connection:
             self.name = f"ipv4:{address}:{port}"
             self._front.opened(self)
 
-    def spoke(self, data: bytes) -> None:
+    def on_hello(self, data: bytes) -> None:
         """Take what a client says before it has a name, and once it is a flight, read no more until it is passed on."""
         self._said += data
         flight = flight_of(self._said) if self._front.tls else Flight.WHOLE
@@ -165,7 +165,7 @@ class _Connection:
             self._front.drop(self, Shed.HANDSHAKE)
         elif flight is Flight.WHOLE:
             self.client.hold(_OPENING)
-            self._front.spoke(self)
+            self._front.on_hello(self)
 
     async def pass_on(self) -> bool:
         """Give the server what the client has said; return whether it had an answer within a moment."""
@@ -181,12 +181,12 @@ class _Connection:
         is_answered, self.answered = self.answered.is_set(), None
         return is_answered
 
-    def clogged(self, side: _Side) -> None:
+    def on_backpressure(self, side: _Side) -> None:
         """Begin to wait for a client that takes nothing."""
         if side is self.client:
             self._end_in(self._front.limits.idle_s, Shed.UNREAD)
 
-    def unclogged(self, side: _Side) -> None:
+    def on_backpressure_end(self, side: _Side) -> None:
         """Wait no longer."""
         if side is self.client and self._clock is not None:
             self._clock.cancel()
@@ -220,7 +220,7 @@ class _Connection:
         self._clock = asyncio.get_running_loop().call_later(seconds, self._front.drop, self, reason)
 
 
-class Front:
+class HandshakeGate:
     """The connections of one listener, at most `most`; `count` hears of every one that is not kept.
 
     Who has made a call under a certificate that is served keeps its connection, `limits.connections_each` of them. Of
@@ -362,16 +362,16 @@ class Front:
 
     # What becomes of a connection.
 
-    def spoke(self, connection: _Connection) -> None:
+    def on_hello(self, connection: _Connection) -> None:
         """Pass on what a client said when it is its turn; the way to the server is opened then."""
         if connection in self._silent:
             self._unproven[connection] = self._silent.pop(connection)
         connection.opening = self._begin(connection, self._pass_on(connection))
 
     async def _pass_on(self, connection: _Connection) -> None:
-        standing, loop = self._standing(connection.address), asyncio.get_running_loop()
-        is_known = standing is Standing.KNOWN
-        async with (self._of_known if is_known else self._of_others).of(connection.address, standing=standing):
+        reputation, loop = self._reputation(connection.address), asyncio.get_running_loop()
+        is_known = reputation is Reputation.KNOWN
+        async with (self._of_known if is_known else self._of_others).of(connection.address, reputation=reputation):
             begun = loop.time()
             if connection.server.transport is None:
                 await loop.create_connection(lambda: connection.server, "127.0.0.1", self._upstream)
@@ -381,10 +381,10 @@ class Front:
                 await asyncio.sleep(_LOOK_S)
                 await asyncio.sleep(pause_s(took_s, loop.time() - wakes_at, is_answered=is_answered))
 
-    def _standing(self, address: str) -> Standing:
+    def _reputation(self, address: str) -> Reputation:
         if address in self._known:
-            return Standing.KNOWN
-        return Standing.FAILED if address in self._failed else Standing.NEW
+            return Reputation.KNOWN
+        return Reputation.FAILED if address in self._failed else Reputation.NEW
 
     def opened(self, connection: _Connection) -> None:
         """Remember by which name the server knows a connection."""

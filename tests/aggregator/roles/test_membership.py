@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
-from fleetcount_aggregator.roles import standing as roles_standing
-from fleetcount_aggregator.roles.standing import Standing
+from fleetcount_aggregator.roles import membership as roles_membership
+from fleetcount_aggregator.roles.membership import Membership
 from fleetcount_aggregator.storage.store import FencedError
 from structlog.testing import capture_logs
 
@@ -23,8 +23,8 @@ LENGTH_S = 24.0
 @pytest.fixture
 async def members(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Members]:
     """Return members whose clock stands still, and who look as often as those whose leases are a tenth as long."""
-    monkeypatch.setattr(roles_standing, "_RENEWALS", 80)
-    monkeypatch.setattr(roles_standing, "_LOOKS", 400)
+    monkeypatch.setattr(roles_membership, "_RENEWALS", 80)
+    monkeypatch.setattr(roles_membership, "_LOOKS", 400)
     async with members_of(postgres_url) as made:
         yield made
 
@@ -49,7 +49,7 @@ class Coordinators:
     @asynccontextmanager
     async def process(
         self, members: Members, name: str, *, stands: bool = True, length_s: float = LENGTH_S
-    ) -> AsyncIterator[Standing]:
+    ) -> AsyncIterator[Membership]:
         member, fence = await members.join(length_s=length_s), Fence()
 
         async def coordinate() -> None:
@@ -66,7 +66,7 @@ class Coordinators:
             self.lost.append(name)
             self.gave_up.set()
 
-        standing = Standing(member, fence, coordinate, [give_up], stands=stands)
+        standing = Membership(member, fence, coordinate, [give_up], stands=stands)
         running = asyncio.create_task(standing.run())
         try:
             yield standing
@@ -160,14 +160,14 @@ async def test_a_coordinator_whose_work_fails_at_once_stands_ever_later(monkeypa
         raise FencedError("the same as before")
 
     member, pauses = Elected(), list[float]()
-    standing = Standing(member, Fence(), fails)  # type: ignore[arg-type]  # What an election asks of a member.
+    standing = Membership(member, Fence(), fails)  # type: ignore[arg-type]  # What an election asks of a member.
     real = asyncio.sleep
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
         await real(0)
 
-    monkeypatch.setattr("fleetcount_aggregator.roles.standing.asyncio.sleep", sleep)
+    monkeypatch.setattr("fleetcount_aggregator.roles.membership.asyncio.sleep", sleep)
     election = asyncio.create_task(standing._elect())
     while member.stood < 14:
         await real(0)

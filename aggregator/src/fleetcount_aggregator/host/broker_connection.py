@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class BrokerConnection:
     """One of so many connections that share the devices of an aggregator among them."""
 
     slot: int = 0

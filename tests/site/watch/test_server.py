@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.window import Window
-from fleetcount_site.watch.showing import Shown, showing
+from fleetcount_site.watch.server import Shown, showing
 
 from tests.site.watch.conftest import run
 

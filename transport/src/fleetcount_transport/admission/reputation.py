@@ -13,7 +13,7 @@ _MOST: Final = 65_536
 """Names remembered at once, some 200 bytes each; beyond, the oldest is forgotten."""
 
 
-class Standing(IntEnum):
+class Reputation(IntEnum):
     """In which line somebody waits: the lower goes first.
 
     Without a way to tell a new device from a new attacker, what one can tell is who has been of use before.

@@ -1,4 +1,4 @@
-"""The door of a gRPC server: who calls is asked before a byte of the message is read, then shares, then the handler.
+"""Admission of the calls of a gRPC server: identity before a byte of the message, then shares, then the handler.
 
 A caller is the public key of a TLS certificate; without TLS, a connection. It must not look into a message.
 """
@@ -17,7 +17,7 @@ from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.wire.call_metadata import CARRIED_HEADER, RETRY_TRAILER
 
 from fleetcount_transport.admission.admission import Admission, BusyError, Shed
-from fleetcount_transport.admission.front import Front
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.callers import caller_of
 from fleetcount_transport.pipelining import IdleStreamError
@@ -71,7 +71,7 @@ class Call:
 
     who: Identity
     context: _Context
-    _door: "GrpcDoor"
+    _door: "GrpcAdmission"
 
     @property
     def idle_s(self) -> float:
@@ -97,13 +97,13 @@ Stream = Callable[[AsyncIterator[bytes], Call], Awaitable[None]]
 """Serves a stream of messages; raises `IdleStreamError`, and `BusyError` where a message of its own cannot say so."""
 
 
-class GrpcDoor:
+class GrpcAdmission:
     """The calls of one listener. `front` is where its connections come in, None if there is nothing in front of it.
 
     Of one identity `at_once` calls with one message are read and answered at a time.
     """
 
-    def __init__(self, admission: Admission, front: Front | None = None, at_once: int = _AT_ONCE) -> None:
+    def __init__(self, admission: Admission, front: HandshakeGate | None = None, at_once: int = _AT_ONCE) -> None:
         self.admission = admission
         self._front = front
         self._at_once = at_once
