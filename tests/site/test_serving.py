@@ -22,7 +22,7 @@ from tests.site.conftest import Visit
 
 async def front(request: Request) -> Response:
     """Answer with an empty page that has the scripts of records."""
-    return HTMLResponse(page("front", "<h1>HandshakeGate</h1>", scripts=RECORD_SCRIPTS))
+    return HTMLResponse(page("front", "<h1>Front</h1>", scripts=RECORD_SCRIPTS))
 
 
 @contextlib.contextmanager

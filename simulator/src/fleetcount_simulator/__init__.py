@@ -38,7 +38,7 @@ else:
             "scenario.file": "read_scenario",
             "scenario.plan": "Scenario",
             "study.experiment": "CaseSummary StudySettings run_study",
-            "study.making": "STANDARD",
+            "study.registries": "STANDARD",
             "study.scale": "ThisProcess WorkerPool",
         },
     )

@@ -103,7 +103,7 @@ else:
             "sides": "Side both_sides compare_one_sided sides_of_intervals",
             "smoothing": "smoothed",
             "table": "Region QuestionTable WindowCounts question_table",
-            "telling": "OpenedWindow most_told smallest_refused",
+            "disclosure": "OpenedWindow most_told smallest_refused",
             "zooms": "consistent_errors consistent_zooms one_zoom zoom_numbers",
         },
     )
