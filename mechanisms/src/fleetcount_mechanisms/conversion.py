@@ -1,7 +1,7 @@
 """From Renyi losses to (epsilon, delta) and back: one order, the best order of zCDP, and the simple form of it.
 
 Every result is a fraction known to 1e-60; who prints it rounds up. It must not know which mechanism lost it. "F5" and
-the like are the facts of docs/privacy.md, "A question". Sources: Canonne, Kamath, Steinke, "The discrete Gaussian for
+the like are the facts of docs/spec.md, "Losses". Sources: Canonne, Kamath, Steinke, "The discrete Gaussian for
 differential privacy" (2020), Proposition 12; Bun, Steinke, "Concentrated differential privacy" (2016), Proposition 1.3.
 """
 

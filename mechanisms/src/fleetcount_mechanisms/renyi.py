@@ -1,7 +1,7 @@
 """Renyi divergences of one step of each kind: answers of a pure epsilon, geometric and Gaussian noise, panel units.
 
 Every result is a fraction known to 1e-60; who adds or prints it rounds up. It must not know a design (`charges`). An
-order a is above 1. "F3" and "Theorem 3" are those of docs/privacy.md, "A question".
+order a is above 1. "F3" and "Theorem 3" are those of docs/spec.md, "Losses".
 """
 
 from decimal import Decimal

@@ -73,7 +73,7 @@ def told_windows(design: Design, windows: int) -> int:
     """Return how many windows of one zoom lose as much: under one toss of a coin each zoom of a window counts as one.
 
     The numbers of the zooms of a window are moved by one answer, which is one of the answers that the windows of a
-    unit may hold (docs/privacy.md, Theorem 1).
+    unit may hold (docs/spec.md, Theorem 1).
     """
     return windows * design.zoom_count
 
