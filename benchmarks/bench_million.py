@@ -43,14 +43,12 @@ from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_kernel.batch_sharding import BatchSharder
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import SignedQuestion
-from fleetcount_protocol.question.signed_file import decode_signed_question, encode_signed_question
+from fleetcount_protocol.question.question import SignedQuestion, window_at
+from fleetcount_protocol.question.signing import decode_signed_question, encode_signed_question
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, Release, ReleaseKind
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 from fleetcount_simulator.network.ports import free_ports
 from meter import Meter
 from one_window import draft, once, signed_by

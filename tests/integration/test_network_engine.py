@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fleetcount_client.answering import draw_two_round, truth_of
-from fleetcount_client.backoff import uniform_seconds
+from fleetcount_client.timer import uniform_seconds
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.ids import Digest, SessionId
 from fleetcount_protocol.window.domain import SquareGrid

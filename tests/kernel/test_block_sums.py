@@ -13,8 +13,7 @@ from fleetcount_kernel.power_sums import TABLE_ROWS, write_powers
 from fleetcount_kernel.proofs import ProofBatch, ScalarBatchVerifier, VerifierSetting
 from fleetcount_kernel.simd import HAS_MULTIPLY_ADD, WIDTH, Words, load, multiply_add_low, splat, store
 from fleetcount_kernel.verifier import KernelBatchVerifier
-from fleetcount_protocol.vdaf.field import FIELD64
-from fleetcount_protocol.vdaf.polynomials import evaluation_domain
+from fleetcount_protocol.vdaf.field import FIELD64, evaluation_domain
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_one_hot, prio3_two_round
 
 # The first test on a machine compiles.

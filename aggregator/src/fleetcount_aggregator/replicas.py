@@ -9,9 +9,8 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.ids import WindowId, split_listener
 from fleetcount_transport.admission.admission import Admission, limits_for_peers
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.key_files import tls_context

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.question.signed_file import encode_signed_question
+from fleetcount_protocol.question.signing import encode_signed_question
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
 from fleetcount_protocol.window.domain import Frame, SquareGrid
 

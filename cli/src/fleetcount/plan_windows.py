@@ -53,7 +53,7 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
     Raises:
         MechanismError: no way keeps the promise.
     """
-    from fleetcount_mechanisms.accounting.shape import ScheduleShape
+    from fleetcount_mechanisms.accounting.vectors import ScheduleShape
     from fleetcount_mechanisms.comparison import Unit, compare
     from fleetcount_mechanisms.errors import InfeasibleTargetError
     from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
@@ -146,7 +146,7 @@ def _printed(row: "Compared", windows: int) -> tuple[str, ...]:
 
 
 def _bytes(row: "Compared") -> int:
-    from fleetcount_protocol.window.circuit import report_bytes
+    from fleetcount_protocol.window.window import report_bytes
 
     return report_bytes(row.plan.design)
 

@@ -20,9 +20,9 @@ from fleetcount_transport.toml_table import ConfigError
 from fleetcount_transport.trust_files import succeeded
 
 from fleetcount_client.config import DeviceSettings, GrpcSettings, MqttSettings
+from fleetcount_client.contact import TrustStore
 from fleetcount_client.spool import Spool
 from fleetcount_client.transport import Transport
-from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
     from fleetcount_client.subscriptions import Subscriptions

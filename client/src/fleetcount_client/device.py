@@ -18,19 +18,17 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window, decode_window
 
-from fleetcount_client.activity import Activity
 from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
-from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, contacts_of
+from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, TrustStore, contacts_of
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
 from fleetcount_client.renewal import Renewal
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.status import status_of
-from fleetcount_client.timer import SystemTimer, Timer
+from fleetcount_client.timer import Activity, SystemTimer, Timer
 from fleetcount_client.transport import Transport, Unreachable
-from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
     from fleetcount_protocol.channel.session import DeviceIdentity
@@ -38,9 +36,9 @@ if TYPE_CHECKING:
 
     from fleetcount_client.private_places import PrivatePlaces
     from fleetcount_client.question_loop import QuestionLoop
+    from fleetcount_client.question_rows import WalkRecords
     from fleetcount_client.rounds import Rounds
     from fleetcount_client.subscriptions import Subscriptions
-    from fleetcount_client.walks import WalkRecords
 
 _LOG: Final = logging.getLogger(__name__)
 _IDLE_CLOSE_S: Final = 5.0
@@ -116,7 +114,7 @@ class Device:
     @cached_property
     def _question_loop(self) -> "QuestionLoop":
         from fleetcount_client.question_loop import QuestionLoop  # As below.
-        from fleetcount_client.walks import WalkRecords, Walks
+        from fleetcount_client.question_rows import WalkRecords, Walks
 
         return QuestionLoop(
             book=self.questions,

@@ -26,7 +26,7 @@ from fleetcount_client.answering import (
     round_two_parts,
     truth_of,
 )
-from fleetcount_client.backoff import uniform_seconds
+from fleetcount_client.charges import WindowAssignment
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.delivery import Delivery, DeliveryEnd
 from fleetcount_client.ledger import Ledger
@@ -36,10 +36,8 @@ from fleetcount_client.private_places import PrivatePlaces
 from fleetcount_client.sessions import OpenSession, SessionKeeper
 from fleetcount_client.signals import Reading, SignalSource, read_signal
 from fleetcount_client.spool import Spool
-from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
-from fleetcount_client.stored import encode_instalment
-from fleetcount_client.timer import Timer
-from fleetcount_client.window_assignment import WindowAssignment
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow, encode_instalment
+from fleetcount_client.timer import Timer, uniform_seconds
 
 _KINDS: Final = {
     Phase.DELIVERED: OutcomeKind.DELIVERED,

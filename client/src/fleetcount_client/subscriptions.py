@@ -16,26 +16,22 @@ from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import DecodeError, MachineError, PeerError, QuestionError, UsageError
 from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.messages import QuestionOffer
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.key_list import check_distinct_keys, key_for
 from fleetcount_protocol.question.orders import OrderAction, SignedOrder, skipped_windows, started_question
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 
-from fleetcount_client.charges import Charge, judge_age, ready_at, unknown_before
-from fleetcount_client.ledger import Ledger
+from fleetcount_client.charges import Charge, WindowAssignment, coin_of, judge_age, ready_at, unit_id, unknown_before
+from fleetcount_client.contact import TrustStore
+from fleetcount_client.ledger import Ledger, charges_of_question, open_units
 from fleetcount_client.outcome import Outcome, OutcomeKind
-from fleetcount_client.panel_coin import coin_of, unit_id
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, judge_question, judge_sources
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
-from fleetcount_client.reservation import charges_of_question, open_units
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool
-from fleetcount_client.trust import TrustStore
-from fleetcount_client.window_assignment import WindowAssignment
 
 _LOG: Final = logging.getLogger(__name__)
 _ANY_TIME: Final = frozenset({QuestionState.OFFERED, QuestionState.REFUSED})

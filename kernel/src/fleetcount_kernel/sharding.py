@@ -245,7 +245,7 @@ def _wire_bits(plan: Plan, proof: int, pair: int, measurements: Words, first: in
 
 @compiled
 def _move_between(plan: Plan, first: int, rows: Words) -> None:
-    """Replace a polynomial's values at the wire nodes by those half a step further (`polynomials.double_values`).
+    """Replace a polynomial's values at the wire nodes by those half a step further (`field.double_values`).
 
     In place, without reordering: the first transform leaves the coefficients with reversed indices, the twists stand in
     that order, and the second transform takes them so.

@@ -15,9 +15,16 @@ from fleetcount_protocol.vdaf.circuits import (
     SumVec,
     TwoRoundOneHot,
 )
-from fleetcount_protocol.vdaf.field import FIELD64, FIELD128, PrimeField
+from fleetcount_protocol.vdaf.field import (
+    FIELD64,
+    FIELD128,
+    PrimeField,
+    double_values,
+    evaluation_domain,
+    extend_values,
+    next_power_of_two,
+)
 from fleetcount_protocol.vdaf.flp import Circuit, Flp, GadgetCall, Mul, ParallelMul, PolyEval, QueryPointError
-from fleetcount_protocol.vdaf.polynomials import double_values, evaluation_domain, extend_values, next_power_of_two
 from hypothesis import given
 from hypothesis import strategies as st
 

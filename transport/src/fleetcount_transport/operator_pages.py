@@ -12,8 +12,8 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.ids import split_listener
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 

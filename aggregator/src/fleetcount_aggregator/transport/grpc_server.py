@@ -29,18 +29,29 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUESTS,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER
-from fleetcount_protocol.wire.peer import ABORT_ANSWER, ABORT_WINDOW, DELIVER_ANSWER, SET_ANSWER, STATUS, STATUS_QUERY
-from fleetcount_protocol.wire.peer_batches import BATCH_DECISION, BATCH_PROPOSAL, BATCH_REPLY, FINISH_BATCH
-from fleetcount_protocol.wire.peer_release import (
+from fleetcount_protocol.wire.peer import (
+    ABORT_ANSWER,
+    ABORT_WINDOW,
+    BATCH_DECISION,
+    BATCH_PROPOSAL,
+    BATCH_REPLY,
     COMMIT_QUERY,
     COMMITMENT,
+    DELIVER_ANSWER,
+    FINISH_BATCH,
     FINISHED_RECORD,
     NOISED_SHARE,
     OPEN_QUERY,
     RECORD_PROPOSAL,
     RECORD_SIGNATURE,
+    SET_ANSWER,
+    SHARED_IDS,
+    SHARED_QUERY,
+    SHARED_QUESTION_QUERY,
+    STATUS,
+    STATUS_QUERY,
+    SealSetChunks,
 )
-from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_QUESTION_QUERY
 from fleetcount_protocol.wire.question import (
     DELIVER_ORDER,
     DELIVER_ORDER_ANSWER,
@@ -49,7 +60,6 @@ from fleetcount_protocol.wire.question import (
     QUESTION_LIST,
     QUESTION_LIST_QUERY,
 )
-from fleetcount_protocol.wire.seal_sets import SealSetChunks
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_transport.admission.admission import Admission, BusyError
 from fleetcount_transport.admission.grpc_admission import Call, ForeignError, GrpcAdmission, Name, certified

@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fleetcount_mechanisms.sides import Side
+    from fleetcount_mechanisms.answers import Side
 
     from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
     from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once

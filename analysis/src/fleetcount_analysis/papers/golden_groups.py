@@ -21,7 +21,7 @@ from fleetcount_mechanisms.asymmetric import (
     optimal_detection,
 )
 from fleetcount_mechanisms.composition import optimal_epsilon_per_query, optimal_epsilon_repeated
-from fleetcount_mechanisms.loss_formulas import (
+from fleetcount_mechanisms.losses import (
     central_delta,
     linked_delta,
     message_epsilon_binary,

@@ -11,31 +11,28 @@ from fractions import Fraction
 from typing import Final, cast
 
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET, LossBudget
-from fleetcount_mechanisms.accounting.exposure import chance_of_all, chance_of_any, expected_answers, quantile
-from fleetcount_mechanisms.accounting.units import gaussian_unit_delta
-from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.accounting.charges import chance_of_all, chance_of_any, expected_answers, quantile
+from fleetcount_mechanisms.accounting.vectors import LossVector, gaussian_unit_delta
 from fleetcount_mechanisms.composition import (
     basic_epsilon,
     optimal_delta_repeated,
     optimal_loss_approximate,
     optimal_loss_repeated,
 )
-from fleetcount_mechanisms.conversion import (
-    order_epsilon,
-    zcdp_delta,
-    zcdp_epsilon,
-    zcdp_epsilon_simple,
-)
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
-from fleetcount_mechanisms.loss_formulas import noise_epsilon_two_cell, release_sd
+from fleetcount_mechanisms.losses import noise_epsilon_two_cell, release_sd
 from fleetcount_mechanisms.renyi import (
     gaussian_divergence,
     gaussian_rho,
+    order_epsilon,
     panel_gaussian_divergence,
     panel_geometric_divergence,
     panel_pure_epsilon,
     pure_divergence,
     pure_rho,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_epsilon_simple,
 )
 
 from fleetcount_analysis.errors import AnalysisError

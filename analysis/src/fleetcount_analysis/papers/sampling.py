@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.loss_formulas import (
+from fleetcount_mechanisms.losses import (
     Neighbours,
     message_epsilon_of_face,
     noise_epsilon_for,

@@ -13,8 +13,8 @@ from contextlib import suppress
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Final, cast
 
-from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.ids import split_listener
 
 from fleetcount_transport.admission.admission import AdmissionTable, Shed
 from fleetcount_transport.admission.reputation import Remembered, Reputation
