@@ -36,7 +36,7 @@ from fleetcount_aggregator.storage.store import (
 )
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import SealSet, WindowState
-from fleetcount_protocol.release.commitment import set_digest
+from fleetcount_protocol.release.commitments import set_digest
 from fleetcount_protocol.wire.peer import split_seal_set
 from rows import Row, quick, report, smoke
 

@@ -14,7 +14,6 @@ from fleetcount_protocol.release import (
     check_commitment,
     check_range,
     commit_to,
-    commitment,
     noise_bound,
     open_noised_shares,
 )

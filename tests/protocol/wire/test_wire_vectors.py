@@ -46,7 +46,7 @@ from fleetcount_protocol.question.orders import (
 )
 from fleetcount_protocol.question.question import decode_question, window_at, window_verify_key
 from fleetcount_protocol.question.signing import decode_signed_question, question_to_json
-from fleetcount_protocol.release.commitment import set_digest
+from fleetcount_protocol.release.commitments import set_digest
 from fleetcount_protocol.window.succession import decode_signed_succession
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.window.window_json import window_to_json

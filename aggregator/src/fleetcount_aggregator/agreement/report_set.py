@@ -14,7 +14,7 @@ import numpy as np
 from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import SealSet, WindowState
-from fleetcount_protocol.release.commitment import leaf_digests, set_root
+from fleetcount_protocol.release.commitments import leaf_digests, set_root
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.context import Context

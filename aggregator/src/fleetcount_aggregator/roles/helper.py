@@ -33,7 +33,7 @@ from fleetcount_protocol.messages import (
     WindowStatus,
 )
 from fleetcount_protocol.question.orders import SignedOrder
-from fleetcount_protocol.release.commitment import set_root
+from fleetcount_protocol.release.commitments import set_root
 from fleetcount_protocol.shared import SharedIds
 
 from fleetcount_aggregator.agreement.helper_batches import HelperBatches
