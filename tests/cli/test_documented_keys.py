@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operating-keys.md"
 
 
 def documented() -> list[list[str]]:
-    """Return the commands of the chapter about an aggregator's keys, in their order, but those that need a store or a token.
+    """Return the commands of the chapter about an aggregator's keys, in order, but those for a store or a token.
 
     What `keys wrap` does with a token is in test_tokens.py.
     """

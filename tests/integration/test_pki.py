@@ -1,4 +1,4 @@
-"""An operator's commands as docs/operating-keys.md has them, and what follows at real aggregators behind a real broker."""
+"""An operator's commands as docs/operating-keys.md has them, and their effect at real aggregators and a real broker."""
 
 import asyncio
 import re

@@ -63,8 +63,8 @@ _DONE: Final = frozenset({"leader.after_release", "helper.before_deliver_store",
 """From here on the record carries all signatures, so a result exists whatever happens to this aggregator."""
 
 OUTAGE_STEPS: Final = (COLLECTING, *_INTAKE, *_BOTH, *_LEADER, *_HELPER)
-"""When an aggregator can go down: a state or a fail point of docs/operating-trouble.md. Those of the intake strike in the
-middle of the last window, the others after it has closed."""
+"""When an aggregator can go down: a state or a fail point of docs/operating-trouble.md. Those of the intake strike in
+the middle of the last window, the others after it has closed."""
 
 _SHARES: Final = ("loss", "drop_out", "late", "duplicates")
 
