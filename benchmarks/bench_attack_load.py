@@ -34,7 +34,8 @@ from fleetcount_protocol.limits import SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import Receipt, SessionAccepted
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.window.domain import Categories
-from fleetcount_protocol.window.window import Aggregator, Release, ReleaseKind, Window
+from fleetcount_protocol.window.fields import Aggregator, Release, ReleaseKind
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import SESSION_REQUEST, SESSION_REQUESTS
 from fleetcount_protocol.wire.topics import session_topic
 from fleetcount_simulator.network.children import Child

@@ -40,7 +40,8 @@ from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, n
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, SessionId, WindowId
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.window.domain import SquareGrid
-from fleetcount_protocol.window.window import Aggregator, HpkeKey, Window
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey
+from fleetcount_protocol.window.window import Window
 from one_window import draft, once
 from rows import Row, quick, report, smoke
 

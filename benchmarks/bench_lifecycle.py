@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.context import Context, Identity
 from fleetcount_aggregator.host.keys import load_signing_key
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.storage import archive_rows, question_rows
 from fleetcount_aggregator.storage.archive import Rest, RestRow
@@ -38,10 +37,11 @@ from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_aggregator.windows.loading import window_row
 from fleetcount_aggregator.windows.question_install import adopt_question
 from fleetcount_aggregator.windows.question_notes import QUESTION, note_given
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.window.domain import Categories
-from fleetcount_protocol.window.window import Aggregator
+from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_simulator.network.deployments import Deployment
 from fleetcount_transport.logs import configure
 from one_window import SEED, draft, once, signed_by
@@ -59,7 +59,7 @@ RECORD = os.urandom(2_600)
 
 
 @dataclass(frozen=True)
-class Seat:
+class WindowAssignment:
     """One aggregator of a deployment, and the signing keys of all."""
 
     config: AggregatorConfig
@@ -84,14 +84,14 @@ def opened(config: AggregatorConfig) -> SqlStore:
     return SqlStore.over(open_engine(place), place.file, wrapping.at_rest, wrapping.former)
 
 
-def seat_of(deployment: Deployment) -> Seat:
+def seat_of(deployment: Deployment) -> WindowAssignment:
     """Return what the leader's process has of a deployment."""
     configs = [load_config(deployment.config_of(position), {}) for position in range(len(deployment.aggregators))]
     keys = tuple(load_signing_key(one.keys.signing_key_file) for one in configs)
-    return Seat(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
+    return WindowAssignment(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
 
 
-async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule) -> InstalledQuestion:
+async def take_on(context: Context, seat: WindowAssignment, number: int, schedule: Schedule) -> InstalledQuestion:
     """Store a question about a signal of its own as one that every aggregator has; return it."""
     places = Categories(names=tuple(f"place {one}" for one in range(100)))
     asked = draft(seat.aggregators, places, schedule, name=f"question {number}", signal=f"Vehicle.Bench{number}")
@@ -118,7 +118,7 @@ def fill_ended(db: SealedDatabase, question: InstalledQuestion, rows: Sequence[W
             ("delivered", b"", b""),
         ):
             step = StepRow(name=name, request=request, answer=answer)
-            apply_change(db, WindowChange(window_id=window.window_id, required=frozenset(State), step=step), None)
+            apply_change(db, WindowChange(window_id=window.window_id, required=frozenset(WindowState), step=step), None)
         debit = LedgerRow(
             window_id=window.window_id,
             signal=window.signal,
@@ -127,7 +127,7 @@ def fill_ended(db: SealedDatabase, question: InstalledQuestion, rows: Sequence[W
             epsilon="1",
             debited_at=window.round_two_closes,
         )
-        apply_change(db, WindowChange(window_id=window.window_id, required=frozenset(State), debit=debit), None)
+        apply_change(db, WindowChange(window_id=window.window_id, required=frozenset(WindowState), debit=debit), None)
     archive_rows.put_to_rest(db, [RestRow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
 
 
@@ -141,7 +141,7 @@ async def store_of(config: AggregatorConfig) -> AsyncIterator[SqlStore]:
         await store.close()
 
 
-async def fill(seat: Seat) -> None:
+async def fill(seat: WindowAssignment) -> None:
     """Put questions of ended windows into a store, a window every 20 seconds up to now; none has expired."""
     now = int(time.time())
     async with store_of(seat.config) as store:
@@ -161,13 +161,15 @@ async def fill(seat: Seat) -> None:
             passing = context_over(MemoryStore(), seat.identity, InlineWorkers())
             rows = [await window_row(passing, question.window(index)) for index in range(WINDOWS)]
             ended = [
-                replace(row, verify_key=b"", state=State.RELEASED, installed_at=question.asked.schedule.opens(index))
+                replace(
+                    row, verify_key=b"", state=WindowState.RELEASED, installed_at=question.asked.schedule.opens(index)
+                )
                 for index, row in enumerate(rows)
             ]
             await store.mend(partial(fill_ended, question=question, rows=ended))
 
 
-async def open_many(seat: Seat) -> None:
+async def open_many(seat: WindowAssignment) -> None:
     """Put questions of one window into a store that have just opened, for a day."""
     opens = int(time.time()) - 10
     async with store_of(seat.config) as store:
@@ -175,7 +177,7 @@ async def open_many(seat: Seat) -> None:
         for number in range(OPEN):
             question = await take_on(context, seat, ENDED + number, once(opens, 86_400, 86_400))
             window = question.window(0)
-            row = replace(await window_row(context, window), state=State.COLLECTING)
+            row = replace(await window_row(context, window), state=WindowState.COLLECTING)
             decided = DecidedWindow(question_id=question.question_id, index=0, window_id=window.window_id)
             await store.decide_windows([decided], row)
 

@@ -20,7 +20,7 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import Categories
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_simulator.network.connections import own_transport
 from fleetcount_simulator.network.parties import Parties, running
 from rows import Row, quick, report, smoke

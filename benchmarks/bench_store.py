@@ -18,8 +18,7 @@ from typing import TypeVar
 from unittest import mock
 
 import numpy as np
-from fleetcount_aggregator.agreement.report_set import OwnSet, Standing
-from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.agreement.report_set import BatchVerdicts, OwnSet
 from fleetcount_aggregator.storage import store_keys
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
@@ -36,7 +35,7 @@ from fleetcount_aggregator.storage.store import (
     every_batch,
 )
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
-from fleetcount_protocol.messages import SealSet
+from fleetcount_protocol.messages import SealSet, WindowState
 from fleetcount_protocol.release.set_digest import set_digest
 from fleetcount_protocol.wire.seal_sets import split_seal_set
 from rows import Row, quick, report, smoke
@@ -68,7 +67,7 @@ async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int
     """Store batches, `in_flight` of them waiting at a time; return seconds, seconds of CPU, and the log's key."""
     store = SqlStore.open(directory / "bench.db", KEY)
     row = WindowRow(
-        window_id=WINDOW, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0
+        window_id=WINDOW, canonical=b"", verify_key=b"", state=WindowState.COLLECTING, abort_reason="", installed_at=0
     )
     await store.decide_windows((), row)
     todo = iter(batches)
@@ -178,14 +177,14 @@ async def keep_window(directory: Path, count: int, part_bytes: int) -> None:
     """Keep a window's reports, close it, keep its batches and read them back: all that the store does for reports."""
     store = SqlStore.open(directory / "bench.db", KEY)
     row = WindowRow(
-        window_id=WINDOW, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0
+        window_id=WINDOW, canonical=b"", verify_key=b"", state=WindowState.COLLECTING, abort_reason="", installed_at=0
     )
     await store.decide_windows((), row)
     run = instalments(count, part_bytes)
     for start in range(0, count, 2_048):
         await store.add_instalments([run.only(np.arange(start, min(start + 2_048, count)))])
-    collecting, agreeing = frozenset({State.COLLECTING}), frozenset({State.AGREEING})
-    await store.apply(WindowChange(window_id=WINDOW, required=collecting, new_state=State.AGREEING))
+    collecting, agreeing = frozenset({WindowState.COLLECTING}), frozenset({WindowState.AGREEING})
+    await store.apply(WindowChange(window_id=WINDOW, required=collecting, new_state=WindowState.AGREEING))
     for number, start in enumerate(range(0, count, 512)):
         size = min(512, count - start)
         batch = BatchRow(
@@ -216,7 +215,7 @@ def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
             path=f"store with tags of its rows, parts of {part_bytes:,} B",
             ours=ratio,
             unit="",
-            peer="the same without making and checking them",
+            peer="the same without registries and checking them",
             peer_value=1.0,
             ratio=ratio,
             must=1.02,
@@ -257,11 +256,11 @@ def bench_agreement(count: int) -> None:
     held = [Digest(digests[at : at + 32]) for at in range(0, 32 * count, 32)]
     verdicts = np.full(count, ReportVerdict.ACCEPTED, dtype=np.uint8)
     columns = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32)
-    leader = OwnSet.of(WINDOW, Standing(ReportIds(joined), verdicts, columns), verdicts > 0)
+    leader = OwnSet.of(WINDOW, BatchVerdicts(ReportIds(joined), verdicts, columns), verdicts > 0)
     request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves)
 
     def leaves(mine: ReportIds | None = None) -> Digest:
-        return OwnSet.agreed(WINDOW, Standing(mine or ReportIds(joined), verdicts, columns), request).digest
+        return OwnSet.agreed(WINDOW, BatchVerdicts(mine or ReportIds(joined), verdicts, columns), request).digest
 
     def lists() -> Digest:
         return set_digest(WINDOW, zip(ids, held, strict=True))

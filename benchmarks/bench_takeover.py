@@ -18,11 +18,11 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.log_format import NewFrame
 from fleetcount_aggregator.storage.store import StoreOutcome, WindowRow
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 from rows import Row, quick, report, smoke
 
 from tests.support.postgres import find_postgres, own_cluster
@@ -76,7 +76,12 @@ async def open_window(owner: ReplicaStore, window_id: WindowId) -> None:
     await owner.store.decide_windows(
         (),
         WindowRow(
-            window_id=window_id, canonical=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0
+            window_id=window_id,
+            canonical=b"",
+            verify_key=b"",
+            state=WindowState.COLLECTING,
+            abort_reason="",
+            installed_at=0,
         ),
     )
     await owner.keeper.take()

@@ -23,7 +23,8 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.messages import Instalment, QuestionOffer, Receipt, Refusal
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.window.domain import SquareGrid
-from fleetcount_protocol.window.window import Release, ReleaseKind, Window
+from fleetcount_protocol.window.fields import Release, ReleaseKind
+from fleetcount_protocol.window.window import Window
 from rows import Row, quick, report, smoke
 
 from tests.client.deployment import START, Deployment, open_policy

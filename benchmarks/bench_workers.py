@@ -24,7 +24,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_million import NAMES, Filler, described, new_question
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
@@ -45,6 +44,7 @@ from fleetcount_aggregator.verification.workers import (
 )
 from fleetcount_aggregator.windows.loading import follow_window, read_window
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import SignedQuestion
 from fleetcount_protocol.vdaf.field import FIELD64
@@ -99,9 +99,11 @@ class Verified(NamedTuple):
 
 async def fill(store: SqlStore, asked: Asked, count: int) -> None:
     """Put the leader's shares of so many devices into a store, and close the window."""
-    window = await put(context_of(store, InlineWorkers(), asked), asked.signed, State.COLLECTING)
+    window = await put(context_of(store, InlineWorkers(), asked), asked.signed, WindowState.COLLECTING)
     await Filler(window.window, 0, store).add(count, np.random.SeedSequence(1))
-    closing = WindowChange(window_id=window.window_id, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
+    closing = WindowChange(
+        window_id=window.window_id, required=frozenset({WindowState.COLLECTING}), new_state=WindowState.AGREEING
+    )
     await store.apply(closing)
 
 

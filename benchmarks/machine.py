@@ -12,8 +12,6 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
-__all__ = ["describe", "facts", "vector_extension"]
-
 _LIBRARIES = ("numpy", "numba", "cryptography", "grpcio")
 _VECTORS = (
     ("AVX-512", {"avx512f", "avx512dq", "avx512bw", "avx512vl"}),

@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-__all__ = ["Meter"]
-
 _SAMPLE_S: Final = 0.1
 _FILES_EVERY: Final = 50
 """Samples between two looks at the pages of files, of which there are as many from the first batch on."""

@@ -13,7 +13,7 @@ from fleetcount_protocol.question.fields import Coin, Participants, Schedule
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.window.domain import ValueDomain
-from fleetcount_protocol.window.window import Aggregator, Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.fields import Aggregator, Mode, Release, ReleaseKind, UploadStyle
 
 SEED: Final = bytes(range(32))
 """What the verify keys of `draft` are derived from."""

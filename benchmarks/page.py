@@ -10,8 +10,6 @@ from typing import Final
 from rows import Taken
 from table import markdown_table
 
-__all__ = ["PARTS", "measured", "names_of", "page_of", "part_of"]
-
 PARTS: Final = {
     "demanded": "What was demanded",
     "growth": "How cost grows",

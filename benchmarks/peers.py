@@ -3,8 +3,6 @@
 import importlib
 from typing import Any, Final
 
-__all__ = ["NOT_INSTALLED", "opendp"]
-
 NOT_INSTALLED: Final = "it is not installed (`make nightly` installs it)"
 """How the note of a row ends the sentence that says which library it stands without."""
 

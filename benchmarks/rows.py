@@ -13,21 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal
 
-__all__ = [
-    "NOT_QUICK",
-    "ROWS_VARIABLE",
-    "SIZES_VARIABLE",
-    "Row",
-    "Taken",
-    "best_cpu_s",
-    "best_s",
-    "line",
-    "number",
-    "quick",
-    "report",
-    "smoke",
-]
-
 Unit = Literal["s", "ms", "us", "ns", "B", "MiB", "/s", "MB/s", "%", ""]
 
 SIZES_VARIABLE: Final = "FLEETCOUNT_BENCH"

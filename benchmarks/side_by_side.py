@@ -10,8 +10,6 @@ from multiprocessing.context import SpawnProcess
 from queue import Empty
 from typing import Any, Final, TypeAlias
 
-__all__ = ["ENDING_S", "Results", "in_both"]
-
 ENDING_S: Final = 300.0
 """How long a process that is done may take to end."""
 

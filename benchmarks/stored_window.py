@@ -7,7 +7,6 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context, Identity, Limits
 from fleetcount_aggregator.host.keys import KeyRing
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.storage.store import DecidedWindow, Store
@@ -18,9 +17,10 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.question import SignedQuestion
+from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.signing import TrustedAggregator
-from fleetcount_protocol.window.window import Aggregator
 from one_window import SEED
 
 
@@ -54,7 +54,7 @@ def context_over(store: Store, identity: Identity, workers: Workers, **others: A
     return Context(identity=identity, store=store, workers=workers, **(parts | others))
 
 
-async def put(context: Context, signed: SignedQuestion, state: State) -> InstalledWindow:
+async def put(context: Context, signed: SignedQuestion, state: WindowState) -> InstalledWindow:
     """Store a question of one window and that window in a state, also where its time is over."""
     await adopt_question(context, signed, SEED)
     question_id = signed.question.question_id

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from rows import Row, Taken, number
 
-__all__ = ["markdown_table", "text_table", "verdicts"]
-
 _HEADINGS = ("", "path", "ours", "beside it", "its value", "ratio", "must", "aim", "verdict", "CPU s", "load", "note")
 _VERDICTS = ("aim met", "must met", "aim missed", "missed", "not run")
 _LEFT = {"", "path", "beside it", "verdict", "note"}

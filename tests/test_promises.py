@@ -20,12 +20,11 @@ FAULT_IDS = [*(f"F{number}" for number in range(1, 57)), *(f"O{number}" for numb
 CAMPAIGN = re.compile(r"`campaign: ([^`]+)`")
 WITHOUT_TABLE = {
     "",
-    "Sources",
     "Reporting",
     "Known limits",
     "Limits first",
     "1. Notation and assumptions",
-    "8. Where to look first",
+    "9. Where to look first",
 }
 """Parts of a page that promise nothing."""
 

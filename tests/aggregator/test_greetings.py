@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.greetings import Greetings, Skew, SupersededError
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.at_rest import at_rest_key_of
 from fleetcount_aggregator.storage.memory_store import MemoryStore
@@ -18,10 +18,10 @@ from fleetcount_aggregator.windows.question_install import check_question_here
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.greetings import Epoch, decode_epoch, decode_greeting, sign_epoch
 from fleetcount_protocol.clock import ManualClock
-from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
-from tests.support.aggregators import START, Network, Seat
+from tests.support.aggregators import START, Network, WindowAssignment
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
 NOBODY = WindowId(bytes(32))
@@ -55,7 +55,7 @@ def seated(network: Network, position: int, core: Core) -> None:
     network.seats[position].core = core
 
 
-async def begun(context: Context, seat: Seat) -> None:
+async def begun(context: Context, seat: WindowAssignment) -> None:
     await context.greetings.begin(seat.signing_key, SystemRandom())
 
 

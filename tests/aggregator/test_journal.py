@@ -15,16 +15,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator import journal
 from fleetcount_aggregator.context import UNFINISHED, Context, Identity, Limits
 from fleetcount_aggregator.host.keys import KeyRing
-from fleetcount_aggregator.host.states import TRANSITIONS, State, StateConflictError
+from fleetcount_aggregator.host.states import TRANSITIONS, StateConflictError
 from fleetcount_aggregator.journal import RULES, Entry, Step, move, once, step_name, taken
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import LedgerRow, StepRow, Store, WindowRow
 from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_protocol.clock import ManualClock
-from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.aggregators import NoNoise
 
@@ -46,11 +47,11 @@ TABLE = {
     "settled": ({"aborted"}, None),
 }
 """The names existing stores hold, the states that allow each step, and the state it leads to."""
-WindowIn = Callable[[State], Awaitable[Context]]
+WindowIn = Callable[[WindowState], Awaitable[Context]]
 BATCH_STEPS = {"propose": "propose/3", "finish": "finish/3", "batch": "batch/3"}
 
 
-def a_context(store: Store, state: State) -> Context:
+def a_context(store: Store, state: WindowState) -> Context:
     key = Ed25519PrivateKey.generate()
     identity = Identity(
         aggregator_id=AggregatorId("alpha"), operator="A", deployment="test", signing_key=key, trusted={}, device_ca=()
@@ -73,7 +74,7 @@ async def window_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
     opened: list[Store] = []
     made = itertools.count()
 
-    async def make(state: State) -> Context:
+    async def make(state: WindowState) -> Context:
         while opened:
             await opened.pop().close()
         database = tmp_path / f"{next(made)}.db"
@@ -112,8 +113,8 @@ async def take(context: Context, step: Step, work: Work, request: bytes = b"requ
     return await once(context, WINDOW, step, request, work, batch=batch_of(step))
 
 
-def allowed_state(step: Step) -> State:
-    return next(state for state in State if state in RULES[step].allowed)
+def allowed_state(step: Step) -> WindowState:
+    return next(state for state in WindowState if state in RULES[step].allowed)
 
 
 def test_the_table_is_the_one_existing_stores_were_written_by() -> None:
@@ -139,13 +140,13 @@ def test_the_page_of_the_journal_names_every_step_and_no_other() -> None:
     assert lines == [step.value for step in Step]
 
 
-@pytest.mark.parametrize("state", list(State))
-async def test_a_step_is_taken_iff_the_state_allows_it(window_in: WindowIn, state: State) -> None:
+@pytest.mark.parametrize("state", list(WindowState))
+async def test_a_step_is_taken_iff_the_state_allows_it(window_in: WindowIn, state: WindowState) -> None:
     for step in Step:
         await check_whether_it_is_taken(await window_in(state), step, state)
 
 
-async def check_whether_it_is_taken(context: Context, step: Step, state: State) -> None:
+async def check_whether_it_is_taken(context: Context, step: Step, state: WindowState) -> None:
     work = Work()
     states, moves_to = TABLE[step.value]
 
@@ -157,7 +158,7 @@ async def check_whether_it_is_taken(context: Context, step: Step, state: State) 
         return
     answer = await take(context, step, work)
 
-    after = state if moves_to is None else State(moves_to)
+    after = state if moves_to is None else WindowState(moves_to)
     assert answer == b"answer 1"
     assert context.states[WINDOW] is after
     row = await context.store.window(WINDOW)
@@ -179,7 +180,9 @@ async def test_a_step_is_repeated_byte_for_byte_in_every_later_state(window_in: 
         first = await take(context, step, work)
 
         again = [await take(context, step, work)]
-        while following := sorted(TRANSITIONS[context.states[WINDOW]] - {State.ABORTED}, key=list(State).index):
+        while following := sorted(
+            TRANSITIONS[context.states[WINDOW]] - {WindowState.ABORTED}, key=list(WindowState).index
+        ):
             await move(context, WINDOW, following[0])
             again.append(await take(context, step, work))
 
@@ -203,7 +206,7 @@ async def test_another_request_under_a_step_that_was_taken_is_refused(window_in:
 async def test_two_that_ask_at_once_share_the_work_and_the_other_request_is_refused(
     window_in: WindowIn,
 ) -> None:
-    context, work = await window_in(State.RELEASING), Work()
+    context, work = await window_in(WindowState.RELEASING), Work()
 
     answers = await asyncio.gather(
         *(take(context, Step.SIGN, work, request) for request in (b"one", b"one", b"two")), return_exceptions=True
@@ -217,7 +220,7 @@ async def test_two_that_ask_at_once_share_the_work_and_the_other_request_is_refu
 async def test_the_work_goes_on_when_its_caller_gives_up(
     window_in: WindowIn,
 ) -> None:
-    context, work = await window_in(State.RELEASING), Work()
+    context, work = await window_in(WindowState.RELEASING), Work()
     work.gate.clear()
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -232,7 +235,7 @@ async def test_the_work_goes_on_when_its_caller_gives_up(
 async def test_work_that_fails_leaves_nothing_and_is_done_anew(
     window_in: WindowIn,
 ) -> None:
-    context, ends = await window_in(State.AGREEING), []
+    context, ends = await window_in(WindowState.AGREEING), []
 
     @contextmanager
     def within() -> Iterator[None]:
@@ -250,7 +253,7 @@ async def test_work_that_fails_leaves_nothing_and_is_done_anew(
     with pytest.raises(PeerRefusalError, match="disagrees"):
         await once(context, WINDOW, Step.SET, b"request", fails, within=within())
     assert await taken(context, WINDOW, Step.SET) is None
-    assert context.states[WINDOW] is State.AGREEING
+    assert context.states[WINDOW] is WindowState.AGREEING
 
     assert await once(context, WINDOW, Step.SET, b"request", Entry(answer=b"a"), within=within()) == b"a"
     assert await once(context, WINDOW, Step.SET, b"request", Entry(answer=b"b"), within=within()) == b"a"
@@ -260,12 +263,12 @@ async def test_work_that_fails_leaves_nothing_and_is_done_anew(
 async def test_a_window_that_ends_meanwhile_takes_the_step_no_more(
     window_in: WindowIn,
 ) -> None:
-    context, work = await window_in(State.RELEASING), Work()
+    context, work = await window_in(WindowState.RELEASING), Work()
     work.gate.clear()
     asked = asyncio.create_task(take(context, Step.COMMIT, work))
     while not work.begun:
         await asyncio.sleep(0)
-    await move(context, WINDOW, State.ABORTED, reason="leader_silent")
+    await move(context, WINDOW, WindowState.ABORTED, reason="leader_silent")
     work.gate.set()
 
     with pytest.raises(StateConflictError):
@@ -280,7 +283,12 @@ async def test_a_step_survives_its_process(tmp_path: Path) -> None:
     for _ in range(2):
         store = SqlStore.open(tmp_path / "a.db", LOG_KEY)
         row = WindowRow(
-            window_id=WINDOW, canonical=b"", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=0
+            window_id=WINDOW,
+            canonical=b"",
+            verify_key=b"",
+            state=WindowState.RELEASING,
+            abort_reason="",
+            installed_at=0,
         )
         await store.decide_windows((), row)
         context = a_context(store, row.state)
@@ -293,10 +301,10 @@ async def test_a_step_survives_its_process(tmp_path: Path) -> None:
 
 
 async def test_a_move_is_made_iff_the_table_of_states_lists_it(window_in: WindowIn) -> None:
-    for state, to in itertools.product(State, State):
+    for state, to in itertools.product(WindowState, WindowState):
         context = await window_in(state)
 
-        after = await move(context, WINDOW, to, reason="why" if to is State.ABORTED else "")
+        after = await move(context, WINDOW, to, reason="why" if to is WindowState.ABORTED else "")
 
         row = await context.store.window(WINDOW)
         assert row is not None
@@ -309,13 +317,13 @@ async def test_a_move_learns_the_state_of_the_store() -> None:
     await store.decide_windows(
         (),
         WindowRow(
-            window_id=WINDOW, canonical=b"", verify_key=b"", state=State.RELEASED, abort_reason="", installed_at=0
+            window_id=WINDOW, canonical=b"", verify_key=b"", state=WindowState.RELEASED, abort_reason="", installed_at=0
         ),
     )
-    context = a_context(store, State.COLLECTING)
+    context = a_context(store, WindowState.COLLECTING)
 
-    assert await move(context, WINDOW, State.AGREEING) is State.RELEASED
-    assert context.states[WINDOW] is State.RELEASED
+    assert await move(context, WINDOW, WindowState.AGREEING) is WindowState.RELEASED
+    assert context.states[WINDOW] is WindowState.RELEASED
 
 
 def test_unfinished_are_the_states_that_something_follows() -> None:

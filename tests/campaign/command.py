@@ -27,8 +27,6 @@ from tests.campaign.lanes import lane, stores_here
 from tests.campaign.page import Run, page, read_lists, read_soak
 from tests.campaign.trials import NOTHING, Lane, Trial
 
-__all__ = ["main"]
-
 _PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 _IDLE: Final = 3
 """A lane that was set up so often and came to no trial is left alone."""

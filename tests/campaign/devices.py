@@ -37,8 +37,6 @@ from tests.support.fleet import Fleet, LiveDevice, authorities_of, coins_of
 from tests.support.live_relay import transport_through
 from tests.support.processes import pace
 
-__all__ = ["DEVICES", "KINDS", "Spec", "certificate_of", "ends_of", "rounds_of", "write_spec"]
-
 KINDS: Final = ("grpc", "mqtt", "relay")
 """How devices report: a third each."""
 DEVICES: Final = 9

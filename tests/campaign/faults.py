@@ -21,8 +21,6 @@ from tests.campaign.trials import NOTHING, Episode, Fault, Lane, Spared
 from tests.support.processes import pace
 from tests.support.replicas import NEXT_RELEASE, THIS_RELEASE, open_files
 
-__all__ = ["FAULTS", "fits"]
-
 _POINTS: Final = {
     "alpha": tuple(one for one in AGGREGATOR_FAILPOINTS if not one.startswith("helper.")),
     "beta": tuple(one for one in AGGREGATOR_FAILPOINTS if not one.startswith("leader.")),

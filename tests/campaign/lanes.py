@@ -17,8 +17,6 @@ from tests.support.postgres import Cluster, find_postgres, own_cluster
 from tests.support.processes import pace
 from tests.support.replicas import Replicas, balanced
 
-__all__ = ["STORES", "lane", "stores_here"]
-
 STORES: Final = ("SQLite", "PostgreSQL", "SQLite", "replicas")
 """What the lanes have below them, in turn."""
 ROLES: Final = {

@@ -11,8 +11,6 @@ from fleetcount_transport.durable_files import replace_file
 
 from tests.campaign.trials import NOTHING, Trial
 
-__all__ = ["Run", "page", "read_lists", "read_soak"]
-
 _HEAD: Final = """# Reliability
 
 Written by `python -m tests.campaign`; do not edit. A trial is one window of nine devices at two aggregators in

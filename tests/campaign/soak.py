@@ -38,8 +38,6 @@ from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import expected_difference, raw_cells
 from tests.support.processes import pace
 
-__all__ = ["Held", "Soak", "allowed", "grown", "held", "main", "too_slow"]
-
 _DEVICES: Final = 4
 _STEPS: Final = 10
 _SETTLING_S: Final = 600.0

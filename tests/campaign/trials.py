@@ -34,8 +34,6 @@ from tests.support.postgres import Cluster
 from tests.support.processes import ChildProcess, pace
 from tests.support.replicas import Balancer, Replicas
 
-__all__ = ["NOTHING", "Episode", "Fault", "Lane", "Spared", "Trial"]
-
 _WINDOWS: Final = 8
 _LEAD_S: Final = 6.0
 _WINDOWS_S: Final = (6.0, 6.0)

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.config import load_config
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage import backup, schema
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import WindowRow
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import AggregatorId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.next_release import later
 
@@ -32,7 +32,7 @@ ROW = WindowRow(
     window_id=WINDOW,
     canonical=b"canonical",
     verify_key=b"sealed",
-    state=State.COLLECTING,
+    state=WindowState.COLLECTING,
     abort_reason="",
     installed_at=7,
 )

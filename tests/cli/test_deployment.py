@@ -24,7 +24,7 @@ from fleetcount_client.config import load_settings
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.channel.deny_list import sign_deny_list
 from fleetcount_protocol.ids import AggregatorId, Digest
-from fleetcount_protocol.window.window import Mode, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, ReleaseKind
 
 from tests.client.shells import pem
 from tests.support.cases import case

@@ -17,7 +17,7 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signed_file import encode_signed_question
 from fleetcount_protocol.release import ChainLink, MissingWindow, NoisedParticipants, ReleaseRecord, sign_record
 from fleetcount_protocol.window.domain import Frame, SquareGrid
-from fleetcount_protocol.window.window import Mode
+from fleetcount_protocol.window.fields import Mode
 
 from tests.support.protocol_samples import signing_key, statement
 from tests.support.question_samples import GAUSSIAN, one_round_question, sign_everywhere, window_record

@@ -21,7 +21,8 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ChainLink
 from fleetcount_protocol.window.domain import Categories
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.window import Window
 
 from tests.support.protocol_samples import every_window, record
 from tests.support.question_samples import GEOMETRIC, one_round_question

@@ -11,7 +11,8 @@ import pytest
 from fleetcount_analysis.remap import sampling_remap
 from fleetcount_protocol.release import record_to_json
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
-from fleetcount_protocol.window.window import Mode, Window
+from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.window import Window
 
 from tests.support import protocol_samples
 from tests.support.cases import case

@@ -16,7 +16,7 @@ from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_protocol.question.fields import Participants
 from fleetcount_protocol.window.domain import SquareGrid
-from fleetcount_protocol.window.window import Mode
+from fleetcount_protocol.window.fields import Mode
 
 from tests.cli.test_question_export import Records, raw
 from tests.cli.test_question_files import CREATE, SPEC

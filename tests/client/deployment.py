@@ -35,8 +35,9 @@ from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.vdaf.two_round import join_instalments
 from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.signing import TrustedAggregator
-from fleetcount_protocol.window.window import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle, Window
+from fleetcount_protocol.window.window import Window
 
 START = 1_800_000_000
 EVERY_FIVE_MINUTES = Schedule(

@@ -11,7 +11,6 @@ import aiomqtt
 import grpc
 from amqtt.broker import Broker
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_client.grpc_transport import TlsFiles
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.messages import QuestionList
@@ -36,6 +35,7 @@ from fleetcount_protocol.wire.topics import (
     session_reply_topic,
 )
 from fleetcount_simulator.network.ports import free_ports
+from fleetcount_transport.key_files import TlsFiles
 
 from tests.client.deployment import Deployment
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_client.assembly import transport_of
-from fleetcount_client.config import ConfigError, DeviceSettings, load_settings
+from fleetcount_client.config import DeviceSettings, load_settings
 from fleetcount_client.mqtt_transport import MqttTransport
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.channel.certificates import (
@@ -15,6 +15,7 @@ from fleetcount_protocol.channel.certificates import (
     save_private_key,
 )
 from fleetcount_protocol.channel.user_names import key_name
+from fleetcount_transport.toml_table import ConfigError
 
 FLEET = CertificateAuthority.create("Fleet")
 

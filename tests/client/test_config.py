@@ -7,8 +7,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client.config import ConfigError, load_settings
+from fleetcount_client.config import load_settings
 from fleetcount_client.device import Device
+from fleetcount_transport.toml_table import ConfigError
 
 from tests.support.refusals import said_by
 

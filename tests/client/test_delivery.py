@@ -20,7 +20,8 @@ from fleetcount_protocol.limits import MAX_KEY_NUMBER
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.window.domain import Categories
-from fleetcount_protocol.window.window import Aggregator, UploadStyle, Window
+from fleetcount_protocol.window.fields import Aggregator, UploadStyle
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 from scipy import stats
 

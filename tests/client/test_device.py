@@ -26,7 +26,8 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.window.window import Aggregator, Mode, UploadStyle, Window
+from fleetcount_protocol.window.fields import Aggregator, Mode, UploadStyle
+from fleetcount_protocol.window.window import Window
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 

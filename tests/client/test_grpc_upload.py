@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from fleetcount_client import grpc_transport
-from fleetcount_client.grpc_transport import GrpcTransport, TlsFiles, WindowServer
+from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import ReportId, SessionId, WindowId
@@ -18,6 +18,7 @@ from fleetcount_protocol.v1.device_pb2 import ListQuestionsResponse
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, UploadAnswer
 from fleetcount_protocol.wire.question import QUESTION_LIST
+from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import Deployment

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_client import kuksa
-from fleetcount_client.config import ConfigError, load_settings
+from fleetcount_client.config import load_settings
 from fleetcount_client.kuksa import Databroker, DatabrokerSettings, KuksaSource, VehicleSignal
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.signals import Reading, SignalUnavailable, read_signal
@@ -23,6 +23,7 @@ from fleetcount_client.utm import UtmZone
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.window.domain import Frame, SquareGrid
+from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.databroker import FakeDatabroker, databroker
 from tests.client.deployment import SIGNAL, Deployment

@@ -26,7 +26,7 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, DrillDown, Schedule
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import Prefixes
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, charge_of, open_policy
 

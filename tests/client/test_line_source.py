@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fleetcount_client.config import ConfigError, load_settings
+from fleetcount_client.config import load_settings
 from fleetcount_client.line_source import LineSource, LineValue
 from fleetcount_client.signals import Reading, read_signal
 from fleetcount_protocol.clock import ManualClock
+from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.shells import free_port
 from tests.client.test_config import GOOD, write

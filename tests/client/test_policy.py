@@ -21,7 +21,7 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, charge_of, open_policy
 

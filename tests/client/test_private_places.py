@@ -4,12 +4,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client.config import ConfigError, load_settings
+from fleetcount_client.config import load_settings
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.private_places import Circle, Polygon, PrivatePlaces, PrivateSignal
 from fleetcount_client.signals import Reading
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.errors import UsageError
+from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import SIGNAL, Deployment
 from tests.client.test_process import write_device

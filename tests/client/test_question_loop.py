@@ -32,7 +32,8 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Submission
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.window.window import Aggregator, Mode, Release, ReleaseKind, UploadStyle, Window
+from fleetcount_protocol.window.fields import Aggregator, Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy

@@ -20,7 +20,8 @@ from fleetcount_protocol.errors import SealError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.window.domain import Categories
-from fleetcount_protocol.window.window import UploadStyle, Window
+from fleetcount_protocol.window.fields import UploadStyle
+from fleetcount_protocol.window.window import Window
 
 from tests.attack.suite import FIGURE
 from tests.client.deployment import Deployment, open_policy

@@ -21,7 +21,8 @@ from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record, sign_record
 from fleetcount_protocol.window.domain import Prefixes
-from fleetcount_protocol.window.window import Mode, Window
+from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.window import Window
 
 from tests.client.deployment import Deployment, open_policy
 from tests.support.protocol_samples import record

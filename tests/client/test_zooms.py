@@ -13,7 +13,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.window.domain import SquareGrid
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.client.deployment import START, Deployment, charge_of, open_policy
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import aiomqtt
 import pytest
-from fleetcount.deployment import free_ports
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.channel.user_names import key_name
 from fleetcount_protocol.messages import (
@@ -22,7 +21,9 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
+from fleetcount_simulator.network.ports import free_ports
 
 from tests.support.broker import RunningBroker
 from tests.support.deployment import Deployed, LiveDeployment

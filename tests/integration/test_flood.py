@@ -16,7 +16,7 @@ from fleetcount_protocol.channel.certificates import load_certificate
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.channel.user_names import certified_name
 from fleetcount_protocol.messages import SessionAccepted
-from fleetcount_protocol.window.window import Aggregator
+from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.wire.device import SESSION_REQUEST
 from fleetcount_protocol.wire.topics import session_topic
 from fleetcount_simulator.network.brokers import find_mosquitto

@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.engines.participation import earliest_joining, presence_histograms
 from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.engine import engine
 from fleetcount_simulator.network.run import QuestionAsked
-from fleetcount_simulator.standing import Coin
 
 from tests.simulator.network.test_plan import GAUSSIAN, asked
 from tests.simulator.network_cases import People

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.window.window import UploadStyle
+from fleetcount_protocol.window.fields import UploadStyle
 
 from tests.support.deployment import Deployed
 from tests.support.fleet import Fleet, offer_of

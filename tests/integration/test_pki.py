@@ -9,7 +9,7 @@ from pathlib import Path
 import aiomqtt
 import pytest
 from fleetcount.__main__ import run_command
-from fleetcount_client.grpc_transport import GrpcTransport, TlsFiles, WindowServer
+from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
 from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -20,6 +20,7 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.messages import SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.ports import free_ports
+from fleetcount_transport.key_files import TlsFiles
 
 from tests.support.deployment import LiveDeployment
 from tests.support.expiries import on_the_hour

@@ -22,7 +22,8 @@ from fleetcount_protocol.question.key_list import key_for
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ReleaseRecord, decode_record
 from fleetcount_protocol.window.circuit import context_of, prio3_for
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.window import Window
 
 from tests.integration.test_crashes import ENDED_ITSELF, KILLED, revived
 from tests.support.deployment import Deployed, LiveDeployment

@@ -91,10 +91,10 @@ async def ask(fleetcount: Callable[..., Ran], town: Town, windows: int, epsilon:
 @pytest.mark.parametrize(
     ("windows", "epsilon", "pause", "opens"),
     [
-        (12, "2.6", range(5, 7), AT_A_TIME),
-        (7, "1.5", range(3, 5), AFTER_SUBMISSION),
-        pytest.param(168, "9.9", range(50, 55), AT_A_TIME, marks=pytest.mark.nightly),
-        pytest.param(168, "9.9", range(50, 55), AFTER_SUBMISSION, marks=pytest.mark.nightly),
+        pytest.param(12, "2.6", range(5, 7), AT_A_TIME, id="12-at-a-time"),
+        pytest.param(7, "1.5", range(3, 5), AFTER_SUBMISSION, id="7-after-submission"),
+        pytest.param(168, "9.9", range(50, 55), AT_A_TIME, id="168-at-a-time", marks=pytest.mark.nightly),
+        pytest.param(168, "9.9", range(50, 55), AFTER_SUBMISSION, id="168-after-submission", marks=pytest.mark.nightly),
     ],
 )
 async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(

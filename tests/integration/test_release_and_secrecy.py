@@ -21,7 +21,7 @@ from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.question.derive import window_at, window_verify_key
 from fleetcount_protocol.window.domain import Bins
-from fleetcount_protocol.window.window import Release, ReleaseKind
+from fleetcount_protocol.window.fields import Release, ReleaseKind
 from fleetcount_protocol.wire.device_columns import UPLOAD
 from fleetcount_protocol.wire.topics import parse_topic
 

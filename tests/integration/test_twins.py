@@ -8,9 +8,10 @@ import pytest
 from fleetcount.doctor_checks import Severity
 from fleetcount.doctor_command import _peer
 from fleetcount_aggregator.host.keys import load_signing_key
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_protocol.channel.greetings import Epoch, Greeting, decode_greeting, sign_epoch
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
 from tests.support.deployment import LiveDeployment

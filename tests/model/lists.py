@@ -6,15 +6,13 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.windows.finished import released_here
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 
 from tests.model.parties import ModelLoop
 from tests.model.world import DEVICES, Dawn, Template, World, pairs, seeded
-
-__all__ = ["DAWN", "Operation", "Runner", "draw", "shrunk"]
 
 Operation = tuple[Any, ...]
 _MOST_FAULTS: Final = 6
@@ -160,7 +158,7 @@ class Runner:
 def reason_of(world: World) -> str:
     """Return "released", or why the leader gave the window up."""
     row = world.network.seats[0].memory._windows[world.template.window.window_id]
-    return "released" if row.state is State.RELEASED else row.abort_reason
+    return "released" if row.state is WindowState.RELEASED else row.abort_reason
 
 
 def _answers(world: World, step: str) -> dict[int, set[bytes]]:
@@ -177,7 +175,7 @@ async def verdict(world: World) -> list[str]:
     window_id, stores = world.template.window.window_id, [seat.memory for seat in world.network.seats]
     states = [store._windows[window_id].state for store in stores]
     wrong: list[str] = []
-    if len({state for state in states if state in (State.RELEASED, State.ABORTED)}) > 1:
+    if len({state for state in states if state in (WindowState.RELEASED, WindowState.ABORTED)}) > 1:
         wrong.append(f"ends differ: {[state.value for state in states]}")
     for name, opened in world.network.opened.items():
         if len(opened) > 1:
@@ -191,19 +189,19 @@ async def verdict(world: World) -> list[str]:
         reasons = {store._windows[window_id].abort_reason for store in stores} - {""}
         if reasons & _UNEXPLAINED and not world.faults & {"abort", "far clock"}:
             wrong.append(f"ended for {sorted(reasons)} without a cause")
-        if State.ABORTED in states and not world.faults and len(owed) >= world.template.window.min_batch_size:
+        if WindowState.ABORTED in states and not world.faults and len(owed) >= world.template.window.min_batch_size:
             wrong.append(f"ended for {sorted(reasons)} though nothing failed")
     wrong += _debits(world, states)
-    if State.RELEASED in states:
+    if WindowState.RELEASED in states:
         wrong += await _released(world, states)
     return wrong
 
 
-def _debits(world: World, states: Sequence[State]) -> list[str]:
+def _debits(world: World, states: Sequence[WindowState]) -> list[str]:
     """Return whose ledger lacks a debit: once for a release, and for noise that was drawn and not released."""
     window_id, wrong = world.template.window.window_id, []
     for party, seat in enumerate(world.network.seats):
-        drawn = (window_id, "commit") in seat.memory._steps or states[party] is State.RELEASED
+        drawn = (window_id, "commit") in seat.memory._steps or states[party] is WindowState.RELEASED
         if len(seat.memory._ledger) != seat.memory._debits or (drawn and window_id not in seat.memory._ledger):
             wrong.append(f"party {party} has {len(seat.memory._ledger)} debits, {seat.memory._debits} counted")
     return wrong
@@ -223,13 +221,13 @@ def _owed(world: World) -> set[int]:
     return _complete(world, world.receipts) - lying - world.denied
 
 
-async def _released(world: World, states: Sequence[State]) -> list[str]:
+async def _released(world: World, states: Sequence[WindowState]) -> list[str]:
     """Return what is wrong with a record: others differ, a signature, a sum, a device lost or counted twice."""
     window_id = world.template.window.window_id
     records = {
         await released_here(world.network.core(party).context, window_id)
         for party, state in enumerate(states)
-        if state is State.RELEASED
+        if state is WindowState.RELEASED
     }
     wrong = [] if len(records) == 1 else [f"{len(records)} records"]
     released = [change.step for _, change in world.steps if change.step is not None and change.step.name == "release"]

@@ -24,8 +24,6 @@ from fleetcount_protocol.window.signing import verify_ed25519
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.wire.device_unsealing import unseal_columns
 
-__all__ = ["RememberingWorkers", "SignsOnce", "remembered"]
-
 _REMEMBERED: Final = 4096
 """How many results of one function are kept."""
 _PURE: Final = (

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from fleetcount_aggregator.agreement.report_set import abort_here
-from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.store import (
@@ -28,7 +28,7 @@ from fleetcount_aggregator.storage.store import (
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import FinishedRecord, Instalment, Receipt
+from fleetcount_protocol.messages import FinishedRecord, Instalment, Receipt, WindowState
 from fleetcount_protocol.release import decode_record, verify_record_signatures
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.denials import Denials
@@ -36,8 +36,6 @@ from fleetcount_transport.denials import Denials
 from tests.model.parties import ModelNetwork, ModelSeat, copied
 from tests.support.aggregators import START, SimulatedCrashError, TestDevice
 from tests.support.denials import denials_of
-
-__all__ = ["DEVICES", "Dawn", "Template", "World", "pairs", "seeded"]
 
 DEVICES: Final = 4
 """Device d has cell d for itself: the released number of the cell says how often it is counted."""
@@ -318,7 +316,7 @@ class World:
 
     # The end.
 
-    def state(self, party: int) -> State:
+    def state(self, party: int) -> WindowState:
         """Return the window's state in the store of a party."""
         return self.network.seats[party].memory._windows[self.template.window.window_id].state
 

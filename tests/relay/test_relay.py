@@ -15,8 +15,7 @@ from typing import Any
 import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
-from fleetcount.deployment import free_ports
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, certified_peer, peer_server
 from fleetcount_client.grpc_transport import GrpcTransport
@@ -25,7 +24,7 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import new_session
-from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason, SignatureError
+from fleetcount_protocol.errors import DecodeError, PeerError, PeerProblem, RejectReason, SignatureError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import Instalment, QuestionQuery, Receipt, Refusal
 from fleetcount_protocol.window.window import Window
@@ -41,6 +40,7 @@ from fleetcount_relay.app import _load_tls
 from fleetcount_relay.config import load_relay_config
 from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
+from fleetcount_simulator.network.ports import free_ports
 from fleetcount_transport.admission.admission import AdmissionTable
 from fleetcount_transport.toml_table import ConfigError
 

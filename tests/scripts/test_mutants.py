@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,22 @@ def test_an_interrupt_leaves_no_process_and_no_file(tree: Path, number: signal.S
         time.sleep(0.05)
     assert not status.exists() or status.read_text().split()[2] == "Z"
     assert list((tree.parent / "temporary").iterdir()) == []
+
+
+def test_every_bug_of_ours_can_be_planted_and_names_tests_of_this_run(request: pytest.FixtureRequest) -> None:
+    root = SCRIPT.parent.parent
+    bugs = tomllib.loads((root / "scripts" / "mutants.toml").read_text())["bug"]
+    texts = {file: (root / file).read_text() for file in {bug["file"] for bug in bugs}}
+    named = {test for bug in bugs for test in bug["tests"]}
+    ids = {item.nodeid for item in request.session.items}
+    functions = {one.partition("[")[0] for one in ids}
+    files = {one.partition("::")[0] for one in ids}
+    # A run that was asked for single tests has not collected the others. A file whose library is missing skips itself.
+    folders = all((root / argument).is_dir() for argument in request.config.args)
+    whole = folders and not request.config.option.keyword
+
+    assert [bug["name"] for bug in bugs if texts[bug["file"]].count(bug["old"]) != 1] == []
+    assert [test for test in named if not (root / test.partition("::")[0]).exists()] == []
+    if whole:
+        collected = {test for test in named if test.partition("::")[0] in files}
+        assert sorted(collected - ids - functions - files) == []

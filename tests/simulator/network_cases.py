@@ -10,8 +10,6 @@ from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator.model import AnswerSpace, Case, Mechanism
 from numpy.typing import NDArray
 
-__all__ = ["EXACT", "People", "case_of"]
-
 EXACT = Mechanism(name="exact", kind="sampling", sampling_rate=Fraction(2, 5))
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of, stays
+from fleetcount_protocol.question.fields import Coin
+from fleetcount_simulator.standing import StandingQuestion, schedule_of, stays
 
 
 def question(coin: Coin = Coin.WINDOW, windows: int = 72, **more: Any) -> StandingQuestion:

@@ -12,19 +12,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-__all__ = [
-    "CONFIDENCE",
-    "View",
-    "chi_square_p",
-    "clopper_pearson_high",
-    "clopper_pearson_low",
-    "delta_lower_bound",
-    "draw_codes",
-    "epsilon_lower_bound",
-    "histograms",
-    "law_loss",
-]
-
 CONFIDENCE = 0.999
 LEAST_EXPECTED = 5
 

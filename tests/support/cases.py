@@ -5,8 +5,6 @@ from contextlib import contextmanager
 
 from tests.support.nightly import NIGHTLY
 
-__all__ = ["case", "places_of_bits"]
-
 
 @contextmanager
 def case(name: str) -> Generator[None]:

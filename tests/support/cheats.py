@@ -18,8 +18,6 @@ from tests.support.deployment import Deployed
 from tests.support.expiries import on_the_hour
 from tests.support.fleet import identity_of, transport_of
 
-__all__ = ["Cheat", "unit"]
-
 Answers = list[Receipt | Refusal]
 
 

@@ -9,8 +9,6 @@ from fleetcount_transport.denials import Denials, DenySource
 
 from tests.support.aggregators import START, device_authority, device_identity
 
-__all__ = ["denials_of", "device_key", "write_list"]
-
 
 def device_key(number: int) -> Digest:
     """Return the digest of a test device's public key."""

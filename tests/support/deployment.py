@@ -34,7 +34,8 @@ from fleetcount_protocol.question.fields import Coin, Participants, Schedule
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.window.domain import Categories
-from fleetcount_protocol.window.window import Aggregator, Mode, Release, ReleaseKind, UploadStyle, Window
+from fleetcount_protocol.window.fields import Aggregator, Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 from fleetcount_simulator.network.brokers import StartedBroker
 from fleetcount_simulator.network.children import Child, Children

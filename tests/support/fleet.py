@@ -34,25 +34,14 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.connections import own_transport
 from fleetcount_simulator.network.deployments import Deployment
 
 from tests.support.deployment import SIGNAL
 from tests.support.oracle import FixedCoins
 from tests.support.processes import pace
-
-__all__ = [
-    "Fleet",
-    "LiveDevice",
-    "Misfortune",
-    "WatchedTransport",
-    "answered",
-    "coins_of",
-    "identity_of",
-    "offer_of",
-    "offers_of",
-]
 
 
 class Written(Protocol):

@@ -13,8 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-__all__ = ["connected", "pour", "publications", "remaining"]
-
 _GROUP = 200
 
 

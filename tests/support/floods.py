@@ -31,8 +31,6 @@ from tests.support.expiries import on_the_hour
 from tests.support.processes import ChildProcess
 from tests.support.relays import pem_pair
 
-__all__ = ["bad_requests", "calls", "sockets"]
-
 _REST_S = 0.02
 
 

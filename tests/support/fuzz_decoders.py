@@ -32,8 +32,6 @@ from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
 from fleetcount_protocol.vdaf.prio3 import prio3_two_round
 from fleetcount_protocol.wire import topics
 
-__all__ = ["FOUND", "Finding", "check", "main", "mutated", "rule_of", "search", "seeds", "way_of"]
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 VECTORS: Final = ROOT / "tests" / "vectors"
 FOUND: Final = VECTORS / "found"

@@ -18,8 +18,6 @@ from fleetcount_protocol.wire import device, peer, peer_batches, peer_release, q
 from fleetcount_protocol.wire.strict import WireMessage
 from google.protobuf.message import Message
 
-__all__ = ["crossed"]
-
 _FORMS: Final[dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]]] = {
     "window": (decode_fields, encode_fields),
     "question": (decode_question_fields, encode_question_fields),

@@ -10,8 +10,6 @@ with atheris.instrument_imports(include=["fleetcount_protocol", "fleetcount_mech
 
     from tests.support.fuzz_decoders import LARGEST, check
 
-__all__ = ["fuzz"]
-
 
 def fuzz(options: Sequence[str], names: Sequence[str]) -> None:
     """Run libFuzzer over these decoders: an input's first byte chooses one, the rest are its bytes."""

@@ -28,8 +28,6 @@ from fleetcount_protocol.vdaf.prio3 import (
     prio3_two_round,
 )
 
-__all__ = ["Difference", "run"]
-
 P: Final = FIELD64.modulus
 CTX: Final = b"FCT1" + bytes(range(32))
 WORDS: Final = [0, 1, 2, 2**32 - 1, 2**32, P // 2, P - 1, P, P + 1, 2**64 - 1]

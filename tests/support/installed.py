@@ -22,8 +22,6 @@ from typing import Final
 import pytest
 from packaging.requirements import Requirement
 
-__all__ = ["Installed", "install", "link", "metadata_of", "needed_by", "with_builder"]
-
 with_builder: Final = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None,
     reason="hatchling is not installed (locks/build.txt): NO wheel was built or installed",

@@ -8,8 +8,6 @@ from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.store import Store, StoreOutcome
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
-__all__ = ["StoredInstalment", "add", "outcomes_of", "runs_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredInstalment:

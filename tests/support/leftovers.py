@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-__all__ = ["nothing_left_behind"]
-
 _OF_SERVERS = ("_accept_connection2", ".serve(")
 """Tasks of a test's own asyncio servers, which learn a little later that a client has gone."""
 _PATIENCE_S = 30.0

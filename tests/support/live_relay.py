@@ -9,15 +9,13 @@ from pathlib import Path
 from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
 from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_protocol.channel.session import DeviceIdentity
-from fleetcount_protocol.window.window import Aggregator
+from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_simulator.network.connections import tls_of
 from fleetcount_simulator.network.deployments import HOST
 from fleetcount_simulator.network.ports import free_ports
 
 from tests.support.deployment import Deployed
 from tests.support.processes import ChildProcess
-
-__all__ = ["LiveRelay", "transport_through"]
 
 
 class LiveRelay:

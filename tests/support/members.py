@@ -12,8 +12,6 @@ from fleetcount_aggregator.storage.lease_tables import LEASE_TABLES
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.schema import POSTGRES
 
-__all__ = ["Members", "connector", "members_of"]
-
 
 def connector(url: str) -> Connect:
     """Return what opens connections as an aggregator does."""

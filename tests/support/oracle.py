@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tests.support.deployment import Deployed
     from tests.support.fleet import Fleet, LiveDevice
 
-__all__ = ["FixedCoins", "accepted_reports", "check_release", "expected_difference", "raw_cells"]
-
 
 @dataclass
 class FixedCoins:

@@ -24,8 +24,6 @@ import pytest
 from tests.support.processes import wait_until
 from tests.support.shared import shared
 
-__all__ = ["Cluster", "find_postgres", "hosted_cluster", "own_cluster", "postgres_cluster", "postgres_url"]
-
 _PLACE = "/tmp"
 _INSTALLED = Path("/usr/lib/postgresql")
 _NUMBERS = count(1)

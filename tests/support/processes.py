@@ -16,8 +16,6 @@ from typing import Any, Self, TypeVar
 
 from fleetcount_simulator.network.children import Child, Children
 
-__all__ = ["ChildProcess", "SeenProcess", "pace", "wait_until", "without_numba"]
-
 T = TypeVar("T")
 
 _START_S = 60.0

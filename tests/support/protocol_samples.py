@@ -17,19 +17,12 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import SessionSecret
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Instalment
-from fleetcount_protocol.release.record import Cell, ChainLink, MissingWindow, ReleaseRecord
+from fleetcount_protocol.release.chain import ChainLink, MissingWindow
+from fleetcount_protocol.release.record import Cell, ReleaseRecord
 from fleetcount_protocol.window.domain import Bins, Categories, Frame, H3Cells, Prefixes, SquareGrid
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, QuestionRef, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.signing import TrustedAggregator
-from fleetcount_protocol.window.window import (
-    Aggregator,
-    HpkeKey,
-    Mode,
-    QuestionRef,
-    Release,
-    ReleaseKind,
-    UploadStyle,
-    Window,
-)
+from fleetcount_protocol.window.window import Window
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
 

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-__all__ = ["Fate", "Proxy", "proxied"]
-
 _PIECE = 16_384
 _PACKET = 1_400
 _SENT_AGAIN_S = 0.2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from fleetcount_protocol.window.domain import Frame, SquareGrid
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.support.protocol_samples import aggregator
 from tests.support.question_samples import HOURLY, sampling_question

@@ -17,7 +17,7 @@ from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord
 from fleetcount_protocol.window.domain import Categories, Frame, Prefixes, SquareGrid
-from fleetcount_protocol.window.window import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.fields import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 
 from tests.support.protocol_samples import aggregator, key_pair, record, seed_bytes, signing_key
 

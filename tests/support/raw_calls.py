@@ -16,8 +16,6 @@ from fleetcount_simulator.network.deployments import NAMES
 from tests.support.deployment import Deployed
 from tests.support.processes import pace
 
-__all__ = ["DEVICE", "PEER", "healthy", "resident_kib", "status_of"]
-
 DEVICE = "/fleetcount_protocol.v1.DeviceService/"
 PEER = "/fleetcount_protocol.v1.PeerService/"
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-__all__ = ["said_by"]
-
 
 def said_by(kind: type[Exception], function: Callable[..., object], /, *arguments: object) -> str:
     """Return what a refusal of this kind says, "" where nothing is refused; every other error is passed on.

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
-from fleetcount_client.grpc_transport import GrpcTransport, TlsFiles, WindowServer
+from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import (
     CertificateAuthority,
@@ -27,11 +27,10 @@ from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, u
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.service import RelayShell
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
+from fleetcount_transport.key_files import TlsFiles
 
 from tests.support.aggregators import START, Network, TestDevice, device_authority, device_identity
 from tests.support.expiries import on_the_hour
-
-__all__ = ["RelayedNetwork", "open_sessions", "pem_pair", "relay_files", "relayed", "running_relay"]
 
 ForwarderType = Callable[[Upstream, RelayMetrics, ForwardingLimits], Forwarder]
 QUICK = ForwardingLimits(linger_s=0.01, call_timeout_s=10, first_retry_s=0.05, longest_retry_s=0.2)

@@ -26,8 +26,6 @@ from fleetcount_transport.admission.admission import Admission
 
 from tests.support.members import connector
 
-__all__ = ["STORE_KEY", "ReplicaStore", "replica_store"]
-
 STORE_KEY = bytes(range(32))
 _OWN = AggregatorId("alpha")
 

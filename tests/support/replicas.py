@@ -12,8 +12,6 @@ from typing import Any
 from tests.support.deployment import LiveDeployment, troubles_of
 from tests.support.processes import ChildProcess, wait_until, without_numba
 
-__all__ = ["NEXT_RELEASE", "THIS_RELEASE", "Balancer", "Replicas", "balanced", "open_files"]
-
 THIS_RELEASE = (sys.executable, "-m", "fleetcount")
 NEXT_RELEASE = (sys.executable, str(Path(__file__).with_name("next_release.py")))
 

@@ -27,8 +27,6 @@ import pytest
 
 from tests.support.processes import pace
 
-__all__ = ["alone", "common_place", "once", "pytest_sessionfinish", "pytest_terminal_summary", "shared"]
-
 ROOT = Path(__file__).resolve().parents[2]
 _END_S = 60.0
 _LOOK_S = 1.0

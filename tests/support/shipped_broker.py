@@ -11,8 +11,6 @@ from pathlib import Path
 import aiomqtt
 from fleetcount_simulator.network.brokers import find_mosquitto
 
-__all__ = ["DEPLOY", "client", "mosquitto"]
-
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Token", "the_token"]
-
 _DIRECTORIES = ("/usr/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib", "/usr/lib64")
 _LIBRARIES = [Path(one) / "softhsm" / "libsofthsm2.so" for one in _DIRECTORIES]
 _LABEL = "fleetcount tests"

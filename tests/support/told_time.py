@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["ToldTime", "told_time", "turns_until"]
-
 _LIMIT_S = 60.0
 """What no loop needs for what is due; a test that waits in vain fails after that."""
 

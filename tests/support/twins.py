@@ -4,8 +4,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from fleetcount_protocol.channel import certificates
 
-__all__ = ["twin_of"]
-
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 

@@ -10,8 +10,6 @@ from fractions import Fraction
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-__all__ = ["ReadCell", "ReadRecord", "verify_record"]
-
 
 class _Bytes:
     def __init__(self, data: bytes) -> None:

@@ -31,8 +31,6 @@ from tests.support.aggregators import Network
 from tests.support.flooding import remaining
 from tests.support.question_samples import one_round_question, sign_everywhere
 
-__all__ = ["ATTACKS", "MIB", "HostileBroker"]
-
 MIB = 1 << 20
 ACCEPTED = bytes.fromhex("20020000")
 ALPHA, CAR, WINDOW = AggregatorId("alpha"), UserName("d-1"), WindowId(bytes(32))

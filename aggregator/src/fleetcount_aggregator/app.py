@@ -60,8 +60,6 @@ from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_aggregator.windows.question_install import load_question
 
-__all__ = ["Core", "build_identity", "limits_of", "repair", "run", "serve"]
-
 _COMPILING_AFTER_S: Final = 60.0
 """A program that has started first answers those who wait for it; one that soon ends compiles nothing."""
 

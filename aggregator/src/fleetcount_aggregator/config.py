@@ -34,14 +34,12 @@ from fleetcount_transport.settings import (
     setting,
     settings,
 )
-from fleetcount_transport.toml_table import ConfigError, Table, read_toml
+from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.host.token_keys import PKCS11_SCHEME, load_wrapping_key
-
-__all__ = ["AggregatorConfig", "ConfigError", "GrpcTable", "MqttTable", "PeerTable", "load_config"]
 
 _FROM_THE_FILE_ALONE: Final = ("keys", "tls", "peers", "store")
 """Tables that name secrets or say whom to trust: no variable can swap them."""

@@ -20,6 +20,7 @@ from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.key_list import SignedKeyList
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
@@ -29,13 +30,13 @@ from fleetcount_transport.failpoints import Failpoints
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.greetings import Greetings
-from fleetcount_aggregator.host.agenda import Agenda
+from fleetcount_aggregator.host.due_queue import DueQueue
+from fleetcount_aggregator.host.health_observations import HealthObservations
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.host.reasons import Waits
-from fleetcount_aggregator.host.signs import Signs
 from fleetcount_aggregator.host.single_flight import SingleFlight
-from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError
+from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.peers import Peer
@@ -45,10 +46,8 @@ from fleetcount_aggregator.storage.session_chains import ChainSeal, PackedSessio
 from fleetcount_aggregator.storage.store import StepRow, Store, StoreError, WindowChange
 from fleetcount_aggregator.verification.workers import Workers
 
-__all__ = ["UNFINISHED", "Context", "Identity", "Limits", "NoiseSource", "States", "no_broker"]
-
 _LARGEST_TOTAL: Final = Decimal(LARGEST_BUDGET)
-UNFINISHED: Final = frozenset(State) - FINAL_STATES
+UNFINISHED: Final = frozenset(WindowState) - FINAL_STATES
 _OUTCOMES: Final = 4096
 """Outcomes remembered for who publishes them, four times a second: more do not end meanwhile."""
 
@@ -133,10 +132,10 @@ async def _kept_nowhere(window_id: WindowId) -> bool:
     return True
 
 
-class States(dict[WindowId, State]):
+class States(dict[WindowId, WindowState]):
     """The states of the windows in memory. Who looked for a window that has left it meanwhile is to come again."""
 
-    def __missing__(self, window_id: WindowId) -> State:
+    def __missing__(self, window_id: WindowId) -> WindowState:
         """Refuse.
 
         Raises:
@@ -160,7 +159,7 @@ class Context:
     source: RandomSource = field(default_factory=SystemRandom)
     failpoints: Failpoints = field(default_factory=Failpoints)
     metrics: Metrics = field(default_factory=Metrics)
-    signs: Signs = field(default_factory=Signs)
+    health: HealthObservations = field(default_factory=HealthObservations)
     denials: Denials = field(default_factory=Denials)
     admission: Admission = field(default_factory=Admission)
     """Of devices and whoever carries for them, by whatever way they come."""
@@ -200,11 +199,11 @@ class Context:
         default_factory=dict[bytes, Callable[[], Awaitable[None]]]
     )
     """What takes up a question that the store may have, though its answer was lost."""
-    openings: Agenda[QuestionId] = field(default_factory=Agenda[QuestionId])
+    openings: DueQueue[QuestionId] = field(default_factory=DueQueue[QuestionId])
     """When the next window of each question is to be decided about."""
     heard: dict[WindowId, float] = field(default_factory=dict[WindowId, float])
     """When the leader of a window that this aggregator helps with last called about it or answered."""
-    handovers: Agenda[QuestionId] = field(default_factory=Agenda[QuestionId])
+    handovers: DueQueue[QuestionId] = field(default_factory=DueQueue[QuestionId])
     """When to hand the other aggregators what they lack of a question."""
 
     def __post_init__(self) -> None:
@@ -213,7 +212,7 @@ class Context:
         self.greetings = Greetings(
             self.identity.aggregator_id, self.identity.trusted, self.store, self.clock, self.limits.largest_skew_s
         )
-        self.greetings.on_skew = self.signs.skew_of
+        self.greetings.on_skew = self.health.skew_of
         self.install_lock = asyncio.Lock()
         self.erasing = asyncio.Lock()
         self.waits = Waits(self.clock.now)
@@ -247,7 +246,7 @@ class Context:
         """The present second."""
         return int(self.clock.now())
 
-    def take_up(self, window: InstalledWindow, state: State) -> None:
+    def take_up(self, window: InstalledWindow, state: WindowState) -> None:
         """Remember a window that the store has, and the state it is in there."""
         for known in (self.windows, self.live, self.awake):
             known[window.window_id] = window
@@ -264,7 +263,7 @@ class Context:
             if name in self.windows or name in self.questions:  # Else it may be stored yet.
                 del self.unheard[name]
 
-    async def state_of(self, window_id: WindowId) -> State | None:
+    async def state_of(self, window_id: WindowId) -> WindowState | None:
         """Return the state of a window, in memory or not; None if there is no such window."""
         if window_id in self.states:
             return self.states[window_id]
@@ -315,7 +314,7 @@ class Context:
         if row is not None and self.states.get(window_id) is before:  # What moved meanwhile is newer.
             self._note_state(window_id, row.state)
 
-    def _note_state(self, window_id: WindowId, state: State) -> None:
+    def _note_state(self, window_id: WindowId, state: WindowState) -> None:
         if self.states.get(window_id) is state:
             return
         self.states[window_id] = state

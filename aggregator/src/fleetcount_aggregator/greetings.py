@@ -24,15 +24,13 @@ from fleetcount_protocol.channel.greetings import (
     verify_epoch,
 )
 from fleetcount_protocol.clock import Clock
-from fleetcount_protocol.errors import DecodeError, PeerError, SignatureError
+from fleetcount_protocol.errors import DecodeError, PeerError, PeerProblem, SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.store import Store
-
-__all__ = ["Greetings", "Skew", "SupersededError"]
 
 _FIRST_WORDS_S: Final = 5.0
 """How long after its start an aggregator waits for its peers' clocks before it takes windows for missed."""

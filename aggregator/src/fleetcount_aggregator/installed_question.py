@@ -14,8 +14,6 @@ from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_aggregator.host.states import MissingReason
 from fleetcount_aggregator.installed_window import InstalledWindow
 
-__all__ = ["InstalledQuestion"]
-
 
 @dataclass(kw_only=True)
 class InstalledQuestion:

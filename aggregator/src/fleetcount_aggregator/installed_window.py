@@ -15,8 +15,6 @@ from fleetcount_protocol.window.window import Window
 
 from fleetcount_aggregator.verification.workers import ProofSetting
 
-__all__ = ["InstalledWindow", "Interval"]
-
 WHOLE: Final = 0
 """Round number of a report that travels in one piece."""
 

@@ -29,15 +29,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, State, StateConflictError
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, StateConflictError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.store import BatchRow, LedgerRow, StepRow, WindowChange
-
-__all__ = ["KEPT", "RULES", "Entry", "Step", "StepRule", "move", "once", "step_name", "taken"]
 
 
 class Step(enum.Enum):
@@ -66,16 +65,16 @@ class StepRule:
     which a retired window still has it (`windows.retention`); a record that was released is kept once.
     """
 
-    allowed: frozenset[State]
-    moves_to: State | None = None
+    allowed: frozenset[WindowState]
+    moves_to: WindowState | None = None
     per_batch: bool = False
-    kept: frozenset[State] = frozenset()
+    kept: frozenset[WindowState] = frozenset()
 
 
-_AGREEING: Final = frozenset({State.AGREEING})
-_RELEASING: Final = frozenset({State.RELEASING})
-_PROVABLE: Final = frozenset({State.AGREEING, State.RELEASING, State.ABORTED})
-_RELEASED: Final = frozenset({State.RELEASED})
+_AGREEING: Final = frozenset({WindowState.AGREEING})
+_RELEASING: Final = frozenset({WindowState.RELEASING})
+_PROVABLE: Final = frozenset({WindowState.AGREEING, WindowState.RELEASING, WindowState.ABORTED})
+_RELEASED: Final = frozenset({WindowState.RELEASED})
 
 RULES: Final[Mapping[Step, StepRule]] = MappingProxyType(
     {
@@ -83,17 +82,17 @@ RULES: Final[Mapping[Step, StepRule]] = MappingProxyType(
         Step.PROPOSE: StepRule(allowed=_AGREEING, per_batch=True),
         Step.FINISH: StepRule(allowed=_AGREEING, per_batch=True),
         Step.BATCH: StepRule(allowed=_AGREEING, per_batch=True),
-        Step.SET: StepRule(allowed=_AGREEING, moves_to=State.RELEASING, kept=FINAL_STATES),
+        Step.SET: StepRule(allowed=_AGREEING, moves_to=WindowState.RELEASING, kept=FINAL_STATES),
         Step.COMMIT: StepRule(allowed=_RELEASING),
         Step.OPEN: StepRule(allowed=_RELEASING),
-        Step.SIGN: StepRule(allowed=_RELEASING, kept=frozenset({State.ABORTED})),
-        Step.RELEASE: StepRule(allowed=_PROVABLE, moves_to=State.RELEASED, kept=_RELEASED),
+        Step.SIGN: StepRule(allowed=_RELEASING, kept=frozenset({WindowState.ABORTED})),
+        Step.RELEASE: StepRule(allowed=_PROVABLE, moves_to=WindowState.RELEASED, kept=_RELEASED),
         Step.DELIVERED: StepRule(allowed=_RELEASED, kept=_RELEASED),
-        Step.SETTLED: StepRule(allowed=frozenset({State.ABORTED})),
+        Step.SETTLED: StepRule(allowed=frozenset({WindowState.ABORTED})),
     }
 )
 
-KEPT: Final[Mapping[State, tuple[str, ...]]] = MappingProxyType(
+KEPT: Final[Mapping[WindowState, tuple[str, ...]]] = MappingProxyType(
     {end: tuple(step.value for step, rule in RULES.items() if end in rule.kept) for end in FINAL_STATES}
 )
 """The names of the steps that a retired window keeps, by its end."""
@@ -190,7 +189,7 @@ def _change(window_id: WindowId, rule: StepRule, row: StepRow, entry: Entry) -> 
     )
 
 
-async def move(context: Context, window_id: WindowId, to: State, *, reason: str = "") -> State:
+async def move(context: Context, window_id: WindowId, to: WindowState, *, reason: str = "") -> WindowState:
     """Move a window to a state without a step, if its own state allows; return the state it is in after that."""
     context.check_whole(window_id)
     allowed = frozenset(state for state, following in TRANSITIONS.items() if to in following)

@@ -27,14 +27,13 @@ from fleetcount_protocol.messages import (
     SealSet,
     SetAgreed,
     SetDiffers,
+    WindowState,
     WindowStatus,
 )
 from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
 
-from fleetcount_aggregator.host.states import State, StateConflictError
-
-__all__ = ["Peer", "PeerProblem", "PeerRefusalError", "PeerUnreachableError", "guarded"]
+from fleetcount_aggregator.host.states import StateConflictError
 
 Result = TypeVar("Result")
 
@@ -51,7 +50,7 @@ class PeerUnreachableError(MachineError):
     """The peer did not answer; whether it acted is unknown, so the same request is sent again."""
 
 
-_CONFLICTS = {State.ABORTED: PeerProblem.ABORTED, State.RELEASED: PeerProblem.RELEASED}
+_CONFLICTS = {WindowState.ABORTED: PeerProblem.ABORTED, WindowState.RELEASED: PeerProblem.RELEASED}
 
 
 async def guarded(step: Awaitable[Result]) -> Result:
@@ -100,11 +99,11 @@ class Peer(Protocol):
         """Hand over everything the record was made from and ask for the peer's signature."""
         ...
 
-    async def deliver_record(self, request: FinishedRecord) -> State:
+    async def deliver_record(self, request: FinishedRecord) -> WindowState:
         """Hand over the finished record; return the window's state there."""
         ...
 
-    async def abort(self, request: AbortWindow) -> State:
+    async def abort(self, request: AbortWindow) -> WindowState:
         """Abort the window there; return its state, which is released if it was too late."""
         ...
 

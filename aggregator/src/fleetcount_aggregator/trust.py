@@ -5,11 +5,10 @@ It must not hold a private key.
 
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_transport.toml_table import ConfigError
 from fleetcount_transport.trust_files import read_succession, succeeded
 
-from fleetcount_aggregator.config import AggregatorConfig, ConfigError
-
-__all__ = ["trusted_by"]
+from fleetcount_aggregator.config import AggregatorConfig
 
 
 def trusted_by(config: AggregatorConfig, own_public: bytes) -> dict[AggregatorId, TrustedAggregator]:

@@ -30,8 +30,6 @@ from scipy import interpolate, special, stats
 from fleetcount_analysis.errors import RangeError, TooLargeError
 from fleetcount_analysis.gaussian_sums import GaussianSum
 
-__all__ = ["LARGEST_COUNT", "AnySum", "NoiseSize", "NoiseSum", "SamplingChannel", "noise_size", "noise_sum"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

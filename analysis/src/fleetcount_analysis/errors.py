@@ -10,8 +10,6 @@ It must not carry data: a message names the value and the allowed range, never t
     +-- ExportError          a table could not be written, or does not continue the file it should be added to
 """
 
-__all__ = ["AnalysisError", "ExportError", "NoOptimumError", "RangeError", "ShapeError", "TooLargeError"]
-
 
 class AnalysisError(ValueError):
     """The base of every error that this package raises on purpose."""

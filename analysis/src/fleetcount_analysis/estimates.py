@@ -17,21 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from fleetcount_analysis.channels import NoiseSize, noise_sum
 from fleetcount_analysis.errors import RangeError, ShapeError
 
-__all__ = [
-    "CellEstimates",
-    "Direction",
-    "ResponseLaw",
-    "direct_cells",
-    "one_sided_cells",
-    "response_cells",
-    "response_channel",
-    "response_participants",
-    "response_standard_errors",
-    "sampling_cells",
-    "sampling_standard_errors",
-    "unary_cells",
-]
-
 Floats = NDArray[np.float64]
 Direction = Literal["up", "down"]
 

@@ -17,8 +17,6 @@ from scipy import special
 
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["GaussianSum"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -15,8 +15,6 @@ from scipy.special import exp1, expi
 
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["RatioInference", "infer_ratio", "principal_value_mean", "ratio_moments"]
-
 _LARGEST_NOISE_SPAN: Final = 4_000_000
 
 

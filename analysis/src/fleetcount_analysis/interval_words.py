@@ -7,8 +7,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-__all__ = ["BELOW_NOISE", "interval_text", "level_text"]
-
 BELOW_NOISE: Final = "0, below noise"
 
 

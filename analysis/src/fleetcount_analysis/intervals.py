@@ -23,20 +23,6 @@ from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.estimates import ResponseLaw, response_channel, response_participants
 from fleetcount_analysis.response_tails import ResponseChannel
 
-__all__ = [
-    "channel_ends",
-    "closed_form_intervals",
-    "direct_intervals",
-    "one_sided_intervals",
-    "response_ends",
-    "response_intervals",
-    "sampling_intervals",
-    "simultaneous_level",
-    "sum_interval",
-    "unary_ends",
-    "unary_intervals",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Score = Callable[[Integers, Integers], Floats]

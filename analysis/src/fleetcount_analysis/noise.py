@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["geometric_noise"]
-
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 

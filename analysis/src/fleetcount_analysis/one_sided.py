@@ -20,15 +20,6 @@ from scipy import special
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.estimates import Direction
 
-__all__ = [
-    "OneSidedMap",
-    "competitor_probabilities",
-    "expected_yield",
-    "found_probabilities",
-    "one_sided_map",
-    "yield_curve",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["PLACED", "Frame", "can_place", "corners", "to_degrees"]
-
 Floats = NDArray[np.float64]
 Inverse = Callable[[Floats, Floats], tuple[Floats, Floats]]
 

@@ -22,8 +22,6 @@ from fleetcount_analysis import estimates, intervals
 from fleetcount_analysis.channels import NoiseSize, noise_size
 from fleetcount_analysis.errors import ShapeError
 
-__all__ = ["Reading", "exact_estimates", "read"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Ends = list[tuple[int, int]]

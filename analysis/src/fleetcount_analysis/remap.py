@@ -18,22 +18,6 @@ from scipy import optimize, sparse
 from fleetcount_analysis.channels import NoiseSize, SamplingChannel, noise_sum
 from fleetcount_analysis.errors import NoOptimumError, RangeError, ShapeError, TooLargeError
 
-__all__ = [
-    "LOSSES",
-    "Loss",
-    "Remap",
-    "UserOptimum",
-    "checked_prior",
-    "geometric_channel",
-    "geometric_remap",
-    "is_monotone",
-    "loss_matrix",
-    "optimal_remap",
-    "sampling_remap",
-    "universality_gap",
-    "user_optimum",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 NamedLoss = Literal["absolute", "squared", "zero-one"]

@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 from fleetcount_analysis.channels import AnySum
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["ResponseChannel"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

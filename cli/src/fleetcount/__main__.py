@@ -14,8 +14,6 @@ from fleetcount import __version__
 from fleetcount.exits import ExitCode, describe
 from fleetcount.lazy import LazyGroup, table
 
-__all__ = ["cli", "main", "run_command"]
-
 _TABLE = table(
     [
         ("demo", "fleetcount.demo_command", "demo", "Count a fleet on this machine, from keys to picture."),

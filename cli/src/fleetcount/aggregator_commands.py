@@ -18,8 +18,6 @@ from fleetcount.results import JSON, show
 if TYPE_CHECKING:
     from fleetcount_aggregator.windows.status import AggregatorStatus, QuestionLine, WindowLine
 
-__all__ = ["aggregator"]
-
 _CONFIG = click.option(
     "--config",
     required=True,

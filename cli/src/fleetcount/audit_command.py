@@ -15,8 +15,6 @@ from fleetcount.numbers import Count
 from fleetcount.progress import progress_for
 from fleetcount.results import JSON, show
 
-__all__ = ["audit"]
-
 _LEAST: Final = 1000
 _MOST: Final = 10**12
 _TRIALS: Final = 5_000_000

@@ -5,8 +5,6 @@ Texts alone; a test parses each with the command's own options.
 
 from typing import Final
 
-__all__ = ["EXAMPLES"]
-
 EXAMPLES: Final = {
     "keys": "fleetcount keys init --output deployment",
     "pki": "fleetcount pki init --output PKI --deployment bologna",

@@ -15,8 +15,6 @@ from fleetcount.numbers import Count
 if TYPE_CHECKING:
     from fleetcount_site.console.looking import Ask
 
-__all__ = ["asks", "console"]
-
 _PORT: Final = 8_001
 
 

@@ -22,11 +22,9 @@ from fleetcount.question_records import QUESTION_FILE, Chain, save_record
 from fleetcount.release_report import statement_lines, table_lines
 
 if TYPE_CHECKING:
-    from fleetcount_simulator.network.run import Asked, QuestionAsked
+    from fleetcount_simulator.network.run import QuestionAsked, WindowAsked
 
     from fleetcount.demo_question import DemoOptions, DemoQuestion
-
-__all__ = ["WIDTH", "Told", "comparison_csv", "covered", "draw", "drawn", "keep_records", "tell_window", "tell_windows"]
 
 WIDTH: Final = 100
 """Columns of what is said of a question."""
@@ -93,7 +91,7 @@ def tell_windows(stage: Path, question: "DemoQuestion", options: "DemoOptions", 
     return Told(written, lines, [f"ask them: fleetcount question export --records {options.output} --largest 3"])
 
 
-def _window_line(index: int, one: "Asked", truths: Sequence[int], vehicles: int) -> str:
+def _window_line(index: int, one: "WindowAsked", truths: Sequence[int], vehicles: int) -> str:
     found = "not released" if one.record is None else _covered_line(one.record, truths)
     return f"window {index}: {found}; {int(one.account.counted.sum())} of {vehicles} vehicles hold every receipt"
 

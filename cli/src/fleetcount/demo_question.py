@@ -17,7 +17,7 @@ from fleetcount_mechanisms.responses import Mangat
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import Coin, DrillDown, Schedule
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_simulator.demo_scenarios import (
     Scenario,
     bologna_place,
@@ -33,8 +33,6 @@ from fleetcount_simulator.truths import MAX_VEHICLES, parse_truths
 
 from fleetcount.files import read_text
 from fleetcount.plan_walks import FALSE_PLACES
-
-__all__ = ["DEFAULT_VEHICLES", "LEVEL", "DemoOptions", "DemoQuestion", "check_together", "question_of"]
 
 DEFAULT_VEHICLES: Final = 2000
 LEVEL: Final = Fraction(95, 100)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from fleetcount.demo_question import DemoOptions, DemoQuestion
 
-__all__ = ["tell_walk"]
-
 _HEAD: Final = ("place", "x", "y", "estimate", "low", "high", "truth")
 _MISSED: Final = "not found"
 _MOST_ROWS: Final = 40

@@ -14,27 +14,12 @@ from fleetcount_protocol.errors import MachineError
 from fleetcount_simulator.network import deployments
 from fleetcount_simulator.network.deployments import (
     AggregatorPlan,
-    Authorities,
     Deployment,
-    write_store_key,
 )
-from fleetcount_simulator.network.ports import free_ports
 
 from fleetcount.descriptors import encode_descriptor, toml_text
 from fleetcount.files import write_file
 from fleetcount.readers import reader_toml
-
-__all__ = [
-    "AggregatorPlan",
-    "Authorities",
-    "Deployment",
-    "free_ports",
-    "write_aggregators",
-    "write_analyst",
-    "write_device",
-    "write_servers",
-    "write_store_key",
-]
 
 _DIRECTORY_MODE: Final = 0o700
 

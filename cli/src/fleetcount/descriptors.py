@@ -8,10 +8,8 @@ import json
 from pathlib import Path
 from typing import Final
 
-from fleetcount_protocol.window.window import Aggregator, HpkeKey
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_transport.toml_table import Table, read_toml
-
-__all__ = ["encode_descriptor", "read_descriptor", "toml_text"]
 
 _KEYS: Final = ("id", "operator", "grpc_endpoint", "mqtt_broker", "signing_public_key", "hpke_keys")
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:  # `fleetcount --help` and the two reading commands start with
     from fleetcount_client.spool import Spool
     from fleetcount_client.spool_rows import NotedRefusal
 
-__all__ = ["CONFIG", "decimal_text", "device", "open_spool", "time_text"]
-
 CONFIG = click.option(
     "--config", "config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The device's file."
 )

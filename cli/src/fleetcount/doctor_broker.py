@@ -10,8 +10,6 @@ from fleetcount.doctor_checks import Finding, Severity, check_certificate, check
 if TYPE_CHECKING:
     from fleetcount_aggregator.config import AggregatorConfig, MqttTable
 
-__all__ = ["check_broker"]
-
 
 async def check_broker(config: "AggregatorConfig", table: "MqttTable", now: float) -> list[Finding]:
     """Return what is right or wrong with the broker's port, each slot's certificate, and the slots of processes."""

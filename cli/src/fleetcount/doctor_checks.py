@@ -29,20 +29,6 @@ from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_transport.denials import DenySource
 
-__all__ = [
-    "Finding",
-    "Severity",
-    "check_authority",
-    "check_certificate",
-    "check_clock",
-    "check_deny_list",
-    "check_disk",
-    "check_modes",
-    "check_port",
-    "check_versions",
-    "guarded",
-]
-
 LEAST_FREE_BYTES: Final = 100 * 2**20
 WISHED_FREE_BYTES: Final = 2**30
 EXPIRY_WARNING: Final = timedelta(days=21)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # The checks load cryptography: only when they run.
 
     from fleetcount.doctor_checks import Finding
 
-__all__ = ["doctor"]
-
 
 @click.command(cls=StrictCommand, short_help="Check a configuration, its keys, clock and peers.")
 @click.option(

@@ -13,16 +13,6 @@ from typing import Final
 import click
 from fleetcount_protocol.errors import FleetcountError, MachineError, PeerError, UsageError
 
-__all__ = [
-    "CannotReachError",
-    "CheckFailedError",
-    "ExitCode",
-    "RefusedByPolicyError",
-    "describe",
-    "missing_package",
-    "one_line",
-]
-
 MAX_LINE: Final = 1000
 
 

@@ -15,16 +15,6 @@ from typing import Final
 
 from fleetcount_protocol.errors import MachineError, UsageError
 
-__all__ = [
-    "MAX_TEXT_BYTES",
-    "check_output_directory",
-    "check_output_file",
-    "read_bytes",
-    "read_text",
-    "staged_directory",
-    "write_file",
-]
-
 MAX_TEXT_BYTES: Final = 64 * 2**20
 
 

@@ -18,8 +18,6 @@ from fleetcount.files import read_text
 from fleetcount.lazy import StrictCommand
 from fleetcount.results import JSON, show
 
-__all__ = ["golden", "parse_golden"]
-
 _MAX_DIGITS: Final = 60
 _LARGEST_FLOAT_EXPONENT: Final = 308
 

@@ -14,8 +14,6 @@ from fleetcount.exits import CannotReachError, CheckFailedError
 from fleetcount.lazy import StrictCommand
 from fleetcount.results import JSON, show
 
-__all__ = ["health"]
-
 
 @click.command("health", cls=StrictCommand, short_help="Whether a server of this machine lives, or is ready.")
 @click.option(

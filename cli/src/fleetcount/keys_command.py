@@ -19,8 +19,6 @@ from fleetcount.files import check_output_directory
 from fleetcount.lazy import LazyGroup, OneOf
 from fleetcount.numbers import EPSILON, Count
 
-__all__ = ["check_names", "keys"]
-
 MAX_DEVICES = 10_000
 
 
@@ -100,7 +98,7 @@ def store(output: Path) -> None:
     A store that has none yet is sealed under a key that follows from its signing key; it moves to this one when the
     aggregator is started with it for the first time, under the same signing key. Keep a copy apart from the store's.
     """
-    from fleetcount.deployment import write_store_key
+    from fleetcount_simulator.network.deployments import write_store_key
 
     try:
         write_store_key(output)
@@ -200,7 +198,7 @@ def descriptor(config: Path, source: Path, output: Path) -> None:
 
     from fleetcount_aggregator.config import load_config
     from fleetcount_aggregator.host.keys import load_signing_key
-    from fleetcount_protocol.window.window import HpkeKey
+    from fleetcount_protocol.window.fields import HpkeKey
 
     from fleetcount.descriptors import encode_descriptor, read_descriptor
     from fleetcount.files import write_file
@@ -242,16 +240,11 @@ class _Request:
 
 def _write(request: _Request, ids: Sequence[str], operators: Sequence[str]) -> None:
     from fleetcount_protocol.ids import AggregatorId
+    from fleetcount_simulator.network.deployments import AggregatorPlan
+    from fleetcount_simulator.network.ports import free_ports
 
     # Loads cryptography: only when keys are really made.
-    from fleetcount.deployment import (
-        AggregatorPlan,
-        free_ports,
-        write_aggregators,
-        write_analyst,
-        write_device,
-        write_servers,
-    )
+    from fleetcount.deployment import write_aggregators, write_analyst, write_device, write_servers
 
     count, base = len(ids), request.base_port
     ports = free_ports(request.host, 2 * count) if base == 0 else [base + i for i in range(count)]

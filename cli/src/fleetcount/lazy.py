@@ -13,8 +13,6 @@ import click
 
 from fleetcount.exits import missing_package
 
-__all__ = ["LazyCommand", "LazyGroup", "OneOf", "StrictCommand", "table"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LazyCommand:

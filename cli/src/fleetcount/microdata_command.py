@@ -31,8 +31,6 @@ from fleetcount.files import check_output_directory, read_text, staged_directory
 from fleetcount.lazy import StrictCommand
 from fleetcount.results import JSON, show
 
-__all__ = ["ACKNOWLEDGEMENT", "EXAMPLE_SPEC", "microdata"]
-
 ACKNOWLEDGEMENT: Final = "anonymised, not differentially private"
 EXAMPLE_SPEC: Final = f'''\
 acknowledge = "{ACKNOWLEDGEMENT}"

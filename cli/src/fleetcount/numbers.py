@@ -11,22 +11,6 @@ from typing import Final
 
 import click
 
-__all__ = [
-    "DELTA",
-    "EPSILON",
-    "LEVEL",
-    "POSTERIOR",
-    "SAMPLING_RATE",
-    "SEED",
-    "Count",
-    "ExactNumber",
-    "Length",
-    "NumberRange",
-    "parse_count",
-    "parse_length",
-    "parse_number",
-]
-
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _RATIO: Final = re.compile(r"[+-]?[0-9]{1,30}/0*[1-9][0-9]{0,29}", re.ASCII)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
@@ -161,7 +145,7 @@ EPSILON: Final = ExactNumber(NumberRange(low=Fraction(1, 1000), high=Fraction(10
 SAMPLING_RATE: Final = ExactNumber(
     NumberRange(low=Fraction(0), high=Fraction(1, 2), low_included=False, high_included=False)
 )
-"""A sampling rate: strictly between 0 and 1/2 (privacy.md, section 1.3)."""
+"""A sampling rate: strictly between 0 and 1/2."""
 LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999, 1_000_000)))
 """The level of an interval."""
 POSTERIOR: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False, high_included=False))

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from fleetcount_protocol.endpoint import split_listener
 
-__all__ = ["ask_bytes", "ask_page", "waits_here"]
-
 _WAIT_S: Final = 5.0
 _MOST_BYTES: Final = 4 * 2**20
 _SAID: Final = (http.client.OK, http.client.SERVICE_UNAVAILABLE)

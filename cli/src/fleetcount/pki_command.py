@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # `fleetcount --help` loads no cryptography.
 
     from fleetcount.pki_store import Issued, PkiDirectory
 
-__all__ = ["pki"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)
 _PKI = click.option("--pki", "root", required=True, type=_PATH, metavar="DIR", help="The enrolment directory.")

@@ -37,8 +37,6 @@ from fleetcount_protocol.ids import Digest
 
 from fleetcount.files import check_output_directory, read_bytes, write_file
 
-__all__ = ["Issued", "PkiDirectory", "read_request"]
-
 _AUTHORITIES: Final = ("devices", "aggregators")
 _OF_DEVICES: Final = frozenset({Purpose.DEVICE, Purpose.READER})
 """What the devices' authority issues; the aggregators' issues the rest."""

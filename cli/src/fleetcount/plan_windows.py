@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # Loaded when the options are known to be good.
     from fleetcount_mechanisms.comparison import Compared
     from fleetcount_mechanisms.zooms import Zooms
 
-__all__ = ["Asked", "compare_ways"]
-
 _HEAD: Final = ("way", "sd at 0", "sd at 100", "sd at 1,000", "seen from", "bytes", "rounds", "if all collude")
 _COUNTS: Final = (0, 100, 1000)
 _THREATS: Final = {
@@ -32,7 +30,7 @@ _THREATS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PlannedQuestion:
     """What is planned: so many windows, one every so many seconds, under (epsilon, delta) for all of them together."""
 
     devices: int
@@ -47,7 +45,7 @@ class Asked:
     zooms: "Zooms | None" = None
 
 
-def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) -> None:
+def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool = False) -> None:
     """Print the ways to ask, in `output` too, and which one to take against a threat if one is named.
 
     The first window opens at midnight UTC.
@@ -90,7 +88,7 @@ def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) ->
         click.echo(one_line(f"wrote plan.json in {output}"), err=as_json)
 
 
-def _lines(rows: "Sequence[Compared]", asked: Asked) -> list[str]:
+def _lines(rows: "Sequence[Compared]", asked: PlannedQuestion) -> list[str]:
     """Return the table, as Markdown, and what its columns mean."""
     windows, promise = asked.windows, f"epsilon {float(asked.epsilon):g} at delta {_power(asked.delta)}"
     table = [_HEAD, *(_printed(row, windows) for row in rows)]

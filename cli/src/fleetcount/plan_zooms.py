@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fleetcount_mechanisms.planning import Plan
 
-__all__ = ["zoom_lines"]
-
 
 def zoom_lines(planned: "Plan", epsilon: Fraction) -> list[str]:
     """Return the errors of an empty square at every zoom, under what heads them; nothing of a release of one zoom.

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 if TYPE_CHECKING:  # Rich takes 60 ms to load; only a command that shows bars pays for it.
     from rich.progress import TaskID
 
-__all__ = ["WORTH_SAYING_S", "BarProgress", "LineProgress", "Progress", "duration_text", "progress_for"]
-
 _FEWEST: Final = 100
 """One in so many must be done before a rate is told: the first of thousands waits for what starts."""
 WORTH_SAYING_S: Final = 10.0

@@ -20,8 +20,6 @@ from fleetcount.results import EXPLAIN, JSON, show, utc
 if TYPE_CHECKING:  # `fleetcount question --help` starts without cryptography.
     from fleetcount_protocol.question.question import SignedQuestion
 
-__all__ = ["question"]
-
 _FILE = click.Path(path_type=Path)
 _CONFIG = click.option(
     "--config", "config_path", required=True, metavar="FILE.toml", type=_FILE, help="The aggregator's configuration."

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fleetcount.question_table import KeptTable
 
-__all__ = ["export"]
-
 _FILE: Final = click.Path(path_type=Path)
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".geojson": "geojson", ".json": "geojson"}
 _MOST_ROWS: Final = 200

@@ -43,19 +43,6 @@ from fleetcount.results import privacy_lines, utc, views_json
 if TYPE_CHECKING:
     from fleetcount_aggregator.config import AggregatorConfig
 
-__all__ = [
-    "Operator",
-    "add_signature",
-    "describe_question",
-    "new_question_files",
-    "operator_of",
-    "question_json",
-    "read_question",
-    "seed_path",
-    "submit_question",
-    "unsigned",
-]
-
 _COIN_WORDS: Final = {Coin.WINDOW: "one window", Coin.DAY: "a whole UTC day", Coin.QUESTION: "the whole question"}
 
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from fleetcount_aggregator.host.store_place import StorePlace
     from fleetcount_aggregator.windows.status import QuestionLine
 
-__all__ = ["GivenOrder", "give_order", "installed_question", "stop_lines"]
-
 _FILE_BYTES: Final = MAX_ORDER_BYTES + 128
 _MARGIN_S: Final = 5
 """An aggregator looks into its question directory every second: a window decided about sooner is not named by

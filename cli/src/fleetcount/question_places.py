@@ -24,8 +24,6 @@ if TYPE_CHECKING:  # SciPy is loaded with the first walk.
     from fleetcount_protocol.question.fields import DrillDown
     from fleetcount_protocol.release import ReleaseRecord
 
-__all__ = ["Walked", "bound_lines", "places", "places_csv", "walk_lines", "walks_of"]
-
 _FILE: Final = click.Path(path_type=Path)
 _MOST_ROWS: Final = 200
 _COLUMNS: Final = ("walk", "bits", "smallest_place", "shown", "estimate", "low", "high")

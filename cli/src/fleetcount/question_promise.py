@@ -17,11 +17,9 @@ from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_protocol.window.domain import ValueDomain, zooms_of
-from fleetcount_protocol.window.window import Release, ReleaseKind
+from fleetcount_protocol.window.fields import Release, ReleaseKind
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
-
-__all__ = ["read_promise"]
 
 _STRENGTHS: Final = {
     ReleaseKind.GAUSSIAN: ("sd", "variance"),

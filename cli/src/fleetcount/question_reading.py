@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fleetcount.question_records import Chain
     from fleetcount.readers import Reader
 
-__all__ = ["by_reason", "release", "spans_text", "status"]
-
 _FILE: Final = click.Path(path_type=Path)
 _QUESTION: Final = click.option(
     "--question", "path", required=True, metavar="NAME.question", type=_FILE, help="The question's file."

@@ -31,18 +31,6 @@ from fleetcount.release_report import checked_record
 if TYPE_CHECKING:
     from fleetcount.readers import WindowReader
 
-__all__ = [
-    "QUESTION_FILE",
-    "Chain",
-    "fetch_windows",
-    "kept_chain",
-    "kept_records",
-    "open_records",
-    "question_of_records",
-    "record_path",
-    "save_record",
-]
-
 QUESTION_FILE: Final = "question"
 Taken = Callable[[ReleaseRecord, tuple[bytes, ...]], None]
 _ENDED: Final = (WindowState.RELEASED, WindowState.ABORTED)

@@ -21,8 +21,6 @@ from fleetcount_transport.toml_table import Table
 from fleetcount.numbers import parse_length
 from fleetcount.results import utc
 
-__all__ = ["SCHEDULE_KEYS", "read_schedule"]
-
 _MANY: Final = ("windows", "until")
 SCHEDULE_KEYS: Final = (
     "opens",

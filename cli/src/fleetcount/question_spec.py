@@ -33,8 +33,7 @@ from fleetcount_protocol.window.domain import (
     SquareGrid,
     ValueDomain,
 )
-from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS
-from fleetcount_protocol.window.window import Aggregator, Mode, UploadStyle
+from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS, Aggregator, Mode, UploadStyle
 from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range, exact_number
 
@@ -42,8 +41,6 @@ from fleetcount.descriptors import read_descriptor
 from fleetcount.question_promise import read_promise
 from fleetcount.question_schedule import SCHEDULE_KEYS, read_schedule
 from fleetcount.spec_refusals import told_by_key
-
-__all__ = ["read_spec"]
 
 _SECTIONS: Final = ("question", "domain", "drill_down", "schedule", "mechanism", "release", "aggregators")
 _QUESTION_KEYS: Final = ("name", "deployment", "signal", "mode", "min_batch_size", "time_precision_s", "upload_style")

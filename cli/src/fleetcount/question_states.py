@@ -26,8 +26,6 @@ from fleetcount.results import show, utc
 if TYPE_CHECKING:
     from fleetcount_protocol.window.window import Window
 
-__all__ = ["show_states"]
-
 _UNKNOWN = "unknown_window"
 """What an aggregator says that has not decided about the window yet, or knows nothing of the question."""
 

@@ -31,8 +31,6 @@ from fleetcount.files import read_text
 from fleetcount.numbers import parse_count
 from fleetcount.question_records import Chain, kept_records, question_of_records
 
-__all__ = ["KeptTable", "opened_numbers", "parse_spans", "place_note", "places_of", "read_table", "table_of"]
-
 _AREAS: Final = (".geojson", ".json")
 
 

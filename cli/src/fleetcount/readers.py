@@ -14,8 +14,9 @@ from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import ReleaseAnswer, WindowStatus
+from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.signing import TrustedAggregator
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import Table, read_toml
@@ -29,16 +30,6 @@ if TYPE_CHECKING:  # gRPC takes 150 ms to load; only a command that asks somebod
     from fleetcount_aggregator.greetings import Skew
     from fleetcount_protocol.question.orders import QuestionOrder
     from fleetcount_protocol.question.question import Question
-
-__all__ = [
-    "Reader",
-    "WindowReader",
-    "ask_peer",
-    "ask_statuses",
-    "read_reader",
-    "read_trusted",
-    "reader_toml",
-]
 
 TIMEOUT_S: Final = 15.0
 _GET_RELEASE: Final = "/fleetcount_protocol.v1.DeviceService/GetRelease"

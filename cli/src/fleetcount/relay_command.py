@@ -9,8 +9,6 @@ import click
 
 from fleetcount.lazy import StrictCommand
 
-__all__ = ["relay"]
-
 
 @click.command("relay", cls=StrictCommand, short_help="Carry many devices' reports to aggregators, unread.")
 @click.option("--config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The relay's file.")

@@ -24,8 +24,6 @@ from fleetcount_protocol.window.window import Window
 from fleetcount.exits import RefusedByPolicyError, one_line
 from fleetcount.results import privacy_lines, statement_json
 
-__all__ = ["checked_record", "readable_counts", "release_json", "statement_lines", "table_lines"]
-
 MOST_ROWS: Final = 200
 _LARGEST: Final = 10**15
 

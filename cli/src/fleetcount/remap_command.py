@@ -24,8 +24,6 @@ if TYPE_CHECKING:  # NumPy and the protocol are loaded when the files have been 
     from fleetcount_analysis.remap import Loss, Remap
     from fleetcount_protocol.release import ReleaseRecord
 
-__all__ = ["read_loss", "read_prior", "remap", "remap_of"]
-
 _FILE = click.Path(path_type=Path)
 _LARGEST_COUNT: Final = 100_000
 _LARGEST_FILE: Final = 16 * 2**20

@@ -16,8 +16,6 @@ from fleetcount.numbers import SEED
 from fleetcount.progress import progress_for
 from fleetcount.results import JSON, show
 
-__all__ = ["reproduce"]
-
 PAPERS: Final = ("sampling", "asymmetric", "geometric", "inferential")
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # Help of a command starts without the mechanisms.
     from fleetcount_mechanisms.design import Design
     from fleetcount_mechanisms.statement import AdversaryView
 
-__all__ = ["EXPLAIN", "JSON", "privacy_lines", "show", "statement_json", "utc", "views_json"]
-
 JSON: Final = click.option(
     "--json", "as_json", is_flag=True, help="For programs: one JSON document on standard output."
 )

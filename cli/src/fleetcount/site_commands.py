@@ -13,8 +13,6 @@ from fleetcount.exits import one_line
 from fleetcount.lazy import StrictCommand
 from fleetcount.numbers import Count
 
-__all__ = ["publish", "serve"]
-
 _FILE: Final = click.Path(path_type=Path)
 
 

@@ -35,8 +35,6 @@ from fleetcount.files import read_text
 from fleetcount.question_records import QUESTION_FILE, Chain, kept_records, question_of_records
 from fleetcount.question_table import opened_numbers, place_note, places_of, table_of
 
-__all__ = ["Source", "pinned_keys", "sources_of"]
-
 Trusted = Mapping[AggregatorId, TrustedAggregator]
 
 _MOST_CSV_ROWS: Final = 1_000_000

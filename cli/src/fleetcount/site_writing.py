@@ -17,8 +17,6 @@ from fleetcount.analyst.keys import read_keys
 from fleetcount.files import check_output_directory
 from fleetcount.site_reading import sources_of
 
-__all__ = ["check_address", "write"]
-
 
 def write(directory: Path, output: Path, keys: Path | None, title: str, address: str) -> list[str]:
     """Write a site of everything in a directory; return what is said about it.

@@ -13,8 +13,6 @@ from fleetcount_protocol.errors import QuestionError
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import shown
 
-__all__ = ["told_by_key"]
-
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     r"first|round_one_opens|delay_s|earliest start": ("schedule.opens",),
     r"latest start": ("schedule.submit_by",),

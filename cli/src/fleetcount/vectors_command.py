@@ -12,8 +12,6 @@ from fleetcount.exits import CheckFailedError, one_line
 from fleetcount.lazy import StrictCommand
 from fleetcount.results import JSON, show
 
-__all__ = ["vectors"]
-
 
 @click.command(cls=StrictCommand, short_help="Replay VDAF test vectors.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.json...")

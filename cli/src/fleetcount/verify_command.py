@@ -12,8 +12,6 @@ from fleetcount.files import read_text
 from fleetcount.lazy import StrictCommand
 from fleetcount.results import JSON, show
 
-__all__ = ["verify"]
-
 _FILE = click.Path(path_type=Path)
 
 

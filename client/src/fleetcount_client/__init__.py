@@ -38,7 +38,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fleetcount_client.config import ConfigError, DeliverySettings, DeviceSettings, load_settings
+    from fleetcount_transport.toml_table import ConfigError
+
+    from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
     from fleetcount_client.contact import DeviceStatus
     from fleetcount_client.device import Device
     from fleetcount_client.memory_transport import MemoryTransport

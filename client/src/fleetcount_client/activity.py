@@ -13,8 +13,6 @@ from fleetcount_protocol.errors import RejectReason
 
 from fleetcount_client.timer import Timer, sleep_until
 
-__all__ = ["Activity"]
-
 _AnswerT = TypeVar("_AnswerT")
 
 

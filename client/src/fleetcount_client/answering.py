@@ -21,19 +21,6 @@ from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.signals import Reading
 
-__all__ = [
-    "MAX_SECRET_BYTES",
-    "ReportParts",
-    "Truth",
-    "TwoRoundSecret",
-    "draw_two_round",
-    "envelope_parts",
-    "one_round_parts",
-    "round_one_parts",
-    "round_two_parts",
-    "truth_of",
-]
-
 MAX_SECRET_BYTES: Final = 304
 _VERSION: Final = 2
 _SEED_BYTES: Final = 32

@@ -16,17 +16,16 @@ from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import UserName
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.key_files import check_purpose
+from fleetcount_transport.toml_table import ConfigError
 from fleetcount_transport.trust_files import succeeded
 
-from fleetcount_client.config import ConfigError, DeviceSettings, GrpcSettings, MqttSettings
+from fleetcount_client.config import DeviceSettings, GrpcSettings, MqttSettings
 from fleetcount_client.spool import Spool
 from fleetcount_client.transport import Transport
 from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
-    from fleetcount_client.question_book import QuestionBook
-
-__all__ = ["book_of", "identity_of", "transport_of", "trust_of"]
+    from fleetcount_client.subscriptions import Subscriptions
 
 
 def identity_of(settings: DeviceSettings) -> DeviceIdentity:
@@ -65,16 +64,16 @@ def trusted_by(settings: DeviceSettings) -> list[TrustedAggregator]:
     ]
 
 
-def book_of(settings: DeviceSettings, spool: Spool) -> "QuestionBook":
+def book_of(settings: DeviceSettings, spool: Spool) -> "Subscriptions":
     """Return the question of a device for its owner to look at, join and leave, while it runs or not.
 
     Raises:
         ConfigError: a certificate file that holds something else.
     """
-    from fleetcount_client.question_book import QuestionBook  # Only for who asks about questions.
+    from fleetcount_client.subscriptions import Subscriptions  # Only for who asks about questions.
 
     certificate = identity_of(settings).certificate
-    return QuestionBook(
+    return Subscriptions(
         policy=settings.policy,
         trust=trust_of(settings),
         spool=spool,
@@ -100,7 +99,9 @@ def transport_of(settings: DeviceSettings, heard: Callable[[str, str], None] | N
 
 def _grpc(settings: DeviceSettings, grpc: GrpcSettings, heard: Callable[[str, str], None] | None) -> Transport:
     try:
-        from fleetcount_client.grpc_transport import GrpcTransport, TlsFiles, WindowServer  # Only this transport.
+        from fleetcount_transport.key_files import TlsFiles
+
+        from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
     except ModuleNotFoundError as error:
         raise _not_installed("grpc", error) from None
 

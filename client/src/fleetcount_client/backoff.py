@@ -8,8 +8,6 @@ from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource, uniform_below
 
-__all__ = ["Backoff", "Retry", "uniform_seconds"]
-
 _STEPS: Final = 1 << 20
 _LONGEST_HINT_S: Final = 300.0
 

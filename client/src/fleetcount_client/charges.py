@@ -16,8 +16,6 @@ from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
 if TYPE_CHECKING:
     from fleetcount_mechanisms.accounting.vectors import LossVector
 
-__all__ = ["Charge", "LedgerAge", "judge_age", "ready_at", "unknown_before"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:

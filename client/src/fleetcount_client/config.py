@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from fleetcount_client.kuksa import Databroker
     from fleetcount_client.private_places import PrivatePlaces
 
-__all__ = [
-    "AggregatorSettings",
-    "ConfigError",
-    "DeliverySettings",
-    "DeviceSettings",
-    "GrpcSettings",
-    "MqttSettings",
-    "load_settings",
-]
-
 _SOURCES: Final = ("file", "value", "lines", "socket", "kuksa")
 _VSS_PATH: Final = r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*"
 _DAY_S: Final = 86_400

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import PeerError
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.transport import Transport, Unreachable
 
@@ -25,16 +26,6 @@ if TYPE_CHECKING:  # A device starts without the messages.
         SessionRefused,
         SessionRequest,
     )
-
-__all__ = [
-    "LISTS",
-    "SILENT_AFTER_S",
-    "Contact",
-    "Contacts",
-    "DeviceStatus",
-    "HeardTransport",
-    "contacts_of",
-]
 
 LISTS: Final = "lists of questions"
 """The name under which an answer of whoever lists questions is noted: the broker, or any aggregator."""

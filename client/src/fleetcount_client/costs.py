@@ -11,8 +11,6 @@ from typing import Final
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.window.window import Window
 
-__all__ = ["WindowCost", "cost_of"]
-
 _REMEMBERED: Final = 128
 
 

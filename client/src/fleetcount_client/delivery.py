@@ -24,8 +24,6 @@ from fleetcount_client.stored import decode_instalment
 from fleetcount_client.timer import Timer
 from fleetcount_client.transport import Transport, Unreachable
 
-__all__ = ["Delivery", "DeliveryEnd", "worth_retrying"]
-
 _LOG: Final = logging.getLogger(__name__)
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, Self
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import DecodeError, MachineError, QuestionError, SignatureError
 from fleetcount_protocol.ids import QuestionId, WindowId
-from fleetcount_protocol.window.window import Aggregator, Window, decode_window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window, decode_window
 
 from fleetcount_client.activity import Activity
 from fleetcount_client.charges import judge_age
@@ -36,12 +37,10 @@ if TYPE_CHECKING:
     from fleetcount_protocol.messages import QuestionOffer
 
     from fleetcount_client.private_places import PrivatePlaces
-    from fleetcount_client.question_book import QuestionBook
     from fleetcount_client.question_loop import QuestionLoop
     from fleetcount_client.rounds import Rounds
+    from fleetcount_client.subscriptions import Subscriptions
     from fleetcount_client.walks import WalkRecords
-
-__all__ = ["Device"]
 
 _LOG: Final = logging.getLogger(__name__)
 _IDLE_CLOSE_S: Final = 5.0
@@ -100,11 +99,11 @@ class Device:
         return int(self._identity.certificate.not_valid_before_utc.timestamp())
 
     @cached_property
-    def questions(self) -> "QuestionBook":
+    def questions(self) -> "Subscriptions":
         """The question this device knows of and takes part in, for its owner to join and leave."""
-        from fleetcount_client.question_book import QuestionBook  # As below.
+        from fleetcount_client.subscriptions import Subscriptions  # As below.
 
-        return QuestionBook(
+        return Subscriptions(
             policy=self._policy,
             trust=self._trust,
             spool=self._spool,

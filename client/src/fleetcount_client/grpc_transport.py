@@ -31,7 +31,8 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.v1.device_pb2 import ListQuestionsResponse
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
 from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,
@@ -47,8 +48,6 @@ from fleetcount_transport.toml_table import ConfigError
 from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_client.transport import Unreachable
-
-__all__ = ["GrpcTransport", "TlsFiles", "WindowServer"]
 
 _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"

@@ -1,6 +1,6 @@
 """Signals of a KUKSA databroker (gRPC, kuksa.val.v2): what the vehicle says now, in the units a window asks in.
 
-A value is asked for when a question needs it and at no other time (docs/decisions/0047). Never keeps, logs or shows a
+A value is asked for when a question needs it and at no other time (decision 47). Never keeps, logs or shows a
 value; never holds the event loop; never says more about the token than where it lies.
 """
 
@@ -29,8 +29,6 @@ from fleetcount_client.utm import UtmZone
 if TYPE_CHECKING:  # The libraries of gRPC and its messages are loaded with the first question.
     import grpc.aio
     from fleetcount_protocol.v1.kuksa_pb2 import Datapoint, GetValuesResponse
-
-__all__ = ["Databroker", "DatabrokerSettings", "KuksaSource", "VehicleSignal"]
 
 _LOG: Final = logging.getLogger(__name__)
 _GET_VALUES: Final = "/kuksa.val.v2.VAL/GetValues"

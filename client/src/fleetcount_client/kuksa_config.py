@@ -16,8 +16,6 @@ from fleetcount_transport.toml_values import Range
 from fleetcount_client.kuksa import Databroker, DatabrokerSettings, KuksaSource, VehicleSignal
 from fleetcount_client.utm import UtmZone
 
-__all__ = ["DATABROKER_KEYS", "SIGNAL_KEYS", "read_databroker", "read_signal_of"]
-
 DATABROKER_KEYS: Final = ("address", "ca_file", "server_name", "token_file", "timeout_s", "insecure")
 SIGNAL_KEYS: Final = ("kuksa", "fresh_s", "factor", "offset", "utm", "offset_x", "offset_y")
 _PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")

@@ -20,8 +20,6 @@ from fleetcount_mechanisms.answers import Relation
 from fleetcount_client.charges import Charge
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust
 
-__all__ = ["Ledger", "Spent", "budget_of", "spent_within"]
-
 _NEVER: Final = -(1 << 61)
 
 

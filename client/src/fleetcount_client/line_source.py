@@ -16,8 +16,6 @@ from fleetcount_protocol.window.domain import Signal
 
 from fleetcount_client.signals import MAX_SIGNAL_BYTES, signal_of
 
-__all__ = ["LineSource", "LineValue"]
-
 _TAIL_BYTES: Final = 65_536
 _MOST_LINES: Final = 1000
 _TIMEOUT_S: Final = 2.0

@@ -24,11 +24,10 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.transport import Unreachable
-
-__all__ = ["Intake", "MemoryAggregator", "MemoryTransport"]
 
 
 class Intake(Protocol):

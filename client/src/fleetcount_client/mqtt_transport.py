@@ -29,7 +29,8 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,
     SESSION_REPLY,
@@ -54,8 +55,6 @@ from fleetcount_transport.mqtt_packets import Publication
 from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_client.transport import Unreachable
-
-__all__ = ["MqttLogin", "MqttTransport"]
 
 _LOG: Final = logging.getLogger(__name__)
 _OFFER_SETTLE_S: Final = 0.5

@@ -9,8 +9,6 @@ from fleetcount_protocol.ids import WindowId
 if TYPE_CHECKING:
     from fleetcount_protocol.window.window import Window
 
-__all__ = ["Outcome", "OutcomeKind"]
-
 
 class OutcomeKind(enum.Enum):
     """How a window ended for this device."""

@@ -12,8 +12,6 @@ from fleetcount_mechanisms.randomness import uniform_below
 from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.layout import uint
 
-__all__ = ["COIN_SECRET_BYTES", "coin_of", "unit_id"]
-
 COIN_SECRET_BYTES: Final = 32
 _UNIT_LABEL: Final = b"fleetcount device unit v1"
 _COIN_LABEL: Final = b"fleetcount device coin v1"

@@ -21,8 +21,6 @@ from fleetcount_client.signals import SignalSource, misplaced
 if TYPE_CHECKING:
     from fleetcount_protocol.question.question import Question
 
-__all__ = ["JoinRule", "OwnerPolicy", "PolicyRefusal", "Trust", "judge_question", "judge_sources", "judge_window"]
-
 ALL_AGGREGATORS: Final = "all_aggregators"
 _HOUR_S: Final = 3600
 _TEN_YEARS_S: Final = 315_360_000

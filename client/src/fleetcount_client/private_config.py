@@ -11,8 +11,6 @@ from fleetcount_transport.toml_values import Range, exact_number
 
 from fleetcount_client.private_places import Circle, Polygon, PrivatePlaces, PrivateSignal
 
-__all__ = ["read_private"]
-
 _PLACE: Final = Range("[-1000000000, 1000000000]")
 _RADIUS: Final = Range("(0, 1000000000]")
 _MOST_PLACES: Final = 1000

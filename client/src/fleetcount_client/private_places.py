@@ -13,8 +13,6 @@ from fleetcount_protocol.errors import UsageError
 
 from fleetcount_client.signals import Reading
 
-__all__ = ["Circle", "Polygon", "PrivatePlaces", "PrivateSignal"]
-
 Position = tuple[Fraction, Fraction]
 
 

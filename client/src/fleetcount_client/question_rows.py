@@ -18,8 +18,6 @@ from fleetcount_client.panel_coin import COIN_SECRET_BYTES
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import Spool
 
-__all__ = ["QuestionRow", "QuestionRows", "QuestionState"]
-
 _PUT: Final = "INSERT OR REPLACE INTO questions VALUES(?,?,?,?,?,?,?,?)"
 
 

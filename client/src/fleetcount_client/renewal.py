@@ -17,8 +17,6 @@ from fleetcount_protocol.errors import FleetcountError, UsageError
 if TYPE_CHECKING:
     from fleetcount_protocol.channel.session import DeviceIdentity
 
-__all__ = ["Renewal", "RenewalSettings", "check_next", "command_of", "next_file"]
-
 _LOG: Final = logging.getLogger(__name__)
 _DAY_S: Final = 86_400
 _COMMAND_S: Final = 120.0

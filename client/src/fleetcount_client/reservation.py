@@ -19,8 +19,6 @@ from fleetcount_client.ledger import budget_of
 from fleetcount_client.panel_coin import unit_id
 from fleetcount_client.policy import OwnerPolicy
 
-__all__ = ["charges_of_question", "open_units"]
-
 
 def charges_of_question(
     question: Question, policy: OwnerPolicy, begin: float, unknown_before: float, skipped: Iterable[range] = ()

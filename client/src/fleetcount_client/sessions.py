@@ -16,7 +16,7 @@ from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, SessionId
 from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import SessionAccepted
-from fleetcount_protocol.window.window import Aggregator, HpkeKey
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 
 from fleetcount_client.activity import Activity
 from fleetcount_client.backoff import Backoff, Retry, uniform_seconds
@@ -24,8 +24,6 @@ from fleetcount_client.spool import Spool
 from fleetcount_client.spool_rows import SessionRow
 from fleetcount_client.timer import Timer
 from fleetcount_client.transport import Transport, Unreachable
-
-__all__ = ["OpenSession", "SessionKeeper"]
 
 _LOG: Final = logging.getLogger(__name__)
 _EXPIRY_SLACK_S: Final = 60

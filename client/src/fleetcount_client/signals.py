@@ -14,17 +14,6 @@ from typing import Final, Protocol, cast, runtime_checkable
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.domain import Signal, ValueDomain
 
-__all__ = [
-    "FileSource",
-    "Reading",
-    "SignalSource",
-    "SignalUnavailable",
-    "constant",
-    "misplaced",
-    "read_signal",
-    "signal_of",
-]
-
 MAX_SIGNAL_BYTES: Final = 4096
 _POSITION_PARTS: Final = 2
 _LONGEST_READ_S: Final = 30.0

@@ -35,8 +35,6 @@ from fleetcount_client.spool_rows import (
 if TYPE_CHECKING:
     from fleetcount_client.ledger import Ledger
 
-__all__ = ["Spool", "SpoolFile"]
-
 _LEDGERS_KEPT: Final = 16
 _LEDGER: Final = (
     "device,charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,question_id,sent"

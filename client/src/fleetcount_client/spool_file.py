@@ -14,8 +14,6 @@ from typing import Any, Final
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_transport.migrations import NEW, Schema, bring_up
 
-__all__ = ["StateFile"]
-
 APPLICATION_ID: Final = 0x46435350
 """'FCSP' in the file's header: another program's database is refused, not adopted."""
 

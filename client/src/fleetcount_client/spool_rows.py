@@ -18,22 +18,6 @@ from fleetcount_client.charges import Charge
 if TYPE_CHECKING:
     from fleetcount_mechanisms.accounting.vectors import LossVector
 
-__all__ = [
-    "NEXT",
-    "Answer",
-    "Beginning",
-    "NotedRefusal",
-    "OutboxEntry",
-    "Phase",
-    "Report",
-    "SessionRow",
-    "charge_of_row",
-    "loss_text",
-    "refusal_of_row",
-    "report_of_row",
-    "session_of_row",
-]
-
 
 class Phase(enum.Enum):
     """Where an answer stands. Nothing moves backwards; the last three are final and hold no secret any more."""

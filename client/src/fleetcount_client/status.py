@@ -12,8 +12,6 @@ from fleetcount_client.outcome import Outcome
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import Spool
 
-__all__ = ["status_of"]
-
 
 def status_of(
     spool: Spool,

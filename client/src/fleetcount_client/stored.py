@@ -15,8 +15,6 @@ from fleetcount_protocol.limits import (
 )
 from fleetcount_protocol.messages import Instalment
 
-__all__ = ["decode_instalment", "encode_instalment"]
-
 _INSTALMENT_LABEL: Final = b"FCDI02"
 
 

@@ -9,8 +9,6 @@ from typing import Final, Protocol
 
 from fleetcount_protocol.clock import AnchoredClock, Clock
 
-__all__ = ["ManualTimer", "SystemTimer", "Timer", "sleep_until"]
-
 _LONGEST_SLEEP_S: Final = 30.0
 _BELIEVED_AFTER_S: Final = 60.0
 _CALM_STEPS: Final = 20

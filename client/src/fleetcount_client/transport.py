@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 
 if TYPE_CHECKING:  # A device starts without the messages.
     from fleetcount_protocol.messages import (
@@ -20,8 +21,6 @@ if TYPE_CHECKING:  # A device starts without the messages.
         SessionRefused,
         SessionRequest,
     )
-
-__all__ = ["Transport", "Unreachable"]
 
 
 class Unreachable(MachineError):  # noqa: N818 - named for the event, as the protocol's errors are

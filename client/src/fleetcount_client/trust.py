@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fleetcount_protocol.release.record import ReleaseRecord
     from fleetcount_protocol.window.signing import TrustedAggregator
 
-__all__ = ["TrustStore"]
-
 
 class TrustStore:
     """The aggregators of one deployment that a device trusts; may be shared by many devices of one process."""

@@ -7,8 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["UtmZone"]
-
 _SEMI_MAJOR_AXIS_M: Final = 6_378_137.0
 _FLATTENING: Final = 1 / 298.257_222_101
 """Of GRS 80, on which ETRS89 stands; WGS 84 differs by a tenth of a millimetre on the ground."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fleetcount_protocol.messages import ReleaseAnswer
     from fleetcount_protocol.release.walk import WalkEnd
 
-__all__ = ["WalkRecords", "Walks"]
-
 _LOG: Final = logging.getLogger(__name__)
 _READERS_SPREAD: Final = 4
 """Records are asked for within the first fourth of round one, each device at a time of its own."""

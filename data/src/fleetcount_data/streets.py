@@ -9,8 +9,6 @@ from typing import Final
 
 from fleetcount_data import path
 
-__all__ = ["BOLOGNA_EPSG", "BOLOGNA_OFFSET", "Street", "bologna_streets"]
-
 BOLOGNA_EPSG: Final = 32632
 """WGS 84 / UTM zone 32N, the scenario's own projection."""
 BOLOGNA_OFFSET: Final = ("-683195.58", "-4928877.56")

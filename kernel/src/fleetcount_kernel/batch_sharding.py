@@ -17,11 +17,9 @@ from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_kernel.compiling import make_ready
-from fleetcount_kernel.lanes import WIDTH, Words
 from fleetcount_kernel.plan import new_plan
 from fleetcount_kernel.sharding import shard_first_groups, shard_groups
-
-__all__ = ["BatchSharder", "ShardedBatch"]
+from fleetcount_kernel.simd import WIDTH, Words
 
 _WORD_BYTES: Final = 8
 _BLOCK_BYTES: Final = 1 << 19

@@ -19,7 +19,7 @@ import numpy as np
 
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.field64 import sum_limbs
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.simd import (
     HAS_MULTIPLY_ADD,
     Lanes,
     Words,
@@ -32,20 +32,6 @@ from fleetcount_kernel.lanes import (
     splat,
     store,
 )
-
-__all__ = [
-    "LARGEST_BLOCK",
-    "POWER_ROWS",
-    "block_sums",
-    "fused_block_sums",
-    "fused_read_power",
-    "fused_write_power",
-    "read_power",
-    "split_block_sums",
-    "split_read_power",
-    "split_write_power",
-    "write_power",
-]
 
 LARGEST_BLOCK: Final = 64
 """Entries a block at most: `_whole_sum` allows 128, the split way 1,024; the table of powers has to stay small."""

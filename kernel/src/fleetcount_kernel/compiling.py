@@ -20,8 +20,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-__all__ = ["cache_directory", "compiled", "entry_point", "make_ready", "target_features"]
-
 _numba: Any = import_module("numba")
 _binding: Any = import_module("llvmlite.binding")
 _codegen: Any = import_module("numba.core.codegen")

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from fleetcount_kernel.compiling import compiled
-from fleetcount_kernel.lanes import Lanes, Words, gather, load, splat, store
 from fleetcount_kernel.plan import Plan
+from fleetcount_kernel.simd import Lanes, Words, gather, load, splat, store
 from fleetcount_kernel.sponge import (
     absorb_bytes,
     absorb_rows,
@@ -19,18 +19,6 @@ from fleetcount_kernel.sponge import (
     squeeze_rows,
     start,
 )
-
-__all__ = [
-    "SEED_ROWS",
-    "absorb_columns",
-    "expand_measurement",
-    "expand_proofs",
-    "hash_part",
-    "joint_randomness",
-    "joint_seed",
-    "keep_digest",
-    "query_randomness",
-]
 
 SEED_ROWS: Final = 4
 """Words of a seed, blind or joint-randomness part."""

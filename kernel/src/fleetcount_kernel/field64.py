@@ -11,7 +11,7 @@ import numpy as np
 from fleetcount_protocol.vdaf.field import FIELD64
 
 from fleetcount_kernel.compiling import compiled
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.simd import (
     Lanes,
     Words,
     load,
@@ -22,17 +22,6 @@ from fleetcount_kernel.lanes import (
     splat,
     store,
 )
-
-__all__ = [
-    "add",
-    "equals_one",
-    "inner_product",
-    "lagrange_coefficients",
-    "multiply",
-    "power_of_two_power",
-    "subtract",
-    "sum_limbs",
-]
 
 _MODULUS: Final = np.uint64(FIELD64.modulus)
 _LOW_HALF: Final = np.uint64((1 << 32) - 1)

@@ -18,11 +18,9 @@ from fleetcount_protocol.vdaf.polynomials import evaluation_domain
 from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.vdaf.xof import SEED_SIZE, domain_separation_tag
 
-from fleetcount_kernel.lanes import WIDTH, Words
 from fleetcount_kernel.power_sums import TABLE_ROWS, block_length
+from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_kernel.sponge import STATE_ROWS
-
-__all__ = ["Layout", "Plan", "covers", "new_plan"]
 
 _WORD_BYTES: Final = 8
 _USAGES: Final = {

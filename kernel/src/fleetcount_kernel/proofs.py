@@ -18,21 +18,6 @@ from fleetcount_protocol.window.circuit import context_of, opened_outputs, prio3
 from fleetcount_protocol.window.window import Window
 from numpy.typing import NDArray
 
-__all__ = [
-    "NONCE_SIZE",
-    "VERIFIED",
-    "BatchVerifier",
-    "ProofBatch",
-    "ScalarBatchVerifier",
-    "VerifiedBatch",
-    "VerifierSetting",
-    "add_vectors",
-    "add_words",
-    "combine_one_by_one",
-    "setting_of",
-    "subtract_vectors",
-]
-
 NONCE_SIZE: Final = 16
 """Bytes of a report's nonce, which is the report id."""
 

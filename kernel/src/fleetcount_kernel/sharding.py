@@ -19,7 +19,8 @@ from fleetcount_kernel.derivations import (
     keep_digest,
 )
 from fleetcount_kernel.field64 import add, multiply, subtract
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.plan import Plan
+from fleetcount_kernel.simd import (
     WIDTH,
     Lanes,
     Words,
@@ -32,10 +33,7 @@ from fleetcount_kernel.lanes import (
     splat,
     store,
 )
-from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.sponge import absorb_bytes, absorb_rows, absorb_word, finish, squeeze_rows, start
-
-__all__ = ["shard_first_groups", "shard_groups"]
 
 _ZERO: Final = np.uint64(0)
 _ONE: Final = np.uint64(1)

@@ -22,7 +22,8 @@ from fleetcount_kernel.derivations import (
     query_randomness,
 )
 from fleetcount_kernel.field64 import equals_one, power_of_two_power
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.plan import Plan
+from fleetcount_kernel.simd import (
     WIDTH,
     Lanes,
     Words,
@@ -34,10 +35,7 @@ from fleetcount_kernel.lanes import (
     splat,
     store,
 )
-from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.sponge import absorb_bytes, absorb_rows, finish, start
-
-__all__ = ["DO_AGAIN", "judge", "measurement_share", "prepare", "valid_lanes"]
 
 DO_AGAIN: Final = np.uint64(255)
 """The reason of a report that the scalar twin must do again; no RejectReason has this number."""

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from fleetcount_kernel.compiling import compiled
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.simd import (
     Lanes,
     Words,
     larger,
@@ -21,18 +21,6 @@ from fleetcount_kernel.lanes import (
     splat,
     store,
 )
-
-__all__ = [
-    "RATE",
-    "STATE_ROWS",
-    "absorb_bytes",
-    "absorb_rows",
-    "absorb_word",
-    "finish",
-    "permute",
-    "squeeze_rows",
-    "start",
-]
 
 STATE_ROWS: Final = 25
 """Rows of the sponge: eight states of 1,600 bits."""

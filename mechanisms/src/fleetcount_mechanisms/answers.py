@@ -22,22 +22,6 @@ from fleetcount_mechanisms.responses import (
 )
 from fleetcount_mechanisms.sampling import SamplingDie
 
-__all__ = [
-    "AnswerForm",
-    "AnswerKind",
-    "AnswerLaw",
-    "BitVectorResponse",
-    "Relation",
-    "Truth",
-    "answer_named",
-    "answer_names",
-    "channel_of",
-    "kind_named",
-    "kind_of",
-    "kind_of_law",
-    "register_answer",
-]
-
 
 class AnswerForm(Enum):
     """What one device's answer is, and so which circuit proves it and how answers add up."""

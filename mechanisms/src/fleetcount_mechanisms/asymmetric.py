@@ -26,26 +26,6 @@ from fleetcount_mechanisms.exponential import exp_minus_bounds
 from fleetcount_mechanisms.geometric import DigitThresholds, digit_thresholds
 from fleetcount_mechanisms.randomness import RandomSource
 
-__all__ = [
-    "AsymmetricGeometric",
-    "Direction",
-    "OneSidedGeometric",
-    "approximate_detection",
-    "approximate_detection_paper",
-    "asymmetric_row",
-    "expected_safe_answers",
-    "expected_safe_answers_approximate",
-    "noisy_sum_detection",
-    "noisy_sum_law",
-    "optimal_detection",
-    "ratio_above",
-    "safe_law",
-    "simulation_only_asymmetric_laplace",
-    "simulation_only_can_come_from",
-    "simulation_only_laplace",
-    "simulation_only_safe_detection",
-]
-
 RATIO_BITS: Final = 128
 _WORD_BITS: Final = 128
 # Each word sits in a lane of 192 bits, so that one subtraction compares all words of a draw.

@@ -24,8 +24,6 @@ from fleetcount_mechanisms.responses import KaryResponse, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.zooms import Zooms
 
-__all__ = ["Compared", "Threat", "Unit", "compare"]
-
 Unit = Literal["window", "day", "question"]
 _HALF: Final = Fraction(1, 2)
 _GRID: Final = 10**4

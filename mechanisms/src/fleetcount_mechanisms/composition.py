@@ -15,19 +15,6 @@ from fractions import Fraction
 from fleetcount_mechanisms.errors import MechanismError, require_fraction
 from fleetcount_mechanisms.exponential import WIDE, exp_minus_bounds, float_up, near_decimal, near_log
 
-__all__ = [
-    "affordable_queries",
-    "asymmetric_optimal_epsilon",
-    "basic_epsilon",
-    "optimal_delta",
-    "optimal_delta_repeated",
-    "optimal_epsilon",
-    "optimal_epsilon_per_query",
-    "optimal_epsilon_repeated",
-    "optimal_loss_approximate",
-    "optimal_loss_repeated",
-]
-
 LARGEST_OUTCOMES = 20_000
 LARGEST_COPIES = 1_000_000
 LARGEST_EPSILON = 700

@@ -1,7 +1,7 @@
 """From Renyi losses to (epsilon, delta) and back: one order, the best order of zCDP, and the simple form of it.
 
 Every result is a fraction known to 1e-60; who prints it rounds up. It must not know which mechanism lost it. "F5" and
-the like are the facts of docs/privacy.md, "A question". Sources: Canonne, Kamath, Steinke, "The discrete Gaussian for
+the like are the facts of docs/spec.md, "Losses". Sources: Canonne, Kamath, Steinke, "The discrete Gaussian for
 differential privacy" (2020), Proposition 12; Bun, Steinke, "Concentrated differential privacy" (2016), Proposition 1.3.
 """
 
@@ -12,16 +12,6 @@ from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError, require_fraction, require_open_unit, require_positive
 from fleetcount_mechanisms.exponential import near_exp, near_log, near_sqrt
-
-__all__ = [
-    "checked_order",
-    "entry_price",
-    "order_delta",
-    "order_epsilon",
-    "zcdp_delta",
-    "zcdp_epsilon",
-    "zcdp_epsilon_simple",
-]
 
 _STEPS: Final = 100
 

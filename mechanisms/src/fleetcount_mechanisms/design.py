@@ -24,8 +24,6 @@ if (
 ):  # The statement and its exact logarithms are loaded only by who asks for them: a device starts without.
     from fleetcount_mechanisms.statement import AdversaryView
 
-__all__ = ["FEWEST_AGGREGATORS", "MOST_AGGREGATORS", "Design", "LedgerLoss", "Outputs"]
-
 FEWEST_AGGREGATORS: Final = 2
 MOST_AGGREGATORS: Final = 5
 """How many aggregators a question has, everywhere: windows, plans and scenarios."""

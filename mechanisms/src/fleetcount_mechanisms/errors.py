@@ -9,18 +9,6 @@ It must not put a device's truth, a coin or a noise value into a message: only p
 from collections.abc import Collection, Sequence
 from fractions import Fraction
 
-__all__ = [
-    "InfeasibleTargetError",
-    "MechanismError",
-    "did_you_mean",
-    "require_at_least",
-    "require_counts",
-    "require_fraction",
-    "require_open_unit",
-    "require_position",
-    "require_positive",
-]
-
 
 class MechanismError(ValueError):
     """A parameter is outside its range."""

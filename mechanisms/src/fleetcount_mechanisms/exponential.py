@@ -16,21 +16,6 @@ from typing import Final
 from fleetcount_mechanisms.errors import MechanismError, require_fraction, require_positive
 from fleetcount_mechanisms.randomness import RandomSource
 
-__all__ = [
-    "WIDE",
-    "CoinShape",
-    "ExponentialCoin",
-    "exp_minus_bounds",
-    "float_up",
-    "fraction_down",
-    "fraction_up",
-    "near_decimal",
-    "near_exp",
-    "near_log",
-    "near_sqrt",
-    "rounded_up",
-]
-
 REFINEMENT_BITS = 128
 # Elementary functions are computed with 80 digits and everything between them exactly, as fractions; results are
 # trusted to 1e-60 and moved by that much to the safe side before they are rounded.

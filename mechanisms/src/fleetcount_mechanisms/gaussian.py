@@ -24,14 +24,6 @@ from fleetcount_mechanisms.errors import MechanismError, require_at_least, requi
 from fleetcount_mechanisms.exponential import exp_minus_bounds
 from fleetcount_mechanisms.randomness import RandomSource
 
-__all__ = [
-    "LARGEST_VARIANCE",
-    "SMALLEST_VARIANCE",
-    "DiscreteGaussian",
-    "noise_reach",
-    "require_variance",
-]
-
 SMALLEST_VARIANCE: Final = Fraction(1, 4)
 LARGEST_VARIANCE: Final = Fraction(10**8)
 _LARGEST_TERM: Final = 2**63 - 1

@@ -16,8 +16,6 @@ from fleetcount_mechanisms.renyi import amplified, gaussian_rho, panel_gaussian_
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.zooms import require_zooms
 
-__all__ = ["STATED_DELTA", "gaussian_loss"]
-
 STATED_DELTA: Final = Fraction(1, 10**9)
 """The delta at which a single release's epsilon is stated."""
 _LARGEST_ORDER: Final = 512

@@ -33,14 +33,6 @@ from fleetcount_mechanisms.errors import MechanismError, require_at_least, requi
 from fleetcount_mechanisms.exponential import CoinShape, ExponentialCoin
 from fleetcount_mechanisms.randomness import RandomSource
 
-__all__ = [
-    "LARGEST_EPSILON",
-    "SMALLEST_EPSILON",
-    "DigitThresholds",
-    "TwoSidedGeometric",
-    "digit_thresholds",
-]
-
 SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 LARGEST_EPSILON: Final = Fraction(100)
 _LANE_BYTES: Final = 16

@@ -6,8 +6,6 @@ Every package root but `fleetcount` takes its `__getattr__` from here. Loads not
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-__all__ = ["lazy_exports"]
-
 
 def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package whose public names are imported on first use.

@@ -14,27 +14,6 @@ from fleetcount_mechanisms.errors import MechanismError, require_at_least, requi
 from fleetcount_mechanisms.exponential import float_up, fraction_down, near_exp, near_log, near_sqrt
 from fleetcount_mechanisms.sampling import SamplingDie
 
-__all__ = [
-    "NOISE_GRID",
-    "Neighbours",
-    "central_delta",
-    "exact_message_epsilon",
-    "exact_release_epsilon",
-    "exposure",
-    "linked_delta",
-    "message_epsilon",
-    "message_epsilon_binary",
-    "message_epsilon_of_face",
-    "neighbours_of",
-    "noise_epsilon_for",
-    "noise_epsilon_one_cell",
-    "noise_epsilon_two_cell",
-    "release_epsilon_one_cell",
-    "release_epsilon_two_cell",
-    "release_sd",
-    "sampling_sd",
-]
-
 NOISE_GRID: Final = 10**6
 """A planned noise epsilon is a multiple of one part in so many."""
 

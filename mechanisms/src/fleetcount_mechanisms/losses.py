@@ -26,16 +26,6 @@ from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNo
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 from fleetcount_mechanisms.zooms import require_zooms
 
-__all__ = [
-    "LARGEST_PLANNED_EPSILON",
-    "PlannedNoise",
-    "any_value_loss",
-    "noise_for",
-    "released_loss",
-    "response_release_epsilon",
-    "stated_loss",
-]
-
 LARGEST_PLANNED_EPSILON: Final = 10
 """The weakest noise that is planned, and that a window takes: for a larger target it stays stronger than it asks
 for.

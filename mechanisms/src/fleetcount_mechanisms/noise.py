@@ -13,16 +13,6 @@ from typing import Final, Literal, Protocol
 from fleetcount_mechanisms.errors import MechanismError, require_positive
 from fleetcount_mechanisms.randomness import RandomSource
 
-__all__ = [
-    "LARGEST_NOISE_EPSILON",
-    "GaussianNoise",
-    "NoNoise",
-    "NoiseLaw",
-    "OneSidedNoise",
-    "Side",
-    "TwoSidedNoise",
-]
-
 LARGEST_NOISE_EPSILON: Final = 100
 """The weakest geometric noise there is; a window takes at most 10."""
 

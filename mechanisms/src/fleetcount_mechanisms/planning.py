@@ -25,19 +25,6 @@ from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.zooms import Zooms
 
-__all__ = [
-    "Plan",
-    "crossover_share",
-    "default_sampling_rate",
-    "die_for_local_epsilons",
-    "largest_sampling_rate",
-    "local_sampling_rate",
-    "plan_question",
-    "plan_sampling",
-    "predicted_sd",
-    "sampling_rate_for_local_epsilon",
-]
-
 MESSAGE_EPSILON_TO_WARN: Final = 2
 RELEASE_EPSILON_TO_WARN: Final = 2
 _GRID: Final = 10**6

@@ -12,18 +12,6 @@ from typing import Protocol
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
 
-__all__ = [
-    "RandomSource",
-    "SeededRandom",
-    "SystemRandom",
-    "UniformBelow",
-    "WeightedChoice",
-    "bernoulli",
-    "uniform_below",
-    "uniform_many_below",
-    "weighted_index",
-]
-
 # A draw is repeated with probability below 2**-SPARE_BITS, so in practice every draw costs the same.
 SPARE_BITS = 32
 _LEAST_BYTES = 8

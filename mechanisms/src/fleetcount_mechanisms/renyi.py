@@ -1,7 +1,7 @@
 """Renyi divergences of one step of each kind: answers of a pure epsilon, geometric and Gaussian noise, panel units.
 
 Every result is a fraction known to 1e-60; who adds or prints it rounds up. It must not know a design (`charges`). An
-order a is above 1. "F3" and "Theorem 3" are those of docs/privacy.md, "A question".
+order a is above 1. "F3" and "Theorem 3" are those of docs/spec.md, "Losses".
 """
 
 from decimal import Decimal
@@ -11,21 +11,6 @@ from typing import Final
 from fleetcount_mechanisms.conversion import checked_order
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction, require_positive
 from fleetcount_mechanisms.exponential import WIDE, near_decimal
-
-__all__ = [
-    "amplified",
-    "bounded_divergence",
-    "checked_rate",
-    "gaussian_divergence",
-    "gaussian_rho",
-    "panel_gaussian_divergence",
-    "panel_geometric_divergence",
-    "panel_linear_divergence",
-    "panel_pure_epsilon",
-    "pure_divergence",
-    "pure_rho",
-    "unit_law",
-]
 
 _ONE: Final = Decimal(1)
 _MOST_WINDOWS: Final = 100_000

@@ -12,21 +12,6 @@ from fleetcount_mechanisms.errors import MechanismError, require_counts, require
 from fleetcount_mechanisms.exponential import float_up, fraction_down, fraction_up, near_exp, near_log
 from fleetcount_mechanisms.randomness import RandomSource, UniformBelow
 
-__all__ = [
-    "BinaryLaw",
-    "bounded_power",
-    "k_ary_sd",
-    "log_ratio_up",
-    "mangat_sd",
-    "probability_above",
-    "probability_below",
-    "response_sd",
-    "two_coin_sd",
-    "two_output_estimate",
-    "unary_sd",
-    "warner_sd",
-]
-
 # from_epsilon gives probabilities as multiples of one in a million million, for losses up to 20.
 GRID = 10**12
 _LARGEST_EPSILON = 20

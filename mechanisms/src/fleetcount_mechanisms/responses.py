@@ -26,32 +26,12 @@ from fleetcount_mechanisms.response_laws import (
     GRID,
     BinaryLaw,
     bounded_power,
-    k_ary_sd,
     log_ratio_up,
-    mangat_sd,
     probability_above,
     probability_below,
     response_sd,
-    two_coin_sd,
     two_output_estimate,
-    unary_sd,
-    warner_sd,
 )
-
-__all__ = [
-    "KaryResponse",
-    "Mangat",
-    "MangatVector",
-    "OptimizedUnaryEncoding",
-    "RandomizedResponse",
-    "TwoCoin",
-    "Warner",
-    "k_ary_sd",
-    "mangat_sd",
-    "two_coin_sd",
-    "unary_sd",
-    "warner_sd",
-]
 
 _ONE = Fraction(1)
 

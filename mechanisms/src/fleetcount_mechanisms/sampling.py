@@ -23,8 +23,6 @@ from fleetcount_mechanisms.errors import (
 )
 from fleetcount_mechanisms.randomness import RandomSource, UniformBelow, WeightedChoice, uniform_below, weighted_index
 
-__all__ = ["SamplingDie", "TwoRoundAnswer", "estimate", "estimate_baseline", "toss", "toss_in_unit"]
-
 _HALF = Fraction(1, 2)
 # Looked up once: a device of a large fleet simulation spends a fifth of a toss on finding them again.
 _from_bytes = int.from_bytes

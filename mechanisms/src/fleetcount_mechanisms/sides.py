@@ -5,8 +5,6 @@ It must not know how sure the ends of a count are: who has them says so.
 
 from enum import Enum
 
-__all__ = ["Side", "side_of"]
-
 
 class Side(Enum):
     """On which side of its threshold t a count is."""

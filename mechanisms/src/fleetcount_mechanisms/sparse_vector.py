@@ -16,18 +16,6 @@ from fleetcount_mechanisms.asymmetric import OneSidedGeometric, asymmetric_row, 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_counts, require_open_unit
 from fleetcount_mechanisms.randomness import RandomSource
 
-__all__ = [
-    "Answer",
-    "AsymmetricSparseVector",
-    "Mark",
-    "SanitizedSparseVector",
-    "asymmetric_sparse_law",
-    "expected_correct_safe",
-    "read_out",
-    "sanitized_law",
-    "two_way_law",
-]
-
 
 class Mark(Enum):
     """An answer that is not a number."""

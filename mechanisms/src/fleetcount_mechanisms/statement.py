@@ -22,8 +22,6 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSid
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
-__all__ = ["AdversaryView", "delta_up", "views_of"]
-
 _PLACES: Final = 5
 _DELTA_PLACES: Final = 9
 """A stated delta is a billionth (`gaussian_losses`)."""

@@ -13,8 +13,6 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_mechanisms.statement import AdversaryView
 
-__all__ = ["plain_sentences"]
-
 _PUBLIC: Final = "public_and_broker"
 _TOGETHER: Final = "all_aggregators"
 _UP: Final = Context(prec=30, rounding=ROUND_CEILING)

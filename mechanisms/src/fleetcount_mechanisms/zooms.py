@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, kind_of
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 
-__all__ = ["Zooms", "most_zooms", "require_zooms"]
-
 _TOLD_BY_NOISE_ALONE = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
 
 

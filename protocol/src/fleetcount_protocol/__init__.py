@@ -60,8 +60,9 @@ if TYPE_CHECKING:
     )
     from fleetcount_protocol.release.record_json import record_from_json, record_to_json
     from fleetcount_protocol.window.domain import Bins, Categories, H3Cells, SquareGrid
+    from fleetcount_protocol.window.fields import Mode, ReleaseKind
     from fleetcount_protocol.window.signing import TrustedAggregator
-    from fleetcount_protocol.window.window import Mode, ReleaseKind, Window, decode_window
+    from fleetcount_protocol.window.window import Window, decode_window
     from fleetcount_protocol.window.window_json import window_to_json
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-__all__ = ["AnchoredClock", "Clock", "ManualClock", "SystemClock"]
-
 SLEW: Final = 0.01
 """An anchored clock follows a wall clock set anew by so many seconds a second: 36 s an hour."""
 _SMALL_S: Final = 2.0

@@ -11,8 +11,6 @@ from typing import Final
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ENDPOINT_BYTES
 
-__all__ = ["ENDPOINT", "LISTENER", "check_host", "is_loopback", "split_endpoint", "split_listener"]
-
 ENDPOINT: Final = "host:port with a port from 1 to 65535"
 """What may be called, in words."""
 LISTENER: Final = "host:port with a port from 0 to 65535"

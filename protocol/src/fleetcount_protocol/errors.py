@@ -16,21 +16,6 @@ A bad report is not an error: it is a counted `RejectReason`. Texts of these err
 
 import enum
 
-__all__ = [
-    "DecodeError",
-    "FleetcountError",
-    "MachineError",
-    "PeerError",
-    "PeerProblem",
-    "QuestionError",
-    "Refused",
-    "RejectReason",
-    "SealError",
-    "SignatureError",
-    "UsageError",
-    "VerificationFailed",
-]
-
 
 class FleetcountError(Exception):
     """Base of every error of the protocol packages."""

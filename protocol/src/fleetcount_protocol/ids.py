@@ -8,8 +8,6 @@ from typing import ClassVar, Self
 
 from fleetcount_protocol.errors import DecodeError
 
-__all__ = ["AggregatorId", "Digest", "QuestionId", "ReportId", "SessionId", "UserName", "WindowId"]
-
 
 class _FixedBytes(bytes):
     """Bytes of one exact size, shown as the start of their hexadecimal form."""

@@ -10,8 +10,6 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.limits import MAX_TERM
 
-__all__ = ["Reader", "check_text", "fraction_bytes", "sized", "text_bytes", "uint", "wide_fraction_bytes"]
-
 _MAX_WIDE_BYTES: Final = 64
 _REFUSED: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories of characters that no text has."""

@@ -17,42 +17,6 @@ from fleetcount_protocol.question.key_list import SignedKeyList
 from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.question.question import SignedQuestion
 
-__all__ = [
-    "X509_CREDENTIAL",
-    "AbortWindow",
-    "BatchDecision",
-    "BatchProposal",
-    "BatchReply",
-    "CommitQuery",
-    "Commitment",
-    "FinishBatch",
-    "FinishedRecord",
-    "InstallQuestion",
-    "Instalment",
-    "InstalmentReply",
-    "NoisedShare",
-    "OpenQuery",
-    "QuestionAnswer",
-    "QuestionList",
-    "QuestionOffer",
-    "QuestionQuery",
-    "Receipt",
-    "RecordProposal",
-    "RecordSignature",
-    "Refusal",
-    "ReleaseAnswer",
-    "ReleaseQuery",
-    "SealSet",
-    "SessionAccepted",
-    "SessionRefused",
-    "SessionReply",
-    "SessionRequest",
-    "SetAgreed",
-    "SetDiffers",
-    "WindowState",
-    "WindowStatus",
-]
-
 
 class WindowState(enum.Enum):
     """Where a window stands at one aggregator; the value is the word on the wire. Nothing moves backwards."""

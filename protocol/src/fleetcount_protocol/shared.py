@@ -9,8 +9,6 @@ from itertools import pairwise
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import QuestionId
 
-__all__ = ["SharedIds"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedIds:

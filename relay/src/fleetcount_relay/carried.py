@@ -10,8 +10,6 @@ from typing import Final
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_transport.logs import log
 
-__all__ = ["Carried"]
-
 _MOST_WINDOWS: Final = 1_024
 _LINES_A_MINUTE: Final = 30
 

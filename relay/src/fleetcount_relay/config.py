@@ -13,8 +13,6 @@ from fleetcount_transport.server_config import LogTable, MetricsTable, TlsTable,
 from fleetcount_transport.settings import InconsistentError, blamed_on, read_rows, read_settings, setting, settings
 from fleetcount_transport.toml_table import Table, read_toml
 
-__all__ = ["RelayConfig", "RelayTable", "UpstreamTable", "load_relay_config"]
-
 _TABLES: Final = ("relay", "admission", "tls", "aggregators", "metrics", "log")
 _MOST_AGGREGATORS: Final = 64
 

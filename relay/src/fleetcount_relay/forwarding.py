@@ -28,8 +28,6 @@ from fleetcount_transport.lost_reasons import call_reason
 
 from fleetcount_relay.metrics import RelayMetrics
 
-__all__ = ["Forwarder", "ForwardingLimits", "Upstream", "UpstreamError", "upstream_options"]
-
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
 _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})

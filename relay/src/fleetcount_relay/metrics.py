@@ -10,8 +10,6 @@ from typing import Final
 from fleetcount_transport.admission.admission import Shed
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-__all__ = ["RelayMetrics"]
-
 _AGGREGATOR: Final = ["aggregator"]
 
 

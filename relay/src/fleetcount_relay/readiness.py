@@ -14,8 +14,6 @@ from prometheus_client.registry import Collector
 from fleetcount_relay.config import RelayConfig
 from fleetcount_relay.forwarding import Forwarder
 
-__all__ = ["RelayReadiness"]
-
 _PROBE_S: Final = 10.0
 _AGGREGATOR: Final = "aggregator"
 

@@ -35,25 +35,6 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.quadtree import Quadtree
 from fleetcount_simulator.truths import Truths
 
-__all__ = [
-    "BOLOGNA_GRID",
-    "BOLOGNA_TREE",
-    "MOST_WINDOWS",
-    "Fleet",
-    "Scenario",
-    "Sighting",
-    "Traces",
-    "bologna_place",
-    "bologna_position",
-    "bologna_speed",
-    "category",
-    "find_bologna",
-    "positions",
-    "read_traces",
-    "speeds",
-    "yes_or_no",
-]
-
 LOCATION: Final = "Vehicle.CurrentLocation"
 SPEED: Final = "Vehicle.Speed"
 CATEGORY: Final = "Vehicle.Category"

@@ -2,8 +2,6 @@
 
 from fleetcount_protocol.errors import MachineError, UsageError
 
-__all__ = ["ProcessError", "ScenarioError"]
-
 
 class ScenarioError(UsageError):
     """A scenario, trace or truth file that cannot be used; the message names the place, the value and the range."""

@@ -30,20 +30,6 @@ from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Faults
 
-__all__ = [
-    "GIVE_UP_S",
-    "OUTAGE_STEPS",
-    "SPREAD",
-    "TALLIES",
-    "WINDOW_S",
-    "Fates",
-    "check",
-    "cut_share",
-    "fates",
-    "is_released",
-    "skew_in_windows",
-]
-
 WINDOW_S: Final = 60
 """Length of each round's window."""
 

@@ -23,25 +23,6 @@ from numpy.typing import NDArray
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.standing import StandingQuestion
 
-__all__ = [
-    "ONE_SIDED",
-    "AnswerSpace",
-    "Attacker",
-    "Case",
-    "CaseOutcome",
-    "Engine",
-    "EngineName",
-    "Epochs",
-    "Faults",
-    "Integers",
-    "Mechanism",
-    "MechanismKind",
-    "Places",
-    "Population",
-    "Row",
-    "Timed",
-]
-
 Integers = NDArray[np.int64]
 EngineName = Literal["exact-law", "per-device", "network"]
 MechanismKind = str

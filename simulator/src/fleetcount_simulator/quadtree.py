@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from fleetcount_protocol.window.domain import PLACE_BITS
 
-__all__ = ["Quadtree"]
-
 _SIDE_BITS = PLACE_BITS // 2
 
 

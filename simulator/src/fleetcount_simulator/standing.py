@@ -14,8 +14,6 @@ from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_protocol.question.fields import Coin, Schedule
 from numpy.typing import NDArray
 
-__all__ = ["Coin", "StandingQuestion", "schedule_of", "stays"]
-
 Integers = NDArray[np.int64]
 
 _MIX: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)

@@ -12,8 +12,6 @@ from typing import Final
 
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["MAX_VEHICLES", "Truths", "parse_truths"]
-
 MAX_VEHICLES: Final = 100_000
 MAX_DISTINCT: Final = 4095
 MAX_NAME_BYTES: Final = 200

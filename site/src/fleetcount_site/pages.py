@@ -10,18 +10,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    "ASSETS",
-    "LINE_SCRIPTS",
-    "MAP_SCRIPTS",
-    "POLICY",
-    "RECORD_SCRIPTS",
-    "assets",
-    "escaped",
-    "page",
-    "report_files",
-]
-
 ASSETS: Final = "assets"
 """The folder of the files that all pages of a site share, from the site's root."""
 

@@ -20,8 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fleetcount_site.pages import ASSETS, POLICY, assets
 
-__all__ = ["HEADERS", "LOOPBACK", "address_of", "asset_route", "listen", "run", "secured", "server"]
-
 LOOPBACK: Final = "127.0.0.1"
 HEADERS: Final = {
     "content-security-policy": POLICY + "; frame-ancestors 'none'",

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import Receipt
+from fleetcount_protocol.messages import Receipt, WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
 
@@ -36,7 +35,7 @@ async def collected(directory: Path) -> tuple[Network, Window]:
 async def counted(network: Network, window: Window) -> tuple[list[int], list[int]]:
     """Run the window to its end; return the result, and what each aggregator counts for a certificate."""
     await network.run_to_the_end(window)
-    assert network.core(0).context.states[window.window_id] is State.RELEASED
+    assert network.core(0).context.states[window.window_id] is WindowState.RELEASED
     record = decode_record((await network.core(0).service.release(window.window_id)).record)
     refused = [await network.core(seat).context.store.rejections(window.window_id) for seat in range(2)]
     return [cell.raw for cell in record.cells], [one.get(RejectReason.BAD_CERTIFICATE, 0) for one in refused]

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_aggregator.agreement.report_set import OwnSet, Standing, _NamesMissing
-from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.agreement.report_set import BatchVerdicts, OwnSet, _NamesMissing
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.report_ids import ReportIds
@@ -15,7 +14,7 @@ from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.ids import AggregatorId, WindowId
-from fleetcount_protocol.messages import SealSet, SetAgreed, SetDiffers
+from fleetcount_protocol.messages import SealSet, SetAgreed, SetDiffers, WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
 from hypothesis import given
@@ -30,11 +29,11 @@ HELD = [bytes([leaf, 0, number, *[7] * 13]) for leaf in (0, 1, 255) for number i
 ACCEPTED, VERIFIED = ReportVerdict.ACCEPTED, ReportVerdict.VERIFIED
 
 
-def standing(ids: list[bytes], accepted: list[bytes]) -> Standing:
+def standing(ids: list[bytes], accepted: list[bytes]) -> BatchVerdicts:
     """What an aggregator holds, in no order; what it has not accepted is verified."""
     verdicts = np.array([ACCEPTED if one in accepted else VERIFIED for one in ids], dtype=np.uint8)
     digests = np.frombuffer(b"".join(one + one for one in ids), dtype=np.uint8).reshape(-1, 32)
-    return Standing(ReportIds(b"".join(ids)), verdicts, digests)
+    return BatchVerdicts(ReportIds(b"".join(ids)), verdicts, digests)
 
 
 def own(ids: list[bytes]) -> OwnSet:
@@ -42,7 +41,7 @@ def own(ids: list[bytes]) -> OwnSet:
     return OwnSet.of(WINDOW, standing(ids, ids), np.ones(len(ids), dtype=np.bool_))
 
 
-def sealed(helper: Standing, leader: OwnSet) -> tuple[bytes, list[int]]:
+def sealed(helper: BatchVerdicts, leader: OwnSet) -> tuple[bytes, list[int]]:
     """Return the ids that a helper seals with an honest leader, and the leaves it was told the names of."""
     request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves)
     try:
@@ -79,7 +78,7 @@ def test_equal_sets_take_no_names_however_many_are_held(ids: list[bytes]) -> Non
     assert sealed(standing(HELD, ids), own(ids)) == (b"".join(ids), [])
 
 
-def refused(helper: Standing, leader: OwnSet, *named: bytes) -> bool:
+def refused(helper: BatchVerdicts, leader: OwnSet, *named: bytes) -> bool:
     request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves, accepted=b"".join(named))
     with pytest.raises(PeerRefusalError, match="disagrees"):
         OwnSet.agreed(WINDOW, helper, request)
@@ -118,7 +117,7 @@ def test_another_public_share_makes_another_set() -> None:
     other = helper.share_digests.copy()
     other[0] ^= 1
 
-    assert refused(Standing(helper.ids, helper.verdicts, other), own(HELD), *HELD[:4])
+    assert refused(BatchVerdicts(helper.ids, helper.verdicts, other), own(HELD), *HELD[:4])
 
 
 def companions(window: Window) -> list[int]:
@@ -157,7 +156,7 @@ async def test_a_set_smaller_than_the_helpers_crosses_by_its_leaves_and_the_name
 
     await network.run_to_the_end(window)
 
-    assert [network.core(seat).context.states[window.window_id] for seat in range(3)] == [State.RELEASED] * 3
+    assert [network.core(seat).context.states[window.window_id] for seat in range(3)] == [WindowState.RELEASED] * 3
     record = decode_record((await network.core(0).service.release(window.window_id)).record)
     assert [cell.raw for cell in record.cells] == [0, 0, 1, 0]
     asked_and_named = [(b"", SetDiffers), (names[1], SetAgreed)]

@@ -9,7 +9,7 @@ from fleetcount_aggregator.host.reasons import WaitFor, Waits, clock_time, expec
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.window.window import UploadStyle
+from fleetcount_protocol.window.fields import UploadStyle
 
 from tests.support.aggregators import START, Network
 

@@ -10,7 +10,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fleetcount_aggregator.host.key_rotation import add_key, wrap_keys
 from fleetcount_aggregator.host.keys import KeyRing, load_hpke_key, load_signing_key
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.token_keys import (
     PIN_VARIABLE,
     TokenUri,
@@ -19,6 +18,7 @@ from fleetcount_aggregator.host.token_keys import (
     load_wrapping_key,
 )
 from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record, verify_record_signatures
 
 from tests.support.aggregators import Network, answer_all
@@ -152,7 +152,7 @@ async def test_an_aggregator_with_its_key_in_a_token_releases_a_window(token: To
     await network.run_to_the_end(window)
 
     answer = await network.core(0).service.release(window.window_id)
-    assert answer.state is State.RELEASED
+    assert answer.state is WindowState.RELEASED
     verify_record_signatures(decode_record(answer.record), answer.signatures, network._identity(seat).trusted)
 
 

@@ -20,7 +20,8 @@ from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import SessionId, WindowId
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused
-from fleetcount_protocol.window.window import UploadStyle, Window
+from fleetcount_protocol.window.fields import UploadStyle
+from fleetcount_protocol.window.window import Window
 from fleetcount_transport.admission.admission import AdmissionTable
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.admission.turns import FairBatches

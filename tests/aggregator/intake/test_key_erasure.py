@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.storage import session_chains
 from fleetcount_protocol.channel.chain import KeyChain, WindowKey
@@ -18,7 +18,7 @@ from fleetcount_protocol.channel.session import accept_session, unseal_instalmen
 from fleetcount_protocol.errors import RejectReason, SealError
 from fleetcount_protocol.ids import SessionId
 from fleetcount_protocol.limits import MAX_KEYS_AHEAD
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, WindowState
 from fleetcount_protocol.window.window import Window
 
 from tests.attack.suite import FIGURE
@@ -149,7 +149,7 @@ async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
     network, window, listener = await asked(tmp_path)
     await listener.answer(window)
     context = network.core(0).context
-    await move(context, window.window_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
+    await move(context, window.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
     monkeypatch.setattr(session_chains, "USES_AT_ONCE", 1)
     write = getattr(context.store, step)
 
@@ -184,7 +184,7 @@ async def test_windows_may_end_in_any_order_and_an_open_one_goes_on(tmp_path: Pa
     other.requests = device.requests
     await listener.send(other, other.first(1))
     context = network.core(0).context
-    await move(context, early.window_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
+    await move(context, early.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
     await context.purge(early.window_id)
     assert opened(network, tmp_path, listener) == 0
     await network.stop(0)

@@ -13,20 +13,20 @@ import pytest
 
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage import postgres_frames, report_log
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.postgres_frames import PatientLink
 from fleetcount_aggregator.storage.shard_leases import ShardLeases, TakenShard
 from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, WindowChange, WindowRow
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
 from tests.support.processes import pace
 from tests.support.replica_stores import ReplicaStore, replica_store
 
 WINDOW = WindowId(b"t" * 32)
-CLOSE = WindowChange(window_id=WINDOW, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
+CLOSE = WindowChange(window_id=WINDOW, required=frozenset({WindowState.COLLECTING}), new_state=WindowState.AGREEING)
 STORED, SAME, BUSY = StoreOutcome.STORED, StoreOutcome.SAME, StoreOutcome.BUSY
 
 
@@ -41,7 +41,7 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Replica
             window_id=WINDOW,
             canonical=b"window",
             verify_key=b"",
-            state=State.COLLECTING,
+            state=WindowState.COLLECTING,
             abort_reason="",
             installed_at=7,
         )

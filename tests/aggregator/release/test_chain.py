@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import Limits, NoiseSource
-from fleetcount_aggregator.host.states import AbortReason, State
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.host.states import AbortReason
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.sides import Side
-from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.support.aggregators import START, Network, TestDevice, answer_all, system_noise
 
@@ -53,7 +54,7 @@ async def records(network: Network, question: Question) -> dict[int, ReleaseReco
     found: dict[int, ReleaseRecord] = {}
     for index in range(question.schedule.windows):
         window_id = window_at(question, index).window_id
-        if await network.core(0).context.state_of(window_id) is not State.RELEASED:
+        if await network.core(0).context.state_of(window_id) is not WindowState.RELEASED:
             continue
         answers = [await network.core(position).service.release(window_id) for position in range(len(network.seats))]
         assert len({(answer.state, answer.record, answer.signatures) for answer in answers}) == 1
@@ -137,7 +138,7 @@ async def test_a_window_waits_until_the_one_before_has_ended() -> None:
     await network.core(0).scheduler.look_after(first)
     await network.core(0).scheduler.look_after(second)
 
-    assert waited is State.ANNOUNCED or waited is State.COLLECTING
+    assert waited is WindowState.ANNOUNCED or waited is WindowState.COLLECTING
     found = await records(network, question)
     assert found[1].chain == ChainLink(previous=found[0].digest, previous_index=0, missing=())
 

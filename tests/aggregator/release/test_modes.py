@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import build_record, release_time, same_record
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
@@ -16,9 +15,10 @@ from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.sides import Side
 from fleetcount_protocol.errors import QuestionError, RejectReason
-from fleetcount_protocol.messages import Receipt, ReleaseAnswer
+from fleetcount_protocol.messages import Receipt, ReleaseAnswer, WindowState
 from fleetcount_protocol.release import ReleaseRecord, decode_record
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, UploadStyle, Window
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, NoNoise, TestDevice, answer_all
 from tests.support.released import ONCE
@@ -40,7 +40,7 @@ async def answer_whole(network: Network, window: Window, measurements: Sequence[
 async def release(network: Network, window: Window) -> ReleaseRecord:
     await network.run_to_the_end(window)
     answers = [await network.core(p).service.release(window.window_id) for p in range(len(network.seats))]
-    assert {answer.state for answer in answers} == {State.RELEASED}, answers
+    assert {answer.state for answer in answers} == {WindowState.RELEASED}, answers
     assert len({answer.record for answer in answers}) == 1
     return decode_record(answers[0].record)
 

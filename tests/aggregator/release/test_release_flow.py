@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.host.states import State
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import ReleaseRecord, decode_record, verify_record_signatures
 from fleetcount_protocol.window.window import Window
 
@@ -21,7 +21,7 @@ async def run_to_the_end(network: Network, window: Window) -> None:
 
 async def record_of(network: Network, window: Window, position: int) -> ReleaseRecord:
     answer = await network.core(position).service.release(window.window_id)
-    assert answer.state is State.RELEASED, answer
+    assert answer.state is WindowState.RELEASED, answer
     record = decode_record(answer.record)
     verify_record_signatures(record, answer.signatures)
     return record

@@ -2,9 +2,9 @@
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.windows.key_lists import own_key_list
 from fleetcount_protocol.errors import SignatureError
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.key_list import verify_key_list
 from fleetcount_protocol.release import decode_record, verify_record_signatures
 from fleetcount_protocol.window.succession import Succession, sign_succession
@@ -44,7 +44,7 @@ async def test_a_window_and_a_question_that_name_the_old_key_go_on() -> None:
     await network.run_to_the_end(window)
 
     answer = await network.core(0).service.release(window.window_id)
-    assert answer.state is State.RELEASED
+    assert answer.state is WindowState.RELEASED
     record = decode_record(answer.record)
     verify_record_signatures(record, answer.signatures, network.core(0).context.identity.trusted)
     with pytest.raises(SignatureError, match="beta"):
@@ -61,4 +61,4 @@ async def test_who_was_not_shown_it_takes_nothing_of_the_new_key() -> None:
     await network.run_to_the_end(window)
 
     answer = await network.core(0).service.release(window.window_id)
-    assert (answer.state, answer.abort_reason) == (State.ABORTED, "record_disagreement")
+    assert (answer.state, answer.abort_reason) == (WindowState.ABORTED, "record_disagreement")

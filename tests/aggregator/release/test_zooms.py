@@ -6,16 +6,16 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import build_record, same_record
 from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.fields import Participants
 from fleetcount_protocol.window.domain import SquareGrid
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.aggregator.release.test_chain import COINS, DIFFERENCE, records, run_window, standing
 from tests.aggregator.release.test_modes import answer_whole, release, start
@@ -106,7 +106,7 @@ async def test_what_several_zooms_tell_is_not_computed_and_so_refused_under_a_li
     await network.run_to_the_end(window)
 
     status = await network.core(0).service.release(window.window_id)
-    assert status.state is State.ABORTED
+    assert status.state is WindowState.ABORTED
 
 
 def test_records_that_differ_in_a_larger_square_do_not_agree() -> None:

@@ -11,9 +11,8 @@ import pytest
 from fleetcount_aggregator.agreement.helper_batches import _MOST_AT_ONCE
 from fleetcount_aggregator.agreement.report_set import close_intake
 from fleetcount_aggregator.agreement.verification import kept_seeds
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes
 from fleetcount_aggregator.release.set_sum import set_sum
@@ -22,7 +21,7 @@ from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict, StoreEr
 from fleetcount_aggregator.transport.memory_peers import MemoryPeer
 from fleetcount_aggregator.verification.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId
 from fleetcount_protocol.messages import (
     AbortWindow,
@@ -38,6 +37,7 @@ from fleetcount_protocol.messages import (
     SealSet,
     SetAgreed,
     SetDiffers,
+    WindowState,
     WindowStatus,
 )
 from fleetcount_protocol.release import ChainLink, commit_to, decode_record
@@ -149,7 +149,7 @@ async def test_a_set_below_the_minimum_is_aborted_by_the_helper_itself() -> None
 
     assert await refusal(named(network, window, items)) is PeerProblem.TOO_FEW
     status = await network.core(1).helper.status(window.window_id)
-    assert (status.state, status.abort_reason) == (State.ABORTED, "too_few_reports")
+    assert (status.state, status.abort_reason) == (WindowState.ABORTED, "too_few_reports")
 
 
 async def named(network: Network, window: Window, items: Sequence[tuple[bytes, Digest]]) -> SetAgreed | SetDiffers:
@@ -253,7 +253,10 @@ async def test_a_proposal_before_the_windows_close_is_refused_and_closes_nothing
     proposal = proposed(window, 0)
 
     assert await refusal(network.core(1).helper.propose_batch(ALPHA, proposal)) is PeerProblem.NOT_YET
-    assert (await network.core(1).helper.status(window.window_id)).state in (State.ANNOUNCED, State.COLLECTING)
+    assert (await network.core(1).helper.status(window.window_id)).state in (
+        WindowState.ANNOUNCED,
+        WindowState.COLLECTING,
+    )
 
 
 async def test_another_proposal_under_the_same_number_is_refused() -> None:
@@ -452,7 +455,7 @@ async def test_only_the_leader_drives(caller: AggregatorId) -> None:
     ]
 
     assert [await refusal(call) for call in calls] == [PeerProblem.NOT_LEADER] * len(calls)
-    assert (await helper.status(window.window_id)).state is State.RELEASING
+    assert (await helper.status(window.window_id)).state is WindowState.RELEASING
 
 
 async def test_no_commitment_for_another_set_and_no_opening_before_every_commitment() -> None:
@@ -582,7 +585,7 @@ async def test_a_record_without_everybody_s_signature_is_not_taken() -> None:
     forged = FinishedRecord(window_id=window.window_id, record=step.request, signatures=(bytes(64), step.answer))
 
     assert await refusal(network.core(1).helper.deliver_record(ALPHA, forged)) is PeerProblem.DISAGREES
-    assert (await network.core(1).helper.status(window.window_id)).state is State.RELEASING
+    assert (await network.core(1).helper.status(window.window_id)).state is WindowState.RELEASING
 
 
 async def test_a_released_window_cannot_be_aborted() -> None:
@@ -594,7 +597,7 @@ async def test_a_released_window_cannot_be_aborted() -> None:
 
     state = await network.core(1).helper.abort(ALPHA, AbortWindow(window_id=window.window_id, reason="regret"))
 
-    assert state is State.RELEASED
+    assert state is WindowState.RELEASED
 
 
 async def test_a_restored_leader_gets_no_help() -> None:
@@ -615,7 +618,7 @@ async def test_a_restored_leader_gets_no_help() -> None:
     await network.run_to_the_end(second)
 
     answer = await network.core(0).service.release(second.window_id)
-    assert (answer.state, answer.abort_reason) == (State.ABORTED, "restored_backup")
+    assert (answer.state, answer.abort_reason) == (WindowState.ABORTED, "restored_backup")
     assert len(await network.core(1).context.store.ledger()) == 1
 
 
@@ -640,7 +643,7 @@ async def test_a_peer_whose_later_answer_comes_first_is_not_taken_for_a_restored
     await network.run_to_the_end(window)
 
     assert overtaken
-    assert (await network.core(0).service.release(window.window_id)).state is State.RELEASED
+    assert (await network.core(0).service.release(window.window_id)).state is WindowState.RELEASED
 
 
 async def test_a_restored_helper_gets_no_help() -> None:
@@ -653,7 +656,7 @@ async def test_a_restored_helper_gets_no_help() -> None:
     await network.run_to_the_end(window)
 
     answer = await network.core(0).service.release(window.window_id)
-    assert (answer.state, answer.abort_reason) == (State.ABORTED, "restored_backup")
+    assert (answer.state, answer.abort_reason) == (WindowState.ABORTED, "restored_backup")
     assert not await network.core(0).context.store.ledger()
 
 
@@ -687,7 +690,7 @@ async def test_a_helper_restored_in_the_middle_of_a_release_ends_it_in_public() 
     await network.run_to_the_end(window)
 
     answers = [await network.core(p).service.release(window.window_id) for p in range(2)]
-    assert [answer.state for answer in answers] == [State.ABORTED] * 2
+    assert [answer.state for answer in answers] == [WindowState.ABORTED] * 2
     assert answers[0].abort_reason == "restored_backup"
 
 

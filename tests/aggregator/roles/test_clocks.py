@@ -2,10 +2,10 @@
 
 import pytest
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_protocol.clock import AnchoredClock
-from fleetcount_protocol.messages import BatchProposal, Receipt
+from fleetcount_protocol.errors import PeerProblem
+from fleetcount_protocol.messages import BatchProposal, Receipt, WindowState
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network, TestDevice, answer_all
@@ -40,7 +40,7 @@ async def test_a_jump_of_three_seconds_closes_nothing_and_aborts_nothing(jump: f
         for _ in range(3):
             machine.advance(1)
             await network.look_after_all()
-            assert {network.core(one).context.states[window.window_id] for one in range(2)} == {State.COLLECTING}
+            assert {network.core(one).context.states[window.window_id] for one in range(2)} == {WindowState.COLLECTING}
         machine.set_ahead_s = 0.0
         machine.advance(1)
         if opens == window.round_one_opens:
@@ -49,7 +49,7 @@ async def test_a_jump_of_three_seconds_closes_nothing_and_aborts_nothing(jump: f
     await network.run_to_the_end(window)
 
     answers = [await network.core(one).service.release(window.window_id) for one in range(2)]
-    assert [answer.state for answer in answers] == [State.RELEASED] * 2
+    assert [answer.state for answer in answers] == [WindowState.RELEASED] * 2
 
 
 async def with_leeway(leeway_s: float) -> tuple[Network, Window, list[TestDevice]]:
@@ -78,7 +78,7 @@ async def test_a_device_whose_clock_is_late_is_counted_within_a_twentieth_of_the
 
     assert {isinstance(one, Receipt) for answers in (*firsts, *seconds) for one in answers} == {taken}
     answer = await network.core(0).service.release(window.window_id)
-    assert answer.state is (State.RELEASED if taken else State.ABORTED)
+    assert answer.state is (WindowState.RELEASED if taken else WindowState.ABORTED)
 
 
 async def test_a_leader_waits_for_its_leeway_and_a_helper_for_its_own() -> None:
@@ -92,4 +92,4 @@ async def test_a_leader_waits_for_its_leeway_and_a_helper_for_its_own() -> None:
         await network.core(1).helper.propose_batch(network.seats[0].aggregator_id, proposal)
 
     assert caught.value.problem is PeerProblem.NOT_YET
-    assert {network.core(one).context.states[window.window_id] for one in range(2)} == {State.COLLECTING}
+    assert {network.core(one).context.states[window.window_id] for one in range(2)} == {WindowState.COLLECTING}

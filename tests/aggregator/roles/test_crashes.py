@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.host.states import State
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
@@ -27,7 +27,7 @@ CRASHES = [
 async def outcome(network: Network, window: Window) -> list[int]:
     """Return the released difference after checking that everybody has the same, with one debit and one set each."""
     answers = [await network.core(p).service.release(window.window_id) for p in range(len(network.seats))]
-    assert {answer.state for answer in answers} == {State.RELEASED}, answers
+    assert {answer.state for answer in answers} == {WindowState.RELEASED}, answers
     assert len({(answer.record, answer.signatures) for answer in answers}) == 1
     digests = {(await network.core(p).helper.status(window.window_id)).set_digest for p in range(len(network.seats))}
     assert len(digests) == 1
@@ -209,13 +209,13 @@ async def test_a_leader_that_died_with_the_record_gives_it_to_its_helpers_after_
     network.crashed.clear()
     assert network.seats[0].core is None, "it must really crash"
     helper = network.core(1).context
-    assert helper.states[window.window_id] is State.RELEASING
+    assert helper.states[window.window_id] is WindowState.RELEASING
 
     leader = await network.start(0)
     for one in leader.scheduler.pending():
         await leader.scheduler.look_after(one)
 
-    assert helper.states[window.window_id] is State.RELEASED
+    assert helper.states[window.window_id] is WindowState.RELEASED
     assert await outcome(network, window) == DIFFERENCE
     await network.stop_all()
 

@@ -12,7 +12,6 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.journal import KEPT, move
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.storage import archive_rows
@@ -26,6 +25,7 @@ from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_aggregator.windows.windows import decide_windows
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.aggregators import Network
 from tests.support.replica_stores import replica_store
@@ -83,14 +83,14 @@ async def test_windows_and_question_are_those_of_the_database(pair: Pair) -> Non
     pair.following.question_changed(question.question_id.hex())
     await pair.following.follow()
 
-    assert pair.context.states[window.window_id] is State.ANNOUNCED
+    assert pair.context.states[window.window_id] is WindowState.ANNOUNCED
     asked_once = pair.network.core(0).context
     assert pair.context.live[window.window_id].verify_key == asked_once.live[window.window_id].verify_key
     assert list(pair.context.questions) == [question.question_id]
-    await move(pair.network.core(0).context, window.window_id, State.ABORTED)
+    await move(pair.network.core(0).context, window.window_id, WindowState.ABORTED)
     pair.following.missed()
     await pair.following.follow()
-    assert pair.context.states[window.window_id] is State.ABORTED
+    assert pair.context.states[window.window_id] is WindowState.ABORTED
     assert window.window_id not in pair.context.live
     assert [window_id for window_id, _ in pair.context.outcomes] == [window.window_id]
 
@@ -125,7 +125,7 @@ async def test_nothing_is_held_of_a_window_whose_key_was_destroyed_elsewhere_hea
     await pair.following.follow()
     store.data_keys.of(window.window_id)
     store.logs.take(window.window_id, 0, 0)
-    await move(coordinator, window.window_id, State.ABORTED)
+    await move(coordinator, window.window_id, WindowState.ABORTED)
     await coordinator.purge(window.window_id)
 
     if heard:
@@ -142,7 +142,7 @@ async def test_nothing_is_held_of_a_window_whose_key_was_destroyed_elsewhere_hea
 async def test_who_is_elected_finishes_a_purge_that_was_cut_off_since_its_start(pair: Pair) -> None:
     window = await pair.network.ask()
     coordinator = pair.network.core(0).context
-    await move(coordinator, window.window_id, State.ABORTED)
+    await move(coordinator, window.window_id, WindowState.ABORTED)
     assert window.window_id in coordinator.store.data_keys.held()
 
     await load_windows(coordinator)
@@ -154,13 +154,13 @@ async def test_who_is_elected_drives_no_window_that_has_come_to_rest_unheard(pai
     window = await pair.network.ask()
     await pair.following.follow()
     coordinator = pair.network.core(0).context
-    await move(coordinator, window.window_id, State.ABORTED)
+    await move(coordinator, window.window_id, WindowState.ABORTED)
     await coordinator.store.put_to_rest([RestRow(window_id=window.window_id, expiry=window.expiry, led=True)])
-    assert pair.context.states[window.window_id] is State.ANNOUNCED
+    assert pair.context.states[window.window_id] is WindowState.ANNOUNCED
 
     await load_windows(pair.context)
 
-    assert pair.context.states[window.window_id] is State.ABORTED
+    assert pair.context.states[window.window_id] is WindowState.ABORTED
     assert (pair.context.live, pair.context.awake) == ({}, {})
 
 
@@ -214,7 +214,7 @@ async def test_who_is_elected_after_another_has_settled_a_damaged_window_has_it_
             await load_windows(context)
             assert list(context.quarantined) == [damaged.window_id]
 
-        await move(pair.network.core(0).context, damaged.window_id, State.ABORTED)
+        await move(pair.network.core(0).context, damaged.window_id, WindowState.ABORTED)
         await load_windows(context)
 
         assert context.quarantined == {}

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_aggregator.windows.question_install import install_question
-from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import InstallQuestion, QuestionOffer, QuestionQuery
+from fleetcount_protocol.messages import InstallQuestion, QuestionOffer, QuestionQuery, WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.key_list import verify_key_list
@@ -331,7 +330,7 @@ async def test_a_window_that_opened_before_the_order_came_ends(tmp_path: Path) -
     await network.look_after_all()
 
     states = network.core(1).context.states
-    assert states[window_at(question, 0).window_id] is State.ABORTED
+    assert states[window_at(question, 0).window_id] is WindowState.ABORTED
 
 
 # Installing.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import KEPT, Entry, Step, move, once
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import Repair, Settled
@@ -17,7 +17,7 @@ from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
-from fleetcount_protocol.messages import Refusal, ReleaseAnswer
+from fleetcount_protocol.messages import Refusal, ReleaseAnswer, WindowState
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network, TestDevice, answer_all
@@ -60,7 +60,7 @@ async def undelivered(directory: Path) -> tuple[Network, Window]:
     await network.look_after_all()
     network.crashed.clear()
     assert network.seats[1].core is None, "it must really crash"
-    assert network.core(0).context.states[window.window_id] is State.RELEASED
+    assert network.core(0).context.states[window.window_id] is WindowState.RELEASED
     return network, window
 
 
@@ -163,7 +163,7 @@ async def test_a_record_without_every_signature_is_not_adopted(tmp_path: Path) -
 
     assert mended.settled is Settled.ENDED
     answer = await core.service.release(window.window_id)
-    assert (answer.state, answer.abort_reason, answer.record) == (State.ABORTED, "damaged", b"")
+    assert (answer.state, answer.abort_reason, answer.record) == (WindowState.ABORTED, "damaged", b"")
     await network.stop_all()
 
 
@@ -180,7 +180,7 @@ async def test_a_window_waits_for_who_does_not_answer_until_it_expires(tmp_path:
     ended = await repair_of(core.context).window(window.window_id, AbortReason.DAMAGED)
 
     assert ended.settled is Settled.ENDED
-    assert core.context.states[window.window_id] is State.ABORTED
+    assert core.context.states[window.window_id] is WindowState.ABORTED
     assert len(await core.context.store.ledger()) == 1, "charged, for it may have drawn"
     await network.stop_all()
 
@@ -193,7 +193,7 @@ async def test_the_debit_of_an_aborted_window_is_mended_when_its_steps_are_gone(
     await network.advance_to(window.round_two_closes)
     await network.look_after_all()
     core = await network.start(0)
-    await move(core.context, window.window_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
+    await move(core.context, window.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
     await core.context.store.put_to_rest([RestRow(window_id=window.window_id, expiry=window.expiry, led=True)])
     await core.context.store.retire([window.window_id], KEPT)
     [before] = await core.context.store.ledger()

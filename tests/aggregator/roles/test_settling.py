@@ -8,15 +8,16 @@ from unittest.mock import patch
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import Step, taken
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.clock import ManualClock
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, WindowId
-from fleetcount_protocol.messages import AbortWindow, FinishedRecord, ReleaseAnswer
+from fleetcount_protocol.messages import AbortWindow, FinishedRecord, ReleaseAnswer, WindowState
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
@@ -54,7 +55,7 @@ async def released_with_copy(position: int, moment: str, count: int = 2) -> tupl
     network.before = keep
     await network.run_to_the_end(window)
     network.before = lambda *_: None
-    assert {state_at(network, window, place) for place in range(count)} == {State.RELEASED}
+    assert {state_at(network, window, place) for place in range(count)} == {WindowState.RELEASED}
     return network, window, copies[0]
 
 
@@ -68,7 +69,7 @@ async def answer_of(network: Network, window: Window, position: int) -> ReleaseA
     return await network.core(position).service.release(window.window_id)
 
 
-def state_at(network: Network, window: Window, position: int) -> State:
+def state_at(network: Network, window: Window, position: int) -> WindowState:
     return network.core(position).context.states[window.window_id]
 
 
@@ -187,7 +188,7 @@ async def test_nobody_adopts_without_every_signature(monkeypatch: pytest.MonkeyP
     await answer_all(network, second, COINS, offset=50)
     await network.run_to_the_end(second)
     foreign = await answer_of(network, second, 0)
-    assert foreign.state is State.RELEASED
+    assert foreign.state is WindowState.RELEASED
     await restore(network, 1, old)
     forged = [
         replace(known, signatures=(known.signatures[0], known.signatures[0])),
@@ -206,7 +207,7 @@ async def test_nobody_adopts_without_every_signature(monkeypatch: pytest.MonkeyP
             await network.core(1).helper.deliver_record(ALPHA, finished)
         assert caught.value.problem is PeerProblem.DISAGREES
 
-    assert state_at(network, window, 1) is State.RELEASING
+    assert state_at(network, window, 1) is WindowState.RELEASING
     assert not await network.core(1).context.store.ledger()
 
 
@@ -214,7 +215,7 @@ async def test_the_outcome_is_for_the_aggregators_of_the_window() -> None:
     network, window, _ = await released_with_copy(1, "commit")
     helper = network.core(1).helper
 
-    assert (await helper.outcome(ALPHA, window.window_id)).state is State.RELEASED
+    assert (await helper.outcome(ALPHA, window.window_id)).state is WindowState.RELEASED
     for caller, window_id in ((GAMMA, window.window_id), (ALPHA, WindowId(bytes(32)))):
         with pytest.raises(PeerRefusalError) as caught:
             await helper.outcome(caller, window_id)
@@ -242,23 +243,23 @@ async def test_a_helper_whose_clock_is_ahead_waits_for_a_leader_that_answers() -
     for _ in range(5):
         await network.look_after_all()
         network.clock.advance(1)
-    assert state_at(network, window, 1) is State.COLLECTING
+    assert state_at(network, window, 1) is WindowState.COLLECTING
 
     await network.run_to_the_end(window)
 
-    assert (await answer_of(network, window, 1)).state is State.RELEASED
+    assert (await answer_of(network, window, 1)).state is WindowState.RELEASED
 
 
 @pytest.mark.parametrize("step", [GIVE_UP_S / 4, GIVE_UP_S])
 async def test_a_long_verification_is_no_silence(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
     """The leader says that it is at it, for hours: the helper waits until the window expires, and no longer."""
     network, window = await asked()
-    saying(monkeypatch, network, 0, ReleaseAnswer(state=State.AGREEING))
+    saying(monkeypatch, network, 0, ReleaseAnswer(state=WindowState.AGREEING))
     await network.advance_to(window.round_two_closes)
     installed = network.core(1).context.windows[window.window_id]
     while network.clock.now() + step < window.expiry:
         await network.core(1).scheduler.look_after(installed)
-        assert state_at(network, window, 1) is State.COLLECTING
+        assert state_at(network, window, 1) is WindowState.COLLECTING
         network.clock.advance(step)
 
     await network.advance_to(window.expiry + GIVE_UP_S)
@@ -278,7 +279,7 @@ async def test_a_call_about_the_window_is_a_sign_of_life() -> None:
             pass
     network.clock.advance(1.5 * GIVE_UP_S)
     await network.core(1).scheduler.look_after(installed)
-    assert state_at(network, window, 1) is State.COLLECTING
+    assert state_at(network, window, 1) is WindowState.COLLECTING
 
     network.clock.advance(GIVE_UP_S / 2)
     await network.core(1).scheduler.look_after(installed)
@@ -295,7 +296,7 @@ async def test_who_is_elected_waits_for_a_leader_as_long_as_who_has_started() ->
 
     await load_windows(context)
     await network.core(1).scheduler.look_after(context.windows[window.window_id])
-    assert state_at(network, window, 1) is State.COLLECTING
+    assert state_at(network, window, 1) is WindowState.COLLECTING
 
     network.clock.advance(2 * GIVE_UP_S)
     await network.core(1).scheduler.look_after(context.windows[window.window_id])
@@ -313,7 +314,7 @@ async def aborted_unheard(count: int = 2) -> tuple[Network, Window, list[str]]:
     await network.advance_to(window.round_two_closes)
     cut_off(network, BETA)
     await network.core(0).scheduler.look_after(network.core(0).context.windows[window.window_id])
-    assert state_at(network, window, 0) is State.ABORTED
+    assert state_at(network, window, 0) is WindowState.ABORTED
     calls: list[str] = []
     network.before = lambda caller, other, name: calls.append(f"{caller} {name} {other}")
     return network, window, calls
@@ -379,14 +380,14 @@ async def test_a_helper_that_came_back_empty_has_nothing_to_hear() -> None:
 async def test_a_helper_that_claims_a_release_and_shows_none_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     network, window, _ = await aborted_unheard()
 
-    async def abort(*_: Any) -> State:
-        return State.RELEASED
+    async def abort(*_: Any) -> WindowState:
+        return WindowState.RELEASED
 
     monkeypatch.setattr(network.core(1).helper, "abort", abort)
     network.clock.advance(60)
     await network.look_after_all()
 
-    assert state_at(network, window, 0) is State.ABORTED
+    assert state_at(network, window, 0) is WindowState.ABORTED
 
 
 async def test_a_helper_that_gave_up_asks_until_the_leader_has_ended_the_window() -> None:
@@ -404,4 +405,4 @@ async def test_a_helper_that_gave_up_asks_until_the_leader_has_ended_the_window(
 
     assert await taken(network.core(1).context, window.window_id, Step.SETTLED) is not None
     state = await network.core(1).helper.abort(ALPHA, AbortWindow(window_id=window.window_id, reason="again"))
-    assert state is State.ABORTED
+    assert state is WindowState.ABORTED

@@ -7,10 +7,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.store import DecidedWindow, StoreAwayError, StoreError, WindowChange, WindowRow
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.window.window import Window
 
@@ -44,8 +44,8 @@ async def run(network: Network, window: Window) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1])
-@pytest.mark.parametrize("state", [State.AGREEING, State.RELEASING, State.RELEASED])
-async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(position: int, state: State) -> None:
+@pytest.mark.parametrize("state", [WindowState.AGREEING, WindowState.RELEASING, WindowState.RELEASED])
+async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(position: int, state: WindowState) -> None:
     network = Network(2)
     await network.start_all()
     window = await network.ask()
@@ -55,7 +55,7 @@ async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(posi
     await run(network, window)
 
     assert len(lost) == 1
-    assert [network.core(one).context.states[window.window_id] for one in range(2)] == 2 * [State.RELEASED]
+    assert [network.core(one).context.states[window.window_id] for one in range(2)] == 2 * [WindowState.RELEASED]
     assert [len(await network.core(one).context.store.ledger()) for one in range(2)] == [1, 1]
     assert [list(network.core(one).context.live) for one in range(2)] == [[], []]
 
@@ -85,7 +85,7 @@ async def test_windows_decided_without_an_answer_are_taken_up_and_the_next_ones_
         await answer_all(network, window, COINS, offset=10 * index)
         await network.run_to_the_end(window)
         answers = [await network.core(one).service.release(window.window_id) for one in range(2)]
-        assert [one.state for one in answers] == 2 * [State.RELEASED]
+        assert [one.state for one in answers] == 2 * [WindowState.RELEASED]
     assert lost == [0]
 
 

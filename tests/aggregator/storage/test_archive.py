@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, Rest, RestRow
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
@@ -28,8 +27,12 @@ from fleetcount_aggregator.storage.store import (
 )
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import Digest, QuestionId, ReportId, WindowId
+from fleetcount_protocol.messages import WindowState
 
-KEPT: Mapping[State, Sequence[str]] = {State.RELEASED: ("set", "release"), State.ABORTED: ("set", "sign")}
+KEPT: Mapping[WindowState, Sequence[str]] = {
+    WindowState.RELEASED: ("set", "release"),
+    WindowState.ABORTED: ("set", "sign"),
+}
 REPORT, DEVICE, DIGEST = ReportId(b"r" * 16), b"d" * 32, b"i" * 32
 QUESTION = QuestionRow(question_id=QuestionId(b"s" * 32), signed=b"signed", seed=b"sealed", installed_at=7)
 
@@ -52,7 +55,7 @@ def window_id(number: int) -> WindowId:
     return WindowId(number.to_bytes(4, "big") * 8)
 
 
-def row_of(number: int, state: State = State.RELEASED) -> WindowRow:
+def row_of(number: int, state: WindowState = WindowState.RELEASED) -> WindowRow:
     return WindowRow(
         window_id=window_id(number),
         canonical=b"canonical",
@@ -67,20 +70,20 @@ def rest_of(number: int, expiry: int = 100) -> RestRow:
     return RestRow(window_id=window_id(number), expiry=expiry, led=number % 2 == 0)
 
 
-async def install(store: Store, numbers: Sequence[int], state: State = State.RELEASED) -> None:
+async def install(store: Store, numbers: Sequence[int], state: WindowState = WindowState.RELEASED) -> None:
     for number in numbers:
         await store.decide_windows((), row_of(number, state))
 
 
 async def debit(store: Store, number: int, signal: str = "Vehicle.Speed", closes: int = 20) -> None:
     row = LedgerRow(window_id=window_id(number), signal=signal, opens=10, closes=closes, epsilon="1", debited_at=9)
-    await store.apply(WindowChange(window_id=window_id(number), required=frozenset(State), debit=row))
+    await store.apply(WindowChange(window_id=window_id(number), required=frozenset(WindowState), debit=row))
 
 
 async def take(store: Store, number: int, *names: str) -> None:
     for name in names:
         step = StepRow(name=name, request=b"asked", answer=b"said")
-        await store.apply(WindowChange(window_id=window_id(number), required=frozenset(State), step=step))
+        await store.apply(WindowChange(window_id=window_id(number), required=frozenset(WindowState), step=step))
 
 
 async def resting(store: Store, rest: Rest, until: int = 10**9) -> list[WindowId]:
@@ -102,7 +105,7 @@ async def test_a_window_at_rest_is_in_work_no_more_and_answered_about_as_before(
 
 async def test_a_window_that_has_not_ended_is_never_put_to_rest_nor_retired(store: Store) -> None:
     await install(store, [1])
-    await install(store, [2], State.RELEASING)
+    await install(store, [2], WindowState.RELEASING)
     await take(store, 2, "commit")
 
     with pytest.raises(StoreError):
@@ -129,7 +132,7 @@ async def test_windows_at_rest_come_by_expiry_a_page_at_a_time(store: Store) -> 
 
 
 async def test_a_retired_window_keeps_what_it_is_asked_about_and_no_digest(store: Store) -> None:
-    await store.decide_windows((), row_of(1, State.COLLECTING))
+    await store.decide_windows((), row_of(1, WindowState.COLLECTING))
     run = InstalmentRun(
         window_id=window_id(1),
         round=0,
@@ -141,8 +144,8 @@ async def test_a_retired_window_keeps_what_it_is_asked_about_and_no_digest(store
         parts=b"part",
     )
     assert await store.add_instalments([run]) == [bytes([StoreOutcome.STORED])]
-    for state in (State.AGREEING, State.RELEASING, State.RELEASED):
-        await store.apply(WindowChange(window_id=window_id(1), required=frozenset(State), new_state=state))
+    for state in (WindowState.AGREEING, WindowState.RELEASING, WindowState.RELEASED):
+        await store.apply(WindowChange(window_id=window_id(1), required=frozenset(WindowState), new_state=state))
     await take(store, 1, "set", "commit", "sign", "release")
     await store.count_rejections(window_id(1), {RejectReason.TOO_LATE: 2})
     await store.purge(window_id(1))
@@ -166,7 +169,7 @@ async def test_a_retired_window_keeps_what_it_is_asked_about_and_no_digest(store
 
 
 async def test_steps_are_kept_by_the_state_a_window_ended_in(store: Store) -> None:
-    await install(store, [1], State.ABORTED)
+    await install(store, [1], WindowState.ABORTED)
     await take(store, 1, "set", "sign")
     await store.put_to_rest([rest_of(1)])
 

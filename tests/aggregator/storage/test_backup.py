@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
@@ -25,6 +24,7 @@ from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
@@ -92,7 +92,7 @@ async def test_what_was_drawn_before_the_loss_is_adopted_or_ends_and_is_not_draw
 
     assert noise.drawn == drawn, "noise is drawn once a window"
     answer = await core.service.release(window.window_id)
-    assert answer.state is (State.RELEASED if released else State.ABORTED)
+    assert answer.state is (WindowState.RELEASED if released else WindowState.ABORTED)
     assert answer.abort_reason == ("" if released else "restored_backup")
     if released:
         assert answer == await network.core(1).service.release(window.window_id)
@@ -310,7 +310,7 @@ async def test_a_restore_that_is_killed_leaves_no_store_or_a_whole_one(
             open_engine(place)
         put_back(place, tmp_path / "backup", lambda _: seal, WHOSE, {})
     core = await network.start(0)
-    assert (await core.service.release(window.window_id)).state is State.RELEASED
+    assert (await core.service.release(window.window_id)).state is WindowState.RELEASED
     assert not await core.context.store.damaged()
     await network.stop_all()
 

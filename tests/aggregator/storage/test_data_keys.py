@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.at_rest import AtRest, at_rest_key_of
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.key_places import MemoryKeys
@@ -16,6 +15,7 @@ from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import StoreError, WindowChange, WindowRow
 from fleetcount_aggregator.windows.loading import learn_window
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all
@@ -25,7 +25,7 @@ WINDOW = WindowId(b"t" * 32)
 KEY, OTHER_KEY = bytes(range(32)), bytes(range(1, 33))
 FORMER = bytes(range(2, 34))
 ABORT = WindowChange(
-    window_id=WINDOW, required=frozenset({State.COLLECTING}), new_state=State.ABORTED, abort_reason="x"
+    window_id=WINDOW, required=frozenset({WindowState.COLLECTING}), new_state=WindowState.ABORTED, abort_reason="x"
 )
 
 INSTALMENT = StoredInstalment(
@@ -49,7 +49,7 @@ def row() -> WindowRow:
         window_id=WINDOW,
         canonical=b"window",
         verify_key=b"sealed",
-        state=State.COLLECTING,
+        state=WindowState.COLLECTING,
         abort_reason="",
         installed_at=7,
     )
@@ -129,7 +129,7 @@ async def test_a_window_that_has_ended_is_still_answered_about(tmp_path: Path, e
         await network.look_after_all()
 
     assert not left, "not only at the next start"
-    assert answer.state is (State.RELEASED if ending == "released" else State.ABORTED)
+    assert answer.state is (WindowState.RELEASED if ending == "released" else WindowState.ABORTED)
     assert await network.core(0).service.release(window.window_id) == answer
     assert (await network.core(1).helper.status(window.window_id)).state is answer.state
     assert not list(tmp_path.glob("*.data-key*"))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import Database
@@ -31,6 +30,7 @@ from fleetcount_aggregator.storage.store import FencedError, StoreError, StoreOu
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
 from tests.support.postgres import Cluster, own_cluster
@@ -669,7 +669,12 @@ async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) 
     await opened_store.decide_windows(
         (),
         WindowRow(
-            window_id=WINDOW, canonical=b"", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=1
+            window_id=WINDOW,
+            canonical=b"",
+            verify_key=sealed,
+            state=WindowState.COLLECTING,
+            abort_reason="",
+            installed_at=1,
         ),
     )
     await opened_store.add_instalments(runs_of([row(1)]))

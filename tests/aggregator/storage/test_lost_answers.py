@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
@@ -15,11 +14,12 @@ from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, StoreOutcome, WindowChange, WindowRow
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.instalments import StoredInstalment, add
 
 WINDOW = WindowId(b"t" * 32)
-CLOSE = WindowChange(window_id=WINDOW, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
+CLOSE = WindowChange(window_id=WINDOW, required=frozenset({WindowState.COLLECTING}), new_state=WindowState.AGREEING)
 
 
 async def opened(directory: Path, url: str, shards: int = 2) -> SqlStore:
@@ -31,7 +31,7 @@ async def opened(directory: Path, url: str, shards: int = 2) -> SqlStore:
             window_id=WINDOW,
             canonical=b"canonical",
             verify_key=b"sealed",
-            state=State.COLLECTING,
+            state=WindowState.COLLECTING,
             abort_reason="",
             installed_at=7,
         ),

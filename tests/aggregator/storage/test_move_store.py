@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fleetcount.aggregator_commands import aggregator
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import move_store as moving
 from fleetcount_aggregator.storage.move_store import move_store
@@ -32,6 +31,7 @@ from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.instalments import StoredInstalment, add
 from tests.support.postgres import Cluster
@@ -75,7 +75,7 @@ async def filled(place: StorePlace) -> None:
         window_id=WINDOW,
         canonical=b"canonical",
         verify_key=sealed,
-        state=State.COLLECTING,
+        state=WindowState.COLLECTING,
         abort_reason="",
         installed_at=7,
     )
@@ -102,7 +102,7 @@ async def filled(place: StorePlace) -> None:
     await store.apply(
         WindowChange(
             window_id=WINDOW,
-            required=frozenset({State.COLLECTING}),
+            required=frozenset({WindowState.COLLECTING}),
             step=step,
             debit=debit,
             rejections={RejectReason.TOO_LATE: 2},
@@ -193,15 +193,15 @@ async def fill_shards(place: StorePlace) -> None:
             window_id=window_id,
             canonical=b"s",
             verify_key=sealed,
-            state=State.COLLECTING,
+            state=WindowState.COLLECTING,
             abort_reason="",
             installed_at=7,
         )
         await store.decide_windows((), row)
         for start in range(0, 40, 5):
             await add(store, reports(window_id, range(start, start + 5), 1, *([2] if start else [])))
-    for window_id, state in ((CLOSED, State.AGREEING), (ENDED, State.ABORTED)):
-        change = WindowChange(window_id=window_id, required=frozenset({State.COLLECTING}), new_state=state)
+    for window_id, state in ((CLOSED, WindowState.AGREEING), (ENDED, WindowState.ABORTED)):
+        change = WindowChange(window_id=window_id, required=frozenset({WindowState.COLLECTING}), new_state=state)
         await store.apply(change)
     await store.purge(ENDED)
     await store.close()

@@ -11,7 +11,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.at_rest import AtRest
 from fleetcount_aggregator.storage.database import Database
@@ -31,17 +30,18 @@ from fleetcount_aggregator.storage.store import (
 )
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.instalments import StoredInstalment, add
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.processes import wait_until
 
 WINDOW = WindowId(b"t" * 32)
-OPEN = frozenset({State.COLLECTING})
+OPEN = frozenset({WindowState.COLLECTING})
 DRAWN = WindowChange(
     window_id=WINDOW,
     required=OPEN,
-    new_state=State.AGREEING,
+    new_state=WindowState.AGREEING,
     step=StepRow(name="commit", request=b"q", answer=b"the one draw"),
     debit=LedgerRow(window_id=WINDOW, signal="S", opens=1, closes=2, epsilon="0.5", debited_at=3),
     rejections={RejectReason.TOO_LATE: 2},
@@ -61,7 +61,7 @@ def window_row() -> WindowRow:
         window_id=WINDOW,
         canonical=b"window",
         verify_key=b"sealed",
-        state=State.COLLECTING,
+        state=WindowState.COLLECTING,
         abort_reason="",
         installed_at=7,
     )
@@ -81,8 +81,8 @@ async def what_happened(store: SqlStore) -> tuple[object, ...]:
     return window.state, drawn, len(await store.ledger()), dict(await store.rejections(WINDOW))
 
 
-ONCE = (State.AGREEING, b"the one draw", 1, {RejectReason.TOO_LATE: 2})
-NEVER = (State.COLLECTING, None, 0, {})
+ONCE = (WindowState.AGREEING, b"the one draw", 1, {RejectReason.TOO_LATE: 2})
+NEVER = (WindowState.COLLECTING, None, 0, {})
 
 
 # Who leads.
@@ -106,7 +106,7 @@ async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens
             await change
     await old.count_rejections(WINDOW, {RejectReason.MALFORMED: 1})
 
-    assert await what_happened(old) == (State.COLLECTING, None, 0, {RejectReason.MALFORMED: 1})
+    assert await what_happened(old) == (WindowState.COLLECTING, None, 0, {RejectReason.MALFORMED: 1})
     assert list(await old.windows_in_work()) == [WINDOW]
     await old.close()
 
@@ -181,7 +181,7 @@ async def test_a_transaction_in_the_way_of_another_is_done_again_with_the_same_d
     await store.close()
 
     assert len(seen) > 1, "the server let both pass: nothing was tried again"
-    assert after == (State.AGREEING, b"the one draw", 2, {RejectReason.TOO_LATE: 2})
+    assert after == (WindowState.AGREEING, b"the one draw", 2, {RejectReason.TOO_LATE: 2})
 
 
 class LostAtCommit:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import (
@@ -20,6 +19,7 @@ from fleetcount_aggregator.storage.store import (
     WindowRow,
 )
 from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 QUESTION, OTHER = QuestionId(b"s" * 32), QuestionId(b"o" * 32)
 ROW = QuestionRow(question_id=QUESTION, signed=b"signed", seed=b"sealed", installed_at=7)
@@ -35,7 +35,7 @@ def window_row(number: int) -> WindowRow:
         window_id=WindowId(bytes([number]) * 32),
         canonical=b"canonical",
         verify_key=b"sealed",
-        state=State.ANNOUNCED,
+        state=WindowState.ANNOUNCED,
         abort_reason="",
         installed_at=number,
     )
@@ -97,28 +97,41 @@ async def test_a_window_is_decided_once_and_its_window_is_installed_with_it(stor
         (1, False, 0, None, Cost.OPEN),
         (1, True, 0, None, Cost.NOTHING),
         (1, False, 1, None, Cost.NOTHING),  # It is missing.
-        (1, False, 1, State.COLLECTING, Cost.OPEN),
-        (1, False, 1, State.ABORTED, Cost.NOTHING),
-        (1, False, 1, State.RELEASED, Cost.DEBITED),
-        (2, False, 1, State.ABORTED, Cost.OPEN),  # The window that follows counts from the unit that this one began.
-        (2, True, 2, State.ABORTED, Cost.NOTHING),
-        (2, True, 1, State.AGREEING, Cost.OPEN),
+        (1, False, 1, WindowState.COLLECTING, Cost.OPEN),
+        (1, False, 1, WindowState.ABORTED, Cost.NOTHING),
+        (1, False, 1, WindowState.RELEASED, Cost.DEBITED),
+        (
+            2,
+            False,
+            1,
+            WindowState.ABORTED,
+            Cost.OPEN,
+        ),  # The window that follows counts from the unit that this one began.
+        (2, True, 2, WindowState.ABORTED, Cost.NOTHING),
+        (2, True, 1, WindowState.AGREEING, Cost.OPEN),
     ],
 )
 async def test_a_question_costs_nothing_only_if_it_was_refused_or_its_one_window_failed(
-    store: Store, windows: int, refused: bool, decided: int, ends: State | None, cost: Cost
+    store: Store, windows: int, refused: bool, decided: int, ends: WindowState | None, cost: Cost
 ) -> None:
-    first = None if ends is None else replace(window_row(0), state=State.RELEASING if ends is State.RELEASED else ends)
+    first = (
+        None
+        if ends is None
+        else replace(window_row(0), state=WindowState.RELEASING if ends is WindowState.RELEASED else ends)
+    )
     if decided:
         await store.decide_windows([window(0, window=ends is not None)], first)
     if decided > 1:
         await store.decide_windows([window(1)])
-    if ends is State.RELEASED:
+    if ends is WindowState.RELEASED:
         window_id = window_row(0).window_id
         debit = LedgerRow(window_id=window_id, signal="s", opens=1, closes=2, epsilon="1", debited_at=3)
         await store.apply(
             WindowChange(
-                window_id=window_id, required=frozenset({State.RELEASING}), new_state=State.RELEASED, debit=debit
+                window_id=window_id,
+                required=frozenset({WindowState.RELEASING}),
+                new_state=WindowState.RELEASED,
+                debit=debit,
             )
         )
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.agreement.report_set import sealed_digest
-from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.row_scan import every_damage
 from fleetcount_aggregator.storage.row_seal import DamagedError, RowSeal
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import schema
 from fleetcount_aggregator.storage.backup import BackupFile, write_backup
@@ -32,6 +31,7 @@ from fleetcount_aggregator.windows.status import read_status
 from fleetcount_client.spool_file import APPLICATION_ID, SCHEMA, StateFile
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_transport.migrations import Schema, bring_up
 
 from tests.support.instalments import StoredInstalment, add
@@ -87,7 +87,7 @@ async def collecting(path: Path) -> None:
         window_id=WINDOW,
         canonical=b"window",
         verify_key=b"key",
-        state=State.COLLECTING,
+        state=WindowState.COLLECTING,
         abort_reason="",
         installed_at=7,
     )
@@ -106,7 +106,9 @@ async def test_a_store_of_the_version_before_goes_on_where_it_was(
     store = SqlStore.open(path, KEY)
     assert await add(store, [instalment(1, 1), instalment(2, 1)]) == [StoreOutcome.SAME, StoreOutcome.STORED]
     assert await add(store, [instalment(2, 2)]) == [StoreOutcome.STORED]
-    await store.apply(WindowChange(window_id=WINDOW, required=frozenset({State.COLLECTING}), new_state=State.AGREEING))
+    await store.apply(
+        WindowChange(window_id=WINDOW, required=frozenset({WindowState.COLLECTING}), new_state=WindowState.AGREEING)
+    )
     reports = await store.complete_reports(WINDOW)
     loaded = reports.source(np.arange(2)).load()
     assert not await store.damaged()

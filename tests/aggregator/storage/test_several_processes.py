@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.store import FencedError, LedgerRow, SessionRow, StepRow, WindowChange, WindowRow
 from fleetcount_protocol.ids import Digest, SessionId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.replica_stores import ReplicaStore, replica_store
 
@@ -33,7 +33,7 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
             window_id=WINDOW,
             canonical=b"canonical",
             verify_key=b"",
-            state=State.RELEASING,
+            state=WindowState.RELEASING,
             abort_reason="",
             installed_at=7,
         )
@@ -57,7 +57,7 @@ def draw(content: bytes) -> WindowChange:
     """Return what the commit step writes: noise drawn once, and its debit."""
     return WindowChange(
         window_id=WINDOW,
-        required=frozenset({State.RELEASING}),
+        required=frozenset({WindowState.RELEASING}),
         step=StepRow(name="commit", request=b"set", answer=content),
         debit=LedgerRow(window_id=WINDOW, signal="s", opens=0, closes=1, epsilon="1", debited_at=2),
     )
@@ -126,7 +126,7 @@ async def test_of_two_coordinators_at_once_one_draws_and_the_stale_one_writes_no
     assert step.answer == b"drawn"
     for write in (
         stale.store.apply(
-            WindowChange(window_id=WINDOW, required=frozenset({State.RELEASING}), new_state=State.ABORTED)
+            WindowChange(window_id=WINDOW, required=frozenset({WindowState.RELEASING}), new_state=WindowState.ABORTED)
         ),
         stale.store.apply(replace(draw(b"late"), step=StepRow(name="open", request=b"", answer=b"late"))),
         stale.store.put_chains([(b"\1" * 16, b"late")]),
@@ -135,7 +135,7 @@ async def test_of_two_coordinators_at_once_one_draws_and_the_stale_one_writes_no
             await write
     window = await elected.store.window(WINDOW)
     assert window is not None
-    assert window.state is State.RELEASING
+    assert window.state is WindowState.RELEASING
     assert len(await elected.store.ledger()) == 1
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_aggregator.host.states import State, StateConflictError
+from fleetcount_aggregator.host.states import StateConflictError
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.database import Answer
@@ -43,13 +43,14 @@ from fleetcount_aggregator.storage.store import (
 )
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
+from fleetcount_protocol.messages import WindowState
 
 from tests.support.instalments import StoredInstalment, add, runs_of
 
 WINDOW = WindowId(b"t" * 32)
 LOG_KEY = bytes(range(32))
-OPEN = frozenset({State.ANNOUNCED, State.COLLECTING})
-CLOSE = WindowChange(window_id=WINDOW, required=OPEN, new_state=State.AGREEING)
+OPEN = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
+CLOSE = WindowChange(window_id=WINDOW, required=OPEN, new_state=WindowState.AGREEING)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -91,7 +92,7 @@ async def reopened(directory: Path, opens: "Opening | None" = None) -> SqlStore:
     return store
 
 
-def window_row(window_id: WindowId = WINDOW, state: State = State.COLLECTING) -> WindowRow:
+def window_row(window_id: WindowId = WINDOW, state: WindowState = WindowState.COLLECTING) -> WindowRow:
     return WindowRow(
         window_id=window_id, canonical=b"canonical", verify_key=b"sealed", state=state, abort_reason="", installed_at=7
     )
@@ -243,7 +244,7 @@ async def test_a_step_is_taken_once_and_its_first_answer_stays(store: Store) -> 
     second = WindowChange(
         window_id=WINDOW,
         required=OPEN,
-        new_state=State.AGREEING,
+        new_state=WindowState.AGREEING,
         step=StepRow(name="commit", request=b"q", answer=b"second"),
     )
 
@@ -251,7 +252,7 @@ async def test_a_step_is_taken_once_and_its_first_answer_stays(store: Store) -> 
     assert await store.step(WINDOW, "commit") == first
     window = await store.window(WINDOW)
     assert window is not None
-    assert window.state is State.COLLECTING
+    assert window.state is WindowState.COLLECTING
 
 
 async def test_a_step_that_is_taken_while_it_is_looked_for_is_not_taken_for_lost(
@@ -284,7 +285,7 @@ async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None
     row = LedgerRow(window_id=WINDOW, signal="S", opens=1, closes=2, epsilon="1", debited_at=3)
     change = WindowChange(
         window_id=WINDOW,
-        required=frozenset({State.RELEASING}),
+        required=frozenset({WindowState.RELEASING}),
         step=StepRow(name="commit", request=b"", answer=b""),
         debit=row,
         rejections={RejectReason.MALFORMED: 1},
@@ -293,14 +294,16 @@ async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None
     with pytest.raises(StateConflictError) as conflict:
         await store.apply(change)
 
-    assert conflict.value.state is State.COLLECTING
+    assert conflict.value.state is WindowState.COLLECTING
     assert await store.step(WINDOW, "commit") is None
     assert not await store.ledger()
     assert not await store.rejections(WINDOW)
 
 
-@pytest.mark.parametrize("new", [State.RELEASED, State.RELEASING, State.ANNOUNCED, State.COLLECTING])
-async def test_nothing_moves_backwards_or_skips(store: Store, new: State) -> None:
+@pytest.mark.parametrize(
+    "new", [WindowState.RELEASED, WindowState.RELEASING, WindowState.ANNOUNCED, WindowState.COLLECTING]
+)
+async def test_nothing_moves_backwards_or_skips(store: Store, new: WindowState) -> None:
     with pytest.raises(StateConflictError):
         await store.apply(WindowChange(window_id=WINDOW, required=OPEN, new_state=new))
 
@@ -371,7 +374,9 @@ async def test_many_batches_are_read_a_few_at_a_time_and_each_once(store: Store)
     await store.apply(CLOSE)
     numbers = [3 * number for number in range(2 * BATCHES_AT_ONCE + 1)]
     for number in reversed(numbers):
-        await store.apply(WindowChange(window_id=WINDOW, required=frozenset({State.AGREEING}), batch=batch(number)))
+        await store.apply(
+            WindowChange(window_id=WINDOW, required=frozenset({WindowState.AGREEING}), batch=batch(number))
+        )
 
     assert [one.number async for one in every_batch(store, WINDOW)] == numbers
     assert [one.number for one in await store.batches(WINDOW)] == numbers[:BATCHES_AT_ONCE]
@@ -381,14 +386,17 @@ async def test_the_set_is_known_until_the_window_is_purged(store: Store) -> None
     await complete(store, 1, 2, 3)
     await store.apply(CLOSE)
     change = WindowChange(
-        window_id=WINDOW, required=frozenset({State.AGREEING}), new_state=State.RELEASING, chosen=bytes((1, 0, 1))
+        window_id=WINDOW,
+        required=frozenset({WindowState.AGREEING}),
+        new_state=WindowState.RELEASING,
+        chosen=bytes((1, 0, 1)),
     )
 
     assert await store.chosen(WINDOW) is None
     await store.apply(change)
     assert await store.chosen(WINDOW) == bytes((1, 0, 1))
 
-    over = WindowChange(window_id=WINDOW, required=frozenset({State.RELEASING}), new_state=State.RELEASED)
+    over = WindowChange(window_id=WINDOW, required=frozenset({WindowState.RELEASING}), new_state=WindowState.RELEASED)
     await store.apply(over)
     await store.purge(WINDOW)
     assert await store.chosen(WINDOW) is None
@@ -432,7 +440,7 @@ async def test_sessions_and_their_keys_are_found_in_the_order_in_which_they_are_
 
 async def test_a_window_is_installed_once_and_windows_keep_their_order(store: Store) -> None:
     other = WindowId(b"a" * 32)
-    await store.decide_windows((), window_row(other, State.ANNOUNCED))
+    await store.decide_windows((), window_row(other, WindowState.ANNOUNCED))
 
     await store.decide_windows((), replace(window_row(), canonical=b"other"))
 
@@ -462,7 +470,7 @@ async def end(store: Store) -> None:
     """Close the window and abort it."""
     await store.apply(CLOSE)
     change = WindowChange(
-        window_id=WINDOW, required=frozenset({State.AGREEING}), new_state=State.ABORTED, abort_reason="x"
+        window_id=WINDOW, required=frozenset({WindowState.AGREEING}), new_state=WindowState.ABORTED, abort_reason="x"
     )
     await store.apply(change)
 
@@ -673,7 +681,7 @@ async def test_a_window_whose_log_the_operator_put_aside_ends_and_the_others_go_
         again = await reopened(tmp_path)
         window = await again.window(WINDOW)
         assert window is not None
-        assert (window.state, window.abort_reason) == (State.ABORTED, "log_lost")
+        assert (window.state, window.abort_reason) == (WindowState.ABORTED, "log_lost")
         rows = [instalment(1), replace(instalment(1), window_id=other)]
         assert await add(again, rows) == [StoreOutcome.CLOSED, StoreOutcome.SAME]
         assert not lost.exists()
@@ -685,7 +693,9 @@ async def test_a_log_put_aside_after_its_set_was_sealed_is_named(tmp_path: Path)
     await store.decide_windows((), window_row())
     await complete(store, 1)
     await store.apply(CLOSE)
-    await store.apply(WindowChange(window_id=WINDOW, required=frozenset({State.AGREEING}), new_state=State.RELEASING))
+    await store.apply(
+        WindowChange(window_id=WINDOW, required=frozenset({WindowState.AGREEING}), new_state=WindowState.RELEASING)
+    )
     await store.close()
     [log] = tmp_path.glob("*.log")
     log.rename(log.with_name(log.name + ".lost"))
@@ -826,7 +836,7 @@ async def test_who_looks_for_long_holds_up_no_write_after_a_window_has_ended(tmp
     """A backup is one long read: the journal is folded in when it is over, and receipts do not wait for that."""
     store = open_store(tmp_path)
     await store.decide_windows((), window_row())
-    await store.apply(WindowChange(window_id=WINDOW, required=OPEN, new_state=State.ABORTED, abort_reason="x"))
+    await store.apply(WindowChange(window_id=WINDOW, required=OPEN, new_state=WindowState.ABORTED, abort_reason="x"))
     journal = tmp_path / "store.db-wal"
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as looking:
         looking.execute("BEGIN")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import store_check
 from fleetcount_aggregator.storage.database import Database
@@ -19,6 +18,7 @@ from fleetcount_aggregator.storage.store import BatchRow, StepRow, WindowChange,
 from fleetcount_aggregator.storage.store_check import StoreCheck, check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 
 WINDOW = WindowId(b"t" * 32)
 KEY = bytes(range(32))
@@ -28,11 +28,13 @@ Write = Callable[[SqlStore], Coroutine[Any, Any, object]]
 async def batch_is_verified(store: SqlStore) -> None:
     batch = BatchRow(number=0, positions=np.arange(0), verdicts=b"", share_digests=b"", kept=b"")
     step = StepRow(name="batch/0", request=b"", answer=b"", passing=True)
-    await store.apply(WindowChange(window_id=WINDOW, required=frozenset({State.AGREEING}), step=step, batch=batch))
+    await store.apply(
+        WindowChange(window_id=WINDOW, required=frozenset({WindowState.AGREEING}), step=step, batch=batch)
+    )
 
 
 async def window_ends(store: SqlStore) -> None:
-    ended = WindowChange(window_id=WINDOW, required=frozenset({State.AGREEING}), new_state=State.ABORTED)
+    ended = WindowChange(window_id=WINDOW, required=frozenset({WindowState.AGREEING}), new_state=WindowState.ABORTED)
     await store.apply(ended)
     await store.purge(WINDOW)
 
@@ -78,7 +80,7 @@ async def test_what_is_written_while_a_store_is_checked_is_no_damage(
     store = SqlStore.over(open_engine(place), place.file, KEY)
     sealed = store.data_keys.make(WINDOW).seal(b"the verify key", b"verify key", WINDOW)
     row = WindowRow(
-        window_id=WINDOW, canonical=b"", verify_key=sealed, state=State.AGREEING, abort_reason="", installed_at=1
+        window_id=WINDOW, canonical=b"", verify_key=sealed, state=WindowState.AGREEING, abort_reason="", installed_at=1
     )
     await store.decide_windows((), row)
     unwritten = {str(one.damage) for one in check_store(place, StoreKeys(KEY, None)).verdicts}

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import aiomqtt
 import pytest
-from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.intake.device_service import DeviceService
+from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.archive import FIRST, Rest
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.transport import mqtt_announcing, mqtt_intake, mqtt_subscribing

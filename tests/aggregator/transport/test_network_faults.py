@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
 from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
 
@@ -54,7 +54,7 @@ async def ready(count: int = 2) -> tuple[Network, Window]:
     return network, window
 
 
-async def states(network: Network, window: Window) -> list[tuple[State, str]]:
+async def states(network: Network, window: Window) -> list[tuple[WindowState, str]]:
     answers = [
         await network.core(p).service.release(window.window_id)
         for p in range(len(network.seats))
@@ -93,8 +93,8 @@ async def test_a_peer_that_stays_silent_ends_in_a_public_abort(step: str) -> Non
     await network.look_after_all()
 
     found = await states(network, window)
-    assert found[0] == (State.ABORTED, "peer_unreachable")
-    assert found[1][0] is State.ABORTED
+    assert found[0] == (WindowState.ABORTED, "peer_unreachable")
+    assert found[1][0] is WindowState.ABORTED
 
 
 async def test_a_record_nobody_can_compute_ends_in_a_public_abort(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ async def test_a_record_nobody_can_compute_ends_in_a_public_abort(monkeypatch: p
 
     await network.run_to_the_end(window)
 
-    assert await states(network, window) == [(State.ABORTED, "out_of_range")] * 2
+    assert await states(network, window) == [(WindowState.ABORTED, "out_of_range")] * 2
 
 
 async def test_an_abandoned_batch_that_the_helper_accepted_still_ends_everywhere() -> None:
@@ -118,7 +118,7 @@ async def test_an_abandoned_batch_that_the_helper_accepted_still_ends_everywhere
 
     await network.run_to_the_end(window)
 
-    assert await states(network, window) == [(State.ABORTED, "peer_unreachable")] * 2
+    assert await states(network, window) == [(WindowState.ABORTED, "peer_unreachable")] * 2
     assert [len(await network.core(p).context.store.ledger()) for p in range(2)] == [0, 0]
 
 
@@ -133,8 +133,8 @@ async def test_a_leader_that_never_comes_back_ends_in_a_public_abort_at_the_help
     network.clock.advance(1)
     await network.look_after_all()
 
-    assert before == [(State.COLLECTING, "")]
-    assert await states(network, window) == [(State.ABORTED, "leader_silent")]
+    assert before == [(WindowState.COLLECTING, "")]
+    assert await states(network, window) == [(WindowState.ABORTED, "leader_silent")]
 
 
 async def test_a_leader_that_comes_back_too_late_aborts_with_the_helper() -> None:
@@ -146,7 +146,10 @@ async def test_a_leader_that_comes_back_too_late_aborts_with_the_helper() -> Non
     await network.start(0)
     await network.look_after_all()
 
-    assert await states(network, window) == [(State.ABORTED, "peer_aborted"), (State.ABORTED, "leader_silent")]
+    assert await states(network, window) == [
+        (WindowState.ABORTED, "peer_aborted"),
+        (WindowState.ABORTED, "leader_silent"),
+    ]
 
 
 async def test_a_helper_that_has_signed_waits_for_the_outcome_until_the_window_expires() -> None:
@@ -164,8 +167,8 @@ async def test_a_helper_that_has_signed_waits_for_the_outcome_until_the_window_e
     await network.advance_to(window.expiry)
     await network.look_after_all()
 
-    assert waiting == [(State.RELEASING, "")]
-    assert await states(network, window) == [(State.ABORTED, "outcome_unknown")]
+    assert waiting == [(WindowState.RELEASING, "")]
+    assert await states(network, window) == [(WindowState.ABORTED, "outcome_unknown")]
 
 
 async def test_a_record_that_could_not_be_delivered_is_delivered_later() -> None:
@@ -181,7 +184,7 @@ async def test_a_record_that_could_not_be_delivered_is_delivered_later() -> None
     await network.start(0)
     await network.look_after_all()
 
-    assert await states(network, window) == [(State.RELEASED, "")] * 2
+    assert await states(network, window) == [(WindowState.RELEASED, "")] * 2
 
 
 async def test_too_few_reports_are_a_public_abort_and_no_noise_is_drawn() -> None:
@@ -192,7 +195,7 @@ async def test_too_few_reports_are_a_public_abort_and_no_noise_is_drawn() -> Non
 
     await network.run_to_the_end(window)
 
-    assert await states(network, window) == [(State.ABORTED, "too_few_reports")] * 2
+    assert await states(network, window) == [(WindowState.ABORTED, "too_few_reports")] * 2
     assert [len(await network.core(p).context.store.ledger()) for p in range(2)] == [0, 0]
 
 
@@ -203,7 +206,7 @@ async def test_no_reports_at_all_are_too_few() -> None:
 
     await network.run_to_the_end(window)
 
-    assert await states(network, window) == [(State.ABORTED, "too_few_reports")] * 2
+    assert await states(network, window) == [(WindowState.ABORTED, "too_few_reports")] * 2
 
 
 async def test_a_window_is_installed_late_at_a_helper_that_was_down() -> None:
@@ -220,7 +223,7 @@ async def test_a_window_is_installed_late_at_a_helper_that_was_down() -> None:
     await answer_all(network, window, COINS)
     await network.run_to_the_end(window)
 
-    assert await states(network, window) == [(State.RELEASED, "")] * 2
+    assert await states(network, window) == [(WindowState.RELEASED, "")] * 2
 
 
 async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +251,7 @@ async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(mo
 
     await network.run_to_the_end(window)
 
-    assert await states(network, window) == [(State.RELEASED, "")] * 3
+    assert await states(network, window) == [(WindowState.RELEASED, "")] * 3
     assert [None if one is None else one.count(1) for one in sets] == [2, 2, 2]
 
 
@@ -272,7 +275,7 @@ async def test_a_part_that_is_damaged_in_a_store_puts_its_report_out_and_no_othe
 
     await network.run_to_the_end(window)
 
-    assert await states(network, window) == [(State.RELEASED, "")] * 2
+    assert await states(network, window) == [(WindowState.RELEASED, "")] * 2
     answer = await network.core(0).service.release(window.window_id)
     assert [cell.raw for cell in decode_record(answer.record).cells] == [0, 0, 1, 0], "all but the first device"
     counts = [await network.core(position).context.store.rejections(window.window_id) for position in range(2)]
@@ -299,7 +302,7 @@ async def test_a_batch_the_helper_has_nothing_of_is_out_and_the_others_count(
 
     await network.run_to_the_end(window)
 
-    assert await states(network, window) == [(State.RELEASED, "")] * 2
+    assert await states(network, window) == [(WindowState.RELEASED, "")] * 2
     answer = await network.core(0).service.release(window.window_id)
     assert [cell.raw for cell in decode_record(answer.record).cells] == DIFFERENCE
     counts = [await network.core(position).context.store.rejections(window.window_id) for position in range(2)]

@@ -13,8 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.metrics import Metrics
-from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import (
     PEER_SERVICE,
@@ -27,7 +26,7 @@ from fleetcount_aggregator.transport.grpc_server import (
 from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential, Purpose
 from fleetcount_protocol.channel.greetings import Greeting, sign_epoch
-from fleetcount_protocol.errors import MachineError, RejectReason
+from fleetcount_protocol.errors import MachineError, PeerProblem, RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
 from fleetcount_protocol.messages import (
@@ -39,6 +38,7 @@ from fleetcount_protocol.messages import (
     Receipt,
     Refusal,
     SealSet,
+    WindowState,
 )
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.key_list import verify_key_list
@@ -46,8 +46,8 @@ from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, UploadAnswer
-from fleetcount_protocol.wire.peer import split_seal_set
 from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
+from fleetcount_protocol.wire.seal_sets import split_seal_set
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
 
 from tests.support.aggregators import Network, TestDevice, answer_all, device_authority
@@ -128,7 +128,7 @@ async def test_a_peer_is_who_its_certificate_says(listening: Listening) -> None:
     with pytest.raises(PeerRefusalError) as refusal:
         await stranger.status(window.window_id)
 
-    assert status.state is State.ANNOUNCED
+    assert status.state is WindowState.ANNOUNCED
     assert refusal.value.problem is PeerProblem.NOT_LEADER
     await leader.close()
     await stranger.close()
@@ -562,7 +562,7 @@ async def test_work_that_always_kills_its_worker_is_given_up() -> None:
 
 def test_metrics_carry_no_device_and_no_count_of_reports() -> None:
     metrics = Metrics()
-    metrics.window_moved(State.RELEASED)
+    metrics.window_moved(WindowState.RELEASED)
 
     text = metrics.render().decode()
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.windows.budget import Charge, charge_of, check_budget, debit_row
 from fleetcount_aggregator.windows.question_install import install_question
@@ -17,10 +16,11 @@ from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_protocol.errors import QuestionError, SignatureError
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.question import SignedQuestion
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.window.domain import Categories
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.support.aggregators import START, Network, answer_all
 from tests.support.protocol_samples import one_round_window
@@ -127,7 +127,7 @@ async def test_an_aborted_window_gives_its_room_back_and_a_released_one_does_not
     long = {"round_one_closes": START + 200, "round_two_closes": START + 300}
     aborted = await network.ask(values=4)
     await network.run_to_the_end(aborted)
-    assert network.core(0).context.states[aborted.window_id] is State.ABORTED
+    assert network.core(0).context.states[aborted.window_id] is WindowState.ABORTED
 
     released = await network.ask(values=4, name="second", round_one_opens=START + 10, **long)
     await answer_all(network, released, [(0, 1), (0, 2)])
@@ -231,7 +231,7 @@ async def test_a_question_that_a_helper_refuses_ends_says_who_refused_and_costs_
 
     for position in (0, 1):
         answer = await network.core(position).service.release(window.window_id)
-        assert answer.state is State.ABORTED
+        assert answer.state is WindowState.ABORTED
     assert (await network.core(0).service.release(window.window_id)).abort_reason == said
     assert not network.core(0).service.offered()
     place = StorePlace(directory=tmp_path)

@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import DecidedWindow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.windows.loading import load_windows
-from fleetcount_protocol.errors import DecodeError, QuestionError
+from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
-from fleetcount_protocol.messages import FinishedRecord, Receipt
+from fleetcount_protocol.messages import FinishedRecord, Receipt, WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.window.window import Release, ReleaseKind
+from fleetcount_protocol.window.fields import Release, ReleaseKind
 
 from tests.support.aggregators import Network, TestDevice, answer_all
 from tests.support.nightly import NIGHTLY
@@ -49,7 +48,7 @@ async def fill(network: Network, question: Question, position: int, last: int) -
     first = context.questions[question.question_id].following
     await network.stop(position)
     store = seat.open_store()
-    released = frozenset({State.RELEASED})
+    released = frozenset({WindowState.RELEASED})
     writes: list[Coroutine[Any, Any, object]] = []
     resting: list[RestRow] = []
     for index in range(first, last + 1):
@@ -58,7 +57,7 @@ async def fill(network: Network, question: Question, position: int, last: int) -
             window_id=window.window_id,
             canonical=window.canonical,
             verify_key=b"",
-            state=State.RELEASED,
+            state=WindowState.RELEASED,
             abort_reason="",
             installed_at=window.round_one_opens,
         )
@@ -110,8 +109,8 @@ async def test_thousands_of_ended_windows_are_not_loaded_and_answer_as_before(
         assert max(largest(context), largest(context.questions[question.question_id])) < 20
     assert at_start < 20
     assert decode_record(record.record).window.window_id == old
-    assert await network.core(1).helper.deliver_record(AggregatorId("alpha"), record) is State.RELEASED
-    assert (await network.core(0).helper.status(old, AggregatorId("beta"))).state is State.RELEASED
+    assert await network.core(1).helper.deliver_record(AggregatorId("alpha"), record) is WindowState.RELEASED
+    assert (await network.core(0).helper.status(old, AggregatorId("beta"))).state is WindowState.RELEASED
     [again, *_] = await devices[0].send(devices[0].second(*COINS[0]))
     assert isinstance(again, Receipt)
     await run_window(network, question, MANY + 1)
@@ -167,7 +166,7 @@ async def test_windows_that_end_leave_memory_and_come_back_when_asked_for(monkey
     ]
 
     assert held == [[ids[3]]] * 2
-    assert states == [State.RELEASED] * 4
+    assert states == [WindowState.RELEASED] * 4
     assert [one for one in ids if one in network.core(1).context.windows] == [ids[3]]
     assert not network.core(0).scheduler._delivered
     assert [one for one, _ in network.core(0).context.outcomes] == ids

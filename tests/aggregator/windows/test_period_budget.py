@@ -12,8 +12,9 @@ from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.fields import Coin, Schedule
 from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_protocol.window.signal import normal_signal
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network
 from tests.support.protocol_samples import one_round_window, sampling_window

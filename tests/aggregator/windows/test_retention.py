@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import no_broker
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.storage.archive import FIRST, Rest, RestRow
@@ -15,7 +14,7 @@ from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_aggregator.windows.rollback_guard import note_ledger_rows, shown_ledger
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
-from fleetcount_protocol.messages import AbortWindow, FinishedRecord, Receipt, Refusal
+from fleetcount_protocol.messages import AbortWindow, FinishedRecord, Receipt, Refusal, WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
@@ -82,10 +81,10 @@ async def test_the_same_bytes_get_the_same_receipt_until_the_digests_go_and_then
     assert [one.reason for one in after if isinstance(one, Refusal)] == [RejectReason.TOO_LATE] * len(first)
     assert not list(tmp_path.glob("*.digests"))
     answer = await network.core(0).service.release(window.window_id)
-    assert (answer.state, answer.record, answer.signatures) == (State.RELEASED, record.record, record.signatures)
-    assert await network.core(1).helper.deliver_record(AggregatorId("alpha"), record) is State.RELEASED
+    assert (answer.state, answer.record, answer.signatures) == (WindowState.RELEASED, record.record, record.signatures)
+    assert await network.core(1).helper.deliver_record(AggregatorId("alpha"), record) is WindowState.RELEASED
     status = await network.core(1).helper.status(window.window_id, AggregatorId("alpha"))
-    assert (status.state, status.set_digest is not None, status.ledger_rows) == (State.RELEASED, True, 1)
+    assert (status.state, status.set_digest is not None, status.ledger_rows) == (WindowState.RELEASED, True, 1)
     await network.stop_all()
 
 
@@ -100,7 +99,7 @@ async def test_a_forgotten_window_is_unknown_and_its_debit_stays_counted() -> No
     kept = await network.core(0).service.release(window.window_id)
     await pass_to(network, over + 61)
 
-    assert kept.state is State.RELEASED
+    assert kept.state is WindowState.RELEASED
     for position in range(2):
         store = network.core(position).context.store
         with pytest.raises(UnknownWindowError):
@@ -175,7 +174,7 @@ async def test_a_damaged_row_of_an_ended_window_keeps_no_other_from_its_rest(tmp
     await network.start(0)
     both = [(await network.ask(name=name, values=2)).window_id for name in ("damaged", "whole")]
     for window_id in both:
-        await move(core.context, window_id, State.ABORTED)
+        await move(core.context, window_id, WindowState.ABORTED)
         core.context.ended[window_id] = core.context.windows[window_id]
         if purged:
             await core.context.purge(window_id)
@@ -219,7 +218,7 @@ async def fill(network: Network, count: int, signal: str) -> list[Window]:
                 window_id=window.window_id,
                 canonical=window.canonical,
                 verify_key=b"",
-                state=State.RELEASED,
+                state=WindowState.RELEASED,
                 abort_reason="",
                 installed_at=moment,
             ),
@@ -227,7 +226,7 @@ async def fill(network: Network, count: int, signal: str) -> list[Window]:
         debit = LedgerRow(
             window_id=window.window_id, signal=signal, opens=moment, closes=moment + 20, epsilon="1", debited_at=moment
         )
-        await store.apply(WindowChange(window_id=window.window_id, required=frozenset(State), debit=debit))
+        await store.apply(WindowChange(window_id=window.window_id, required=frozenset(WindowState), debit=debit))
         store.data_keys.destroy(window.window_id)
     await store.put_to_rest([RestRow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
     return windows
@@ -244,7 +243,7 @@ async def test_a_start_after_years_loads_nothing() -> None:
     states = [await context.state_of(one.window_id) for one in (old, newest)]
 
     assert (context.windows, context.states, context.live) == ({}, {}, {})
-    assert states == [State.RELEASED] * 2
+    assert states == [WindowState.RELEASED] * 2
 
 
 async def test_four_thousand_questions_may_be_open_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

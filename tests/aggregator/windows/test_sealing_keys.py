@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.host.key_rotation import Rotation, add_key
 from fleetcount_aggregator.host.keys import KeyRing
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.windows.key_lists import own_key_list
 from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.errors import QuestionError, RejectReason
-from fleetcount_protocol.messages import SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.window.window import HpkeKey
+from fleetcount_protocol.messages import SessionAccepted, SessionRefused, SessionRequest, WindowState
+from fleetcount_protocol.window.fields import HpkeKey
 
 from tests.support.aggregators import START, Network, answer_all, device_identity
 from tests.support.expiries import on_the_hour
@@ -78,7 +77,7 @@ async def test_a_deleted_key_is_nowhere_and_opens_nothing(tmp_path: Path) -> Non
     for _ in range(2):
         await keys.look()
 
-    assert (await network.core(0).service.release(window.window_id)).state is State.RELEASED
+    assert (await network.core(0).service.release(window.window_id)).state is WindowState.RELEASED
     assert 1 not in [one.key.key_id for one in own_key_list(context).key_list.keys], "devices are not told of it"
     assert not (tmp_path / "keys" / "1.key").exists()
     assert context.keys.public_key(1) is None, "not in memory either"

@@ -8,18 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 from fleetcount_aggregator.context import Context, Limits
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_question import InstalledQuestion
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.storage.store import Charged, Cost
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
-from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import InstallQuestion
+from fleetcount_protocol.messages import InstallQuestion, WindowState
 from fleetcount_protocol.question.fields import Schedule, Submission
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, SignedOrder, sign_order
 from fleetcount_protocol.question.question import Question, SignedQuestion
@@ -259,7 +258,7 @@ async def test_a_leader_put_back_from_before_the_start_ends_the_window_that_is_o
     await network.look_after_all()
     await answer_all(network, last, [(0, 1), (2, 2)], offset=10)
     await network.run_to_the_end(last)
-    for index, state in enumerate((State.ABORTED, State.ABORTED, State.RELEASED)):
+    for index, state in enumerate((WindowState.ABORTED, WindowState.ABORTED, WindowState.RELEASED)):
         assert await states(network, again.window(index).asked) == [state] * 3, index
     await network.stop_all()
 

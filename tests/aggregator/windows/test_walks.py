@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
@@ -57,7 +57,7 @@ async def step(network: Network, window: Window, offset: int, count: int = len(P
 
 async def record_of(network: Network, window: Window, position: int = 0) -> ReleaseRecord:
     answer = await network.core(position).service.release(window.window_id)
-    assert answer.state is State.RELEASED
+    assert answer.state is WindowState.RELEASED
     return decode_record(answer.record)
 
 
@@ -124,7 +124,7 @@ async def test_without_the_record_before_the_rest_of_the_walk_has_ended() -> Non
     question = await walking(network)
     first = window_at(question, 0)
     await step(network, first, 0, count=1)
-    assert network.core(0).context.states[first.window_id] is State.ABORTED
+    assert network.core(0).context.states[first.window_id] is WindowState.ABORTED
 
     third = window_at(question, 3)
     await step(network, third, 30)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.greetings import Skew
 from fleetcount_aggregator.host.keys import KeyRing, Validity
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at, window_verify_key
 from fleetcount_protocol.question.question import Question
 
@@ -62,7 +62,7 @@ async def test_every_window_is_released_in_its_turn() -> None:
         core = network.core(position)
         for index in range(question.schedule.windows):
             answer = await core.service.release(window_at(question, index).window_id)
-            assert answer.state is State.RELEASED
+            assert answer.state is WindowState.RELEASED
         assert len(await core.context.store.ledger()) == question.schedule.windows
 
 

@@ -14,7 +14,7 @@ from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.question.fields import Participants
 from fleetcount_protocol.window.domain import SquareGrid
-from fleetcount_protocol.window.window import Mode
+from fleetcount_protocol.window.fields import Mode
 
 from tests.cli.test_question_export import RELEASED, Records, raw
 from tests.support.question_samples import GAUSSIAN, drill_down_question, one_round_question

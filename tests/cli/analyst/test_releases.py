@@ -16,7 +16,8 @@ from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
 from fleetcount_protocol.release import ReleaseRecord, record_to_json, sign_record
 from fleetcount_protocol.window.domain import Categories, SquareGrid
-from fleetcount_protocol.window.window import Mode, Window
+from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.window import Window
 
 from tests.support.cases import case
 from tests.support.protocol_samples import every_window, one_round_window, record, sampling_window, signing_key

@@ -87,7 +87,7 @@ def test_a_request_accepted_twice_gives_sessions_that_have_nothing_in_common() -
 
 def test_post_quantum_session_returns_the_secret() -> None:
     from fleetcount_protocol.channel.hpke import HpkeKeyPair
-    from fleetcount_protocol.window.window import HpkeKey
+    from fleetcount_protocol.window.fields import HpkeKey
 
     pair = HpkeKeyPair(9, seed_bytes("hybrid", 96))
     key = HpkeKey(key_id=9, public_key=pair.public_key)

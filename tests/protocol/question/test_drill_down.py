@@ -14,7 +14,8 @@ from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.question.question import decode_question
 from fleetcount_protocol.release import ChainLink, decode_record
 from fleetcount_protocol.window.domain import Categories, Prefixes
-from fleetcount_protocol.window.window import Mode, decode_window
+from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.window import decode_window
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -18,7 +18,7 @@ from fleetcount_protocol.question.key_list import (
     sign_key_list,
     verify_key_list,
 )
-from fleetcount_protocol.window.window import HpkeKey
+from fleetcount_protocol.window.fields import HpkeKey
 from hypothesis import given
 from hypothesis import strategies as st
 

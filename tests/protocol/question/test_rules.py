@@ -8,7 +8,7 @@ import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.fields import Coin, Participants
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind, UploadStyle
 
 from tests.support.protocol_samples import aggregator, keyed_aggregator
 from tests.support.question_samples import (

@@ -24,7 +24,7 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.window.window import Mode
+from fleetcount_protocol.window.fields import Mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.replay.vectors import VectorFileError, replay
+from fleetcount_protocol.replay.files import VectorFileError
+from fleetcount_protocol.replay.vectors import replay
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_count, prio3_histogram, prio3_sum_vec_with_multiproof
 
 from tests.support.nightly import NIGHTLY

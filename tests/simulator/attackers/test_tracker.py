@@ -12,11 +12,12 @@ import pytest
 from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.attackers import check, rows
 from fleetcount_simulator.attackers.tracker import Ways, log_likelihoods
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Mechanism, Row
-from fleetcount_simulator.standing import Coin, StandingQuestion
+from fleetcount_simulator.standing import StandingQuestion
 
 from tests.simulator.engines.test_panels import asked, run
 from tests.simulator.fleets import K_ARY, attacker

@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.engines.participation import ABSENT, ON, REFUSED, earliest_joining, presence
 from fleetcount_simulator.model import Case, EngineName, Epochs, Faults, Mechanism
-from fleetcount_simulator.standing import Coin, StandingQuestion, stays
+from fleetcount_simulator.standing import StandingQuestion, stays
 
 from tests.simulator.engines.test_engines_agree import ALPHA, ENGINES, Law, p_value, unit
 from tests.simulator.fleets import DIRECT, SAMPLING, Held, case

@@ -21,7 +21,8 @@ from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, W
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.release.set_digest import set_digest
 from fleetcount_protocol.window.domain import Bins, Categories, H3Cells, SquareGrid
-from fleetcount_protocol.window.window import Aggregator, HpkeKey, ReleaseKind, Window
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey, ReleaseKind
+from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.children import Children

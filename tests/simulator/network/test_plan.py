@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_simulator.engines.participation import presence_histograms
 from fleetcount_simulator.errors import ProcessError, ScenarioError
@@ -15,7 +16,7 @@ from fleetcount_simulator.network.engine import engine
 from fleetcount_simulator.network.plan import faultless_plan, plan_of
 from fleetcount_simulator.network.question import question_of, reading_of
 from fleetcount_simulator.network.run import check_chain
-from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of
+from fleetcount_simulator.standing import StandingQuestion, schedule_of
 
 from tests.simulator.network_cases import People, case_of
 

@@ -11,7 +11,8 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.window.domain import Prefixes
-from fleetcount_protocol.window.window import Mode, Window
+from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.plan import faultless_plan, widest_step
 from fleetcount_simulator.network.question import question_of
 from fleetcount_simulator.network.watch import WindowEnd, window_after

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from fleetcount_protocol.errors import UsageError
-from fleetcount_simulator.demo_scenarios import Sighting
+from fleetcount_simulator.demo_scenarios import Fleet, Sighting
 from fleetcount_simulator.populations import sumo_fleet
-from fleetcount_simulator.populations.sumo_fleet import SUMO_GRID, Fleet, drive_fleet, sumo_position, sumo_speed
+from fleetcount_simulator.populations.sumo_fleet import SUMO_GRID, drive_fleet, sumo_position, sumo_speed
 
 pytestmark = pytest.mark.processes
 

@@ -4,8 +4,9 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.accounting.question_losses import question_losses
+from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.standing import Coin, StandingQuestion
+from fleetcount_simulator.standing import StandingQuestion
 
 from tests.simulator.scenario_doubles import SMALL, changed, scenario_of
 

@@ -11,9 +11,9 @@ from fleetcount_analysis.answers.ends import Sums, sum_ends
 from fleetcount_analysis.reading import exact_estimates
 from fleetcount_mechanisms.accounting.question_losses import question_losses
 from fleetcount_mechanisms.responses import MangatVector
+from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Epochs, Integers, Mechanism
-from fleetcount_simulator.standing import Coin
 from fleetcount_simulator.study.readings import PARTICIPATION, read_releases
 from fleetcount_simulator.study.scores import score_cells, score_releases
 from fleetcount_simulator.study.statements import statement_of

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.noise import TwoSidedNoise
+from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.model import Epochs
-from fleetcount_simulator.standing import Coin
 from fleetcount_simulator.study import rules
 from fleetcount_simulator.study.rules import rule_rows
 

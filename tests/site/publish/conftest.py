@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fleetcount.__main__ import run_command
 from fleetcount_protocol.window.domain import Categories, Frame
-from fleetcount_protocol.window.window import Mode
+from fleetcount_protocol.window.fields import Mode
 
 from tests.support.protocol_samples import one_round_window
 from tests.support.published import GEOMETRIC, trusted_toml, write_town

@@ -11,8 +11,6 @@ from cryptography import x509
 from fleetcount_protocol.channel.certificates import Purpose, key_digest, purpose_of
 from fleetcount_protocol.errors import SignatureError
 
-__all__ = ["Caller", "caller_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:

@@ -25,8 +25,6 @@ from fleetcount_transport.durable_files import replace_file
 from fleetcount_transport.logs import log
 from fleetcount_transport.toml_table import ConfigError
 
-__all__ = ["FILE_POLL_S", "URL_POLL_S", "Denials", "DenySource"]
-
 FILE_POLL_S: Final = 1.0
 """How often a file is looked at: how long a revocation may take, once the file is in place."""
 URL_POLL_S: Final = 30.0

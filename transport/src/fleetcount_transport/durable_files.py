@@ -6,8 +6,6 @@ It must not know what lies in them.
 import os
 from pathlib import Path
 
-__all__ = ["erase_file", "replace_file", "sync_directory"]
-
 
 def sync_directory(directory: Path) -> None:
     """Make the names in a directory durable."""

@@ -9,16 +9,6 @@ from typing import Final
 
 from fleetcount_protocol.errors import UsageError
 
-__all__ = [
-    "AGGREGATOR_FAILPOINTS",
-    "AGGREGATOR_QUESTION_FAILPOINTS",
-    "DEVICE_FAILPOINTS",
-    "QUESTION_FAILPOINTS",
-    "Failpoints",
-    "failpoints_from_environment",
-    "reach",
-]
-
 AGGREGATOR_FAILPOINTS: Final = (
     "intake.before_commit",
     "intake.after_commit",

@@ -8,8 +8,6 @@ import resource
 import sys
 from typing import Final
 
-__all__ = ["keep_out_of_dumps"]
-
 _PR_SET_DUMPABLE: Final = 4
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:  # Each transport loads its own library, a device only one of 
     from cryptography import x509
     from fleetcount_protocol.channel.certificates import Purpose
 
-__all__ = ["TlsFiles", "check_purpose", "read_public_file", "read_secret", "tls_context"]
-
 _MAX_BYTES: Final = 16 * 1024
 
 

@@ -9,8 +9,6 @@ import grpc
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 
-__all__ = ["bind", "grpc_server"]
-
 _BEHIND: Final = "127.0.0.1:0"
 _HEADROOM_BYTES: Final = 4096
 _UNUSED_MS: Final = 600_000
@@ -18,7 +16,7 @@ _UNUSED_MS: Final = 600_000
 
 
 def bind(server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) -> int:
-    """Bind a server to a port of this machine for the `Front` before it, without TLS when `credentials` is None.
+    """Bind a server to a local port for the `HandshakeGate` before it, without TLS when `credentials` is None.
 
     Raises:
         MachineError: there is no port.

@@ -18,8 +18,6 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.logs import log
 
-__all__ = ["LiveTls"]
-
 _LOOK_S: Final = 1.0
 """The files are looked at no more often."""
 _Seen = tuple[tuple[int, int, int], ...]

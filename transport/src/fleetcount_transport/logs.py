@@ -21,8 +21,6 @@ import structlog  # noqa: E402 - the line above has to come first.
 if _absent:
     del sys.modules[_RICH]
 
-__all__ = ["LEVELS", "configure", "follow_hangups", "log"]
-
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 log: Any = structlog.get_logger("fleetcount.aggregator")

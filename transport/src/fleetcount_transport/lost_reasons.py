@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import grpc
 
-__all__ = ["broker_reason", "call_reason"]
-
 _MOST_CHARACTERS: Final = 200
 _TIMED_OUT: Final = "timed out"
 _WORDS: Final = (

@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["NEW", "Schema", "bring_up"]
-
 NEW: Final = 0
 """The version of a database without tables."""
 

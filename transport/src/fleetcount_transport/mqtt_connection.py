@@ -23,8 +23,6 @@ from fleetcount_transport.mqtt_packets import (
     acknowledgement,
 )
 
-__all__ = ["MqttConnection", "MqttOnDemand", "Reconnecting"]
-
 _QUIET: Final = logging.getLogger("fleetcount_transport.mqtt")
 _QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections, and answers without a waiting caller.
 _NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -42,7 +40,7 @@ _ResultT = TypeVar("_ResultT")
 
 
 class MqttConnection(aiomqtt.Client):
-    """aiomqtt with an end, bounds, and where wanted acknowledgements by the caller (docs/decisions/0011, 0031).
+    """aiomqtt with an end, bounds, and where wanted acknowledgements by the caller (decisions 11 and 31).
 
     The library acknowledges on receipt and so loses what a crash finds in its queue. When a connection is lost, its
     callers wait for acknowledgements that cannot come; a connection that is given up half-way leaves its socket and

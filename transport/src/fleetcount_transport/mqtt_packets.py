@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Packet", "PacketReader", "Publication", "ViolationError", "acknowledgement"]
-
 CONNACK: Final = 0x20
 _PUBLISH: Final = 0x30
 _PUBACK: Final = 0x40

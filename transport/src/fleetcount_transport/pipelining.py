@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-__all__ = ["IdleStreamError", "in_order"]
-
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 

@@ -16,8 +16,6 @@ from fleetcount_transport.toml_table import Table
 if TYPE_CHECKING:  # Reading a configuration loads no cryptography.
     from fleetcount_transport.denials import DenySource
 
-__all__ = ["LogTable", "MetricsTable", "TlsTable", "check_distinct", "is_local", "read_operator"]
-
 _URL: Final = r"https?://[!-~]{1,500}"
 
 

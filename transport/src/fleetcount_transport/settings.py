@@ -15,16 +15,6 @@ from fleetcount_transport.toml_values import nearest
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "InconsistentError",
-    "blamed_on",
-    "overridden",
-    "read_rows",
-    "read_settings",
-    "setting",
-    "settings",
-]
-
 PREFIX: Final = "FLEETCOUNT_"
 _READ: Final = "read"
 ClassT = TypeVar("ClassT")

@@ -8,8 +8,6 @@ import re
 from collections import Counter
 from typing import Final
 
-__all__ = ["line_of_key"]
-
 _HEADER: Final = re.compile(r"\s*(\[\[|\[)\s*([^\[\]]{1,200}?)\s*\]\]?\s*(?:#.*)?")
 _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"' -]{1,200}?)\s*=(?!=)")
 

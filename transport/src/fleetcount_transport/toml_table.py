@@ -17,8 +17,6 @@ from fleetcount_protocol.ids import AggregatorId
 
 from fleetcount_transport.toml_values import Range, exact_number, nearest, shown
 
-__all__ = ["ConfigError", "Source", "Table", "Variable", "parse_toml", "read_toml"]
-
 AGGREGATOR_ID: Final = "1 to 32 of a-z, 0-9 and '-', starting with a letter"
 MAX_FILE_BYTES: Final = 1 << 20
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)

@@ -12,8 +12,6 @@ from typing import Final
 
 from fleetcount_mechanisms.errors import did_you_mean
 
-__all__ = ["Range", "exact_number", "nearest", "shown"]
-
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _RATIO: Final = re.compile(r"[+-]?[0-9]{1,30}/0*[1-9][0-9]{0,29}", re.ASCII)
 _SHOWN: Final = 60

@@ -17,8 +17,6 @@ from fleetcount_protocol.window.succession import (
 
 from fleetcount_transport.toml_table import ConfigError
 
-__all__ = ["read_succession", "succeeded"]
-
 
 def read_succession(path: Path) -> SignedSuccession:
     """Return the succession of a file, whose signature is not verified here.

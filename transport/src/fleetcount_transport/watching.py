@@ -14,8 +14,6 @@ from fleetcount_protocol.channel.certificates import load_authorities
 from fleetcount_protocol.errors import UsageError
 from prometheus_client.core import GaugeMetricFamily
 
-__all__ = ["Condition", "Conditions", "certificate_ends", "days_left", "duration", "ended", "gauge"]
-
 _DAY_S: Final = 86_400
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, WindowId
-from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, FinishBatch
+from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, FinishBatch, WindowState
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from numpy.typing import NDArray
 
@@ -31,15 +31,12 @@ from fleetcount_aggregator.agreement.rules import (
 )
 from fleetcount_aggregator.agreement.verification import Verification, kept_seeds, matching, seal_kept
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once, taken
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, ReportVerdict, every_batch
 from fleetcount_aggregator.verification.workers import VerifiedReports
-
-__all__ = ["HelperBatches"]
 
 _FREE: Final = -1
 _MOST_AT_ONCE: Final = 64
@@ -89,7 +86,7 @@ class HelperBatches:
         A row and a step are for a batch with a report of its own: so they are no more than the window's reports,
         however many batches a leader makes up.
         """
-        if self._context.states[window.window_id] is not State.AGREEING:
+        if self._context.states[window.window_id] is not WindowState.AGREEING:
             return False
         if await taken(self._context, window.window_id, step, batch) is not None:
             return False

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
-from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.messages import BatchProposal, FinishBatch
 from numpy.typing import NDArray
 
@@ -25,12 +25,10 @@ from fleetcount_aggregator.agreement.verification import Verification, matching,
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once
-from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import Peer, PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, ReportVerdict, every_batch
 from fleetcount_aggregator.verification.workers import VerifiedReports, combine_shares
-
-__all__ = ["AskEveryone", "BatchRounds"]
 
 Result = TypeVar("Result")
 _IN_FLIGHT: Final = 8

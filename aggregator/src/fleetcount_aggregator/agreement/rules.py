@@ -19,23 +19,6 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.storage.report_ids import ID_BYTES, ReportIds
 from fleetcount_aggregator.storage.store import ReportVerdict
 
-__all__ = [
-    "Survivors",
-    "answers",
-    "batch_size",
-    "commitments_digest",
-    "count_reasons",
-    "dropped_reason",
-    "finish_digest",
-    "holding",
-    "picked",
-    "positions_of_batch",
-    "proposal_digest",
-    "reply_bytes",
-    "reply_from_bytes",
-    "survivors",
-]
-
 _TARGET_BATCH_BYTES: Final = 1024 * 1024
 _MISSING: Final = RejectReason.MISSING_AT_PEER.value
 

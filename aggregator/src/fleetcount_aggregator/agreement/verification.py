@@ -21,8 +21,6 @@ from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.storage.store import BatchRow, CompleteReports
 from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, verify_reports
 
-__all__ = ["Verification", "kept_seeds", "kept_sum", "matching", "proof_setting", "seal_kept"]
-
 _NUMBER_BYTES: Final = 4
 _WORTH_COMPILING: Final = 1_000_000
 """Elements of measurements from which on plain Python would take longer than some seconds."""

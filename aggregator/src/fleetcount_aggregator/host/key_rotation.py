@@ -18,8 +18,6 @@ from fleetcount_transport.key_files import read_secret
 from fleetcount_aggregator.host.keys import KEY_LIST_FILE, MOST_KEYS, Validity, hpke_secret, load_hpke_key
 from fleetcount_aggregator.host.token_keys import TokenWrappingKey, is_wrapped
 
-__all__ = ["NextKey", "Rotation", "add_key", "erase_key", "wrap_keys", "write_validities"]
-
 _HEADER: Final = (
     "# When devices may seal to each key, Unix seconds. [keys] rotate_s is set: the aggregator keeps this file.\n"
 )

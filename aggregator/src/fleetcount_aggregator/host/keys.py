@@ -21,18 +21,6 @@ from fleetcount_transport.toml_table import read_toml
 
 from fleetcount_aggregator.host.token_keys import TokenWrappingKey, is_wrapped, load_token_key
 
-__all__ = [
-    "KEY_LIST_FILE",
-    "MOST_KEYS",
-    "KeyRing",
-    "Validity",
-    "hpke_secret",
-    "load_hpke_key",
-    "load_signing_key",
-    "load_store_key",
-    "load_validities",
-]
-
 _PEM: Final = b"-----BEGIN"
 MOST_KEYS: Final = 256
 _STORE_KEY_BYTES: Final = 32

@@ -10,8 +10,6 @@ import ctypes
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["give_back", "keep_batches", "return_large_arrays"]
-
 _MMAP_THRESHOLD: Final = -3
 _TRIM_THRESHOLD: Final = -1
 _LARGE_BYTES: Final = 2 * 1024 * 1024

@@ -4,12 +4,9 @@ Holds no label of a device or report, and no number of reports of a window: the 
 """
 
 from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.messages import WindowState
 from fleetcount_transport.admission.admission import Shed
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-
-from fleetcount_aggregator.host.states import State
-
-__all__ = ["Metrics"]
 
 
 class Metrics:
@@ -70,7 +67,7 @@ class Metrics:
         """Count one connection, call or message that was not taken."""
         self._shed.labels(reason.value).inc()
 
-    def window_moved(self, state: State) -> None:
+    def window_moved(self, state: WindowState) -> None:
         """Count a window's move into a state."""
         self._moves.labels(state.value).inc()
 

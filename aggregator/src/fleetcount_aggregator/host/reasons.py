@@ -17,8 +17,6 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_transport.logs import log
 from fleetcount_transport.watching import duration
 
-__all__ = ["Wait", "WaitFor", "Waits", "clock_time", "expected_wait"]
-
 _TOLD_AFTER_S: Final = 10.0
 """A wait that is shorter is nobody's business: calls are tried again within seconds."""
 _HALF_A_DAY_S: Final = 43_200

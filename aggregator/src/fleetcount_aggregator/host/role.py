@@ -4,8 +4,6 @@ from enum import StrEnum
 
 from fleetcount_protocol.errors import UsageError
 
-__all__ = ["ALL_ROLES", "Role", "read_roles"]
-
 
 class Role(StrEnum):
     """What a process does for its aggregator; the value is the word on the command line and in the database."""

@@ -9,10 +9,8 @@ from types import MappingProxyType
 from typing import Final
 
 from fleetcount_protocol.errors import FleetcountError
-from fleetcount_protocol.messages import WindowState as State
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release.walk import WalkEnd
-
-__all__ = ["FINAL_STATES", "TRANSITIONS", "AbortReason", "MissingReason", "State", "StateConflictError", "check_move"]
 
 
 class AbortReason(enum.Enum):
@@ -48,14 +46,14 @@ class MissingReason(enum.Enum):
     RECORD_LATE = WalkEnd.RECORD_LATE.value
 
 
-TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[WindowState, frozenset[WindowState]]] = MappingProxyType(
     {
-        State.ANNOUNCED: frozenset({State.COLLECTING, State.AGREEING, State.ABORTED}),
-        State.COLLECTING: frozenset({State.AGREEING, State.ABORTED}),
-        State.AGREEING: frozenset({State.RELEASING, State.RELEASED, State.ABORTED}),
-        State.RELEASING: frozenset({State.RELEASED, State.ABORTED}),
-        State.RELEASED: frozenset(),
-        State.ABORTED: frozenset({State.RELEASED}),
+        WindowState.ANNOUNCED: frozenset({WindowState.COLLECTING, WindowState.AGREEING, WindowState.ABORTED}),
+        WindowState.COLLECTING: frozenset({WindowState.AGREEING, WindowState.ABORTED}),
+        WindowState.AGREEING: frozenset({WindowState.RELEASING, WindowState.RELEASED, WindowState.ABORTED}),
+        WindowState.RELEASING: frozenset({WindowState.RELEASED, WindowState.ABORTED}),
+        WindowState.RELEASED: frozenset(),
+        WindowState.ABORTED: frozenset({WindowState.RELEASED}),
     }
 )
 """Every move a window can make.
@@ -67,19 +65,19 @@ record will ever exist here; the reason is public. An aggregator that slept thro
 agreeing at once. A record that all have signed proves itself: who sees one moves to released from agreeing on, even
 after an abort (`release.steps`); nothing else leads there."""
 
-FINAL_STATES: Final = frozenset({State.RELEASED, State.ABORTED})
+FINAL_STATES: Final = frozenset({WindowState.RELEASED, WindowState.ABORTED})
 """Where nothing is left to do for a window and its secrets are deleted."""
 
 
 class StateConflictError(FleetcountError):
     """A move the table does not allow from the state the window is really in; `state` says which that is."""
 
-    def __init__(self, state: State, wanted: str) -> None:
+    def __init__(self, state: WindowState, wanted: str) -> None:
         super().__init__(f"the window is {state.value}: {wanted} is not possible")
         self.state = state
 
 
-def check_move(old: State, new: State) -> None:
+def check_move(old: WindowState, new: WindowState) -> None:
     """Return if the table allows the move.
 
     Raises:

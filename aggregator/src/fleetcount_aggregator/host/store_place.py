@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["StorePlace"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePlace:

@@ -22,17 +22,6 @@ from fleetcount_transport.key_files import read_secret
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization import Encoding, KeySerializationEncryption, PrivateFormat
 
-__all__ = [
-    "PIN_VARIABLE",
-    "PKCS11_SCHEME",
-    "TokenSigningKey",
-    "TokenUri",
-    "TokenWrappingKey",
-    "is_wrapped",
-    "load_token_key",
-    "load_wrapping_key",
-]
-
 PIN_VARIABLE: Final = "FLEETCOUNT_PKCS11_PIN"
 PKCS11_SCHEME: Final = "pkcs11:"
 _IN_PATH: Final = MappingProxyType({"token": "token_label", "serial": "token_serial", "object": "label", "id": "id"})

@@ -21,12 +21,12 @@ from fleetcount_protocol.messages import (
     ReleaseAnswer,
     SessionReply,
     SessionRequest,
+    WindowState,
 )
 from fleetcount_protocol.wire.device_columns import Upload, UploadAnswer
 from fleetcount_transport.admission.identity import Identity
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.peers import PeerRefusalError
@@ -34,9 +34,7 @@ from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.windows.key_lists import key_lists_of
 from fleetcount_aggregator.windows.question_notes import is_spread
 
-__all__ = ["DeviceService", "UnknownWindowError"]
-
-_LISTED = frozenset({State.ANNOUNCED, State.COLLECTING})
+_LISTED = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 _WINDOW_OVERHEAD_BYTES = 1024
 _SIGNED_OVERHEAD_BYTES = 128
 """A signature and the lengths around it."""

@@ -32,8 +32,6 @@ from fleetcount_aggregator.storage.store import StoreAwayError, StoreBusyError, 
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 from fleetcount_aggregator.windows.loading import window_here
 
-__all__ = ["Intake"]
-
 _SESSION_PATIENCE_S: Final = 0.1
 """How long requests for sessions wait for a worker: to judge as many as go there at once takes some 5 ms here."""
 

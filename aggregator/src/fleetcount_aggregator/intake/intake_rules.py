@@ -5,15 +5,13 @@ Opens no seal, reads no clock and no store (intake).
 
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.storage.store import StoreOutcome
 
-__all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "RECEIPTED", "check_shape"]
-
-OPEN_STATES = frozenset({State.ANNOUNCED, State.COLLECTING})
+OPEN_STATES = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 
 LATE = frozenset({RejectReason.TOO_LATE, RejectReason.WINDOW_CLOSED})
 """Refusals that do not hold for bytes that are stored already: their receipt is given again at any time."""
@@ -31,7 +29,7 @@ RECEIPTED = bytes((StoreOutcome.STORED, StoreOutcome.SAME))
 
 
 def check_shape(
-    window: InstalledWindow, state: State, columns: InstalmentColumns, now: float, leeway_s: float = 0.0
+    window: InstalledWindow, state: WindowState, columns: InstalmentColumns, now: float, leeway_s: float = 0.0
 ) -> RejectReason | None:
     """Return why instalments of one shape are refused before a seal is opened, or None (docs/wire.md, "Refusals").
 

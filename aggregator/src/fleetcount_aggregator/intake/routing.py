@@ -17,8 +17,6 @@ from fleetcount_aggregator.storage.run_codec import DigestQuery
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
 from fleetcount_aggregator.storage.store import Store, StoreBusyError, StoreError, StoreOutcome
 
-__all__ = ["Forward", "OwnReports", "Reports", "RoutedReports"]
-
 _VALUES: Final = 256
 """Of the first byte of a report id, whose ranges are the shards."""
 

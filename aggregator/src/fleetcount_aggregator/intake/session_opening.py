@@ -13,8 +13,6 @@ from fleetcount_protocol.errors import DecodeError, Refused, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.wire.device import SESSION_REQUEST
 
-__all__ = ["SessionSetting", "judge_requests"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSetting:

@@ -16,8 +16,6 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.shard_leases import ShardLeases, TakenShard
 
-__all__ = ["ShardKeeper", "ShardLogs"]
-
 _LOOK_S: Final = 0.5
 """How often it looks for shards whose owner is gone; what is new is told."""
 _LONGEST_PAUSE_S: Final = 60.0

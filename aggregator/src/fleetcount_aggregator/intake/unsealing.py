@@ -10,8 +10,6 @@ from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColum
 
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
-__all__ = ["WORTH_A_PROCESS", "unseal_somewhere"]
-
 WORTH_A_PROCESS: Final = 128
 """Instalments from which the way to a worker and back (0.2 ms of CPU here) costs less than a quarter of opening them
 (6 to 8 us each)."""

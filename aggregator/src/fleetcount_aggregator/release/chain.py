@@ -7,18 +7,17 @@ build or sign records (`release.steps`).
 import hashlib
 from contextlib import aclosing
 
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import Digest, WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import ChainLink, MissingWindow
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.store import DecidedWindow
 from fleetcount_aggregator.windows.decided import decided_before
 from fleetcount_aggregator.windows.finished import record_here
-
-__all__ = ["chain_link", "check_link"]
 
 
 async def chain_link(context: Context, window: InstalledWindow) -> ChainLink:
@@ -41,13 +40,13 @@ async def _reason(context: Context, decided: DecidedWindow) -> str:
     if decided.missing:
         return decided.missing
     row = None if decided.window_id is None else await context.store.window(decided.window_id)
-    return State.ABORTED.value if row is None or not row.abort_reason else row.abort_reason
+    return WindowState.ABORTED.value if row is None or not row.abort_reason else row.abort_reason
 
 
 async def _released(context: Context, decided: DecidedWindow) -> WindowId | None:
     """Return a window if it is released here."""
     window_id = None if decided.missing else decided.window_id
-    return window_id if window_id is not None and await context.state_of(window_id) is State.RELEASED else None
+    return window_id if window_id is not None and await context.state_of(window_id) is WindowState.RELEASED else None
 
 
 async def _record_digest(context: Context, window_id: WindowId) -> Digest | None:

@@ -9,8 +9,6 @@ from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.vdaf.field import FIELD64
 
-__all__ = ["SystemNoise", "noised_share"]
-
 
 class SystemNoise:
     """The laws of `fleetcount_mechanisms.noise`, drawn exactly (docs/privacy.md)."""

@@ -18,8 +18,6 @@ from fleetcount_protocol.window.window import Window, decode_window
 if TYPE_CHECKING:
     from fleetcount_mechanisms.statement import AdversaryView
 
-__all__ = ["WindowTerms", "build_record", "record_bytes", "release_time", "same_record"]
-
 _ENDPOINT_SLACK: Final = 1
 """Interval ends come from floating point, which may differ by a last digit between machines."""
 

@@ -16,8 +16,6 @@ from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.storage.store import ReportVerdict, StoreError, every_batch
 from fleetcount_aggregator.verification.workers import sum_reports
 
-__all__ = ["set_sum"]
-
 _BLOCK: Final = 4096
 """Reports taken out of a sum at once."""
 

@@ -9,7 +9,7 @@ import hashlib
 from functools import partial
 from typing import Final
 
-from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError, VerificationFailed
+from fleetcount_protocol.errors import DecodeError, PeerProblem, SignatureError, UsageError, VerificationFailed
 from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES
 from fleetcount_protocol.messages import (
@@ -20,6 +20,7 @@ from fleetcount_protocol.messages import (
     RecordProposal,
     RecordSignature,
     ReleaseAnswer,
+    WindowState,
 )
 from fleetcount_protocol.release import (
     ChainLink,
@@ -38,19 +39,16 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once, taken
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
 from fleetcount_aggregator.release.noise import noised_share
+from fleetcount_aggregator.release.posterior_limit import check_telling
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes, release_time, same_record
 from fleetcount_aggregator.release.set_sum import set_sum
-from fleetcount_aggregator.release.telling import check_telling
 from fleetcount_aggregator.windows.budget import debit_row
 from fleetcount_aggregator.windows.finished import finished_bytes, released_here
-
-__all__ = ["ReleaseSteps"]
 
 _CLOCK_LEEWAY_S: Final = 300
 """How far a record's time may lie ahead of this aggregator's clock."""
@@ -259,8 +257,8 @@ class ReleaseSteps:
         if row is None:
             window = await self._context.store.decided_of(window_id)
             missing = "" if window is None else window.missing
-            return ReleaseAnswer(state=State.ABORTED, abort_reason=missing) if missing else None
-        finished = await released_here(self._context, window_id) if row.state is State.RELEASED else None
+            return ReleaseAnswer(state=WindowState.ABORTED, abort_reason=missing) if missing else None
+        finished = await released_here(self._context, window_id) if row.state is WindowState.RELEASED else None
         if finished is None:
             return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)
         return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)

@@ -7,13 +7,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.signs import Dependency
-from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
-
-__all__ = ["call_peer"]
+from fleetcount_aggregator.host.health_observations import Dependency
+from fleetcount_aggregator.peers import Peer, PeerRefusalError, PeerUnreachableError
 
 Result = TypeVar("Result")
 
@@ -53,4 +52,4 @@ async def call_peer(
 def _note(context: Context, name: AggregatorId, result: str, problem: str = "") -> None:
     if result:
         context.metrics.peer_called(name, result)
-    context.signs.note(Dependency.PEER, problem, name=name)
+    context.health.note(Dependency.PEER, problem, name=name)

@@ -18,8 +18,6 @@ from fleetcount_aggregator.storage.row_seal import DamagedError
 from fleetcount_aggregator.windows.loading import follow_window
 from fleetcount_aggregator.windows.question_install import follow_question
 
-__all__ = ["Following"]
-
 _REST_S: Final = 0.5
 """How long it waits after the store has failed."""
 

@@ -8,6 +8,7 @@ what an aggregator takes (`windows`).
 import asyncio
 from typing import Final
 
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, QuestionId
 from fleetcount_protocol.messages import InstallQuestion, QuestionAnswer
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, SignedOrder, sign_order
@@ -16,7 +17,7 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.installed_question import InstalledQuestion
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.roles.outcomes import abort_windows
 from fleetcount_aggregator.windows.question_notes import (
@@ -29,8 +30,6 @@ from fleetcount_aggregator.windows.question_notes import (
     was_given,
 )
 from fleetcount_aggregator.windows.question_orders import take_own_order
-
-__all__ = ["Handover"]
 
 _REFRESH_S: Final = 600
 """How old the leader's copy of another aggregator's key list becomes while they have a question together."""

@@ -8,6 +8,7 @@ scheduler does.
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.messages import (
     AbortWindow,
@@ -28,6 +29,7 @@ from fleetcount_protocol.messages import (
     SealSet,
     SetAgreed,
     SetDiffers,
+    WindowState,
     WindowStatus,
 )
 from fleetcount_protocol.question.orders import SignedOrder
@@ -38,21 +40,19 @@ from fleetcount_aggregator.agreement.helper_batches import HelperBatches
 from fleetcount_aggregator.agreement.report_set import abort_here, close_intake, seal_named, sealed_digest
 from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
+from fleetcount_aggregator.peers import PeerRefusalError, guarded
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import abort_windows, adopt
-from fleetcount_aggregator.roles.sharing import shared_ids, shared_question
+from fleetcount_aggregator.roles.restore_assistance import shared_ids, shared_question
 from fleetcount_aggregator.windows.key_lists import own_key_list
 from fleetcount_aggregator.windows.loading import window_here
 from fleetcount_aggregator.windows.question_install import install_question_from_leader
 from fleetcount_aggregator.windows.question_orders import take_delivered_order
 from fleetcount_aggregator.windows.rollback_guard import check_rollback
-
-__all__ = ["Helper"]
 
 
 class Helper:
@@ -72,7 +72,7 @@ class Helper:
     async def _led_by(self, caller: AggregatorId, window_id: WindowId) -> InstalledWindow:
         """Return the window if the caller leads it and it has not been aborted."""
         window = await self._of_leader(caller, window_id)
-        if self._context.states[window_id] is State.ABORTED:
+        if self._context.states[window_id] is WindowState.ABORTED:
             raise PeerRefusalError(PeerProblem.ABORTED)
         return window
 
@@ -127,8 +127,8 @@ class Helper:
         """
         window = await self._led_by(caller, window_id)
         state = self._context.states[window_id]
-        if state not in (State.AGREEING, State.RELEASING):
-            raise PeerRefusalError(PeerProblem.RELEASED if state is State.RELEASED else PeerProblem.NOT_YET)
+        if state not in (WindowState.AGREEING, WindowState.RELEASING):
+            raise PeerRefusalError(PeerProblem.RELEASED if state is WindowState.RELEASED else PeerProblem.NOT_YET)
         if window_id in self._sealing:
             raise PeerRefusalError(PeerProblem.BUSY)
         self._sealing.add(window_id)
@@ -170,14 +170,14 @@ class Helper:
         self._context.failpoints.hit("helper.after_sign_store")
         return signature
 
-    async def deliver_record(self, caller: AggregatorId, request: FinishedRecord) -> State:
+    async def deliver_record(self, caller: AggregatorId, request: FinishedRecord) -> WindowState:
         """Take the finished record: the window is released here too, even where it was given up."""
         window = await self._of_leader(caller, request.window_id)
         self._context.failpoints.hit("helper.before_deliver_store")
         await guarded(adopt(self._context, self._steps, window, request))
         return self._context.states[request.window_id]
 
-    async def abort(self, caller: AggregatorId, request: AbortWindow) -> State:
+    async def abort(self, caller: AggregatorId, request: AbortWindow) -> WindowState:
         """Abort the window here; the answer "released" says it was too late."""
         window = await window_here(self._context, request.window_id)
         if window is None:
@@ -186,7 +186,7 @@ class Helper:
             raise PeerRefusalError(PeerProblem.NOT_LEADER)
         self._batches.forget(request.window_id)
         state = await abort_here(self._context, request.window_id, request.reason)
-        if state is State.ABORTED:
+        if state is WindowState.ABORTED:
             await once(self._context, request.window_id, Step.SETTLED, b"", Entry())
         return state
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
-from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.errors import PeerProblem, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import (
     Commitment,
@@ -23,6 +23,7 @@ from fleetcount_protocol.messages import (
     SealSet,
     SetAgreed,
     SetDiffers,
+    WindowState,
 )
 from fleetcount_transport.logs import log
 
@@ -31,18 +32,16 @@ from fleetcount_aggregator.agreement.report_set import OwnSet, abort_here, close
 from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.context import UNFINISHED, Context
 from fleetcount_aggregator.host.reasons import WaitFor
-from fleetcount_aggregator.host.states import AbortReason, State, StateConflictError
+from fleetcount_aggregator.host.states import AbortReason, StateConflictError
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once, taken
-from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import Peer, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.roles.settling import Settling
 from fleetcount_aggregator.windows.finished import released_here
 from fleetcount_aggregator.windows.question_notes import forget_given
 from fleetcount_aggregator.windows.rollback_guard import note_ledger_rows, shown_ledger
-
-__all__ = ["Leader"]
 
 Result = TypeVar("Result")
 _FATAL: Final = {
@@ -72,14 +71,14 @@ class Leader:
         self._steps = steps
         self._settling = settling
 
-    async def drive(self, window: InstalledWindow) -> State:
+    async def drive(self, window: InstalledWindow) -> WindowState:
         """Bring a window whose rounds have closed to its end; return released or aborted.
 
         Raises:
             StoreError, MachineError: this machine failed; call again, nothing is lost.
         """
         try:
-            if self._context.states[window.window_id] is not State.RELEASED:
+            if self._context.states[window.window_id] is not WindowState.RELEASED:
                 await self._release(window, await self._agree(window))
         except _Ending as ending:
             await self._end(window, ending.reason)
@@ -88,7 +87,7 @@ class Leader:
             await self._end(window, _FATAL.get(refusal.problem, AbortReason.PEER_REFUSED))
         except StateConflictError:
             pass  # It has ended meanwhile.
-        if self._context.states[window.window_id] is State.RELEASED:
+        if self._context.states[window.window_id] is WindowState.RELEASED:
             await self._deliver(window)
         return self._context.states[window.window_id]
 
@@ -197,7 +196,7 @@ class Leader:
 
     async def _abort_everywhere(self, window: InstalledWindow, reason: AbortReason) -> None:
         """Abort here and tell every helper; those that cannot be reached now are told later (`settling`)."""
-        if await abort_here(self._context, window.window_id, reason) is State.ABORTED:
+        if await abort_here(self._context, window.window_id, reason) is WindowState.ABORTED:
             await self._settling.settle(window)
 
     # Asking helpers.

@@ -8,20 +8,18 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from fleetcount_protocol.ids import AggregatorId, QuestionId
-from fleetcount_protocol.messages import FinishedRecord, ReleaseAnswer
+from fleetcount_protocol.messages import FinishedRecord, ReleaseAnswer, WindowState
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.calling import call_peer
 
-__all__ = ["abort_windows", "adopt", "adopt_elsewhere", "ask_outcomes"]
-
-_OPEN: Final = (State.ANNOUNCED, State.COLLECTING)
+_OPEN: Final = (WindowState.ANNOUNCED, WindowState.COLLECTING)
 
 
 async def abort_windows(
@@ -59,7 +57,9 @@ async def adopt(context: Context, steps: ReleaseSteps, window: InstalledWindow, 
     await steps.finish(window, finished)
     context.failpoints.hit("helper.after_deliver_store")
     if window.is_leader:
-        context.take_up(window, State.RELEASED)  # It owes the others the record, also of a window that it had given up.
+        context.take_up(
+            window, WindowState.RELEASED
+        )  # It owes the others the record, also of a window that it had given up.
     await context.purge(window.window_id)
     log.info("window_released", window=str(window.window_id), name=window.asked.name)
 
@@ -69,7 +69,7 @@ async def adopt_elsewhere(
 ) -> bool:
     """Adopt the window's record if one of the others has shown one that proves itself; return whether it did."""
     for other, answer in answers.items():
-        if answer.state is not State.RELEASED:
+        if answer.state is not WindowState.RELEASED:
             continue
         finished = FinishedRecord(window_id=window.window_id, record=answer.record, signatures=answer.signatures)
         try:

@@ -12,23 +12,21 @@ from dataclasses import dataclass
 
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId, WindowId
-from fleetcount_protocol.messages import ReleaseAnswer
+from fleetcount_protocol.messages import ReleaseAnswer, WindowState
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.adoption import Adoption
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
+from fleetcount_aggregator.roles.restore_catchup import Adoption
 from fleetcount_aggregator.storage.mending import canonical_of, end_window, mend_others, note_settled
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import LedgerRow, StoreError
 from fleetcount_aggregator.windows.budget import debit_row
-
-__all__ = ["Mended", "Repair", "Settled", "settle_restored"]
 
 _PAUSE_S = 5.0
 """Between two tries to learn how the windows of a backup have ended."""
@@ -104,7 +102,7 @@ class Repair:
         return any(
             self._steps.proves(window, answer.record, answer.signatures)
             for answer in answers.values()
-            if answer.state is State.RELEASED
+            if answer.state is WindowState.RELEASED
         )
 
     async def _end(self, window: InstalledWindow, reason: AbortReason) -> None:

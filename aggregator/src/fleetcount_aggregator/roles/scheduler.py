@@ -6,19 +6,17 @@
 import asyncio
 
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 
 from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.agenda import Agenda
+from fleetcount_aggregator.host.due_queue import DueQueue
 from fleetcount_aggregator.host.reasons import WaitFor
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.roles.leader import Leader
 from fleetcount_aggregator.roles.settling import Settling
 from fleetcount_aggregator.windows.loading import let_go
 from fleetcount_aggregator.windows.windows import decide_windows
-
-__all__ = ["Scheduler"]
 
 
 class Scheduler:
@@ -29,7 +27,7 @@ class Scheduler:
         self._leader = leader
         self._settling = settling
         self._delivered: set[WindowId] = set()
-        self._asleep: Agenda[WindowId] = Agenda()
+        self._asleep: DueQueue[WindowId] = DueQueue()
 
     async def open_windows(self) -> None:
         """Decide about the windows of questions that come near; what is far costs nothing.
@@ -70,9 +68,9 @@ class Scheduler:
 
     def _is_over(self, window: InstalledWindow) -> bool:
         state = self._context.states[window.window_id]
-        if state is State.RELEASED:
+        if state is WindowState.RELEASED:
             return not window.is_leader or window.window_id in self._delivered
-        return state is State.ABORTED and self._settling.is_settled(window)
+        return state is WindowState.ABORTED and self._settling.is_settled(window)
 
     def _leave(self, window: InstalledWindow) -> None:
         """Let go of a window that has ended for good."""
@@ -87,13 +85,13 @@ class Scheduler:
     def _rests_until(self, window: InstalledWindow) -> float:
         """Return before when nothing can be done for a window, unless it moves."""
         state = self._context.states[window.window_id]
-        if state is State.ABORTED:
+        if state is WindowState.ABORTED:
             return self._settling.settles_at(window)
-        if state is State.ANNOUNCED:
+        if state is WindowState.ANNOUNCED:
             return window.asked.round_one_opens
         if not window.is_leader:
             return self._settling.asks_at(window)
-        return window.closes + self._context.leeway_s(window) if state is State.COLLECTING else 0
+        return window.closes + self._context.leeway_s(window) if state is WindowState.COLLECTING else 0
 
     async def look_after(self, window: InstalledWindow) -> None:
         """Do what one window needs now; returns when there is nothing more to do at this moment.
@@ -101,22 +99,24 @@ class Scheduler:
         Raises:
             StoreError, MachineError: this machine failed; the window is looked after again later.
         """
-        if self._context.states[window.window_id] is State.ABORTED:
+        if self._context.states[window.window_id] is WindowState.ABORTED:
             await self._settling.settle(window)
             return
         if (
-            self._context.states[window.window_id] is State.ANNOUNCED
+            self._context.states[window.window_id] is WindowState.ANNOUNCED
             and self._context.now() >= window.asked.round_one_opens
         ):
-            await move(self._context, window.window_id, State.COLLECTING)
-        if self._context.states[window.window_id] in (State.ANNOUNCED, State.COLLECTING) and not self.due(window):
+            await move(self._context, window.window_id, WindowState.COLLECTING)
+        if self._context.states[window.window_id] in (WindowState.ANNOUNCED, WindowState.COLLECTING) and not self.due(
+            window
+        ):
             return
         if window.is_leader:
             if self._earlier_window_is_open(window):
                 self._context.waits.note(window.window_id, WaitFor.EARLIER_WINDOW)
                 return
             self._context.waits.over(window.window_id, WaitFor.EARLIER_WINDOW)
-            if await self._leader.drive(window) is State.RELEASED:
+            if await self._leader.drive(window) is WindowState.RELEASED:
                 self._delivered.add(window.window_id)
         else:
             await self._settling.wait_for_leader(window)

@@ -8,21 +8,20 @@ the window expires, over crashes too. It must not drive a window (`leader`).
 from dataclasses import dataclass, field
 from typing import Final
 
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, WindowId
-from fleetcount_protocol.messages import AbortWindow
+from fleetcount_protocol.messages import AbortWindow, WindowState
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once, taken
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
-
-__all__ = ["Settling"]
 
 _LONGEST_PAUSE_S: Final = 60.0
 """Between two tries to have an abort known everywhere."""
@@ -76,7 +75,7 @@ class Settling:
         if await adopt_elsewhere(context, self._steps, window, answers):
             return
         leader = answers.get(window.leader_id)
-        if leader is not None and leader.state is State.ABORTED:
+        if leader is not None and leader.state is WindowState.ABORTED:
             await self._give_up(window, AbortReason.PEER_ABORTED)
             return
         if leader is not None:
@@ -137,7 +136,7 @@ class Settling:
         )
         if over or await (self._tell(window, round_) if window.is_leader else self._ask(window)):
             # A record that was shown meanwhile has released the window.
-            if context.states[window.window_id] is State.ABORTED:
+            if context.states[window.window_id] is WindowState.ABORTED:
                 await once(context, window.window_id, Step.SETTLED, b"", Entry())
             self._settled.add(window.window_id)
             return
@@ -150,7 +149,7 @@ class Settling:
         if await adopt_elsewhere(self._context, self._steps, window, answers):
             return True
         leader = answers.get(window.leader_id)
-        return leader is not None and leader.state is State.ABORTED
+        return leader is not None and leader.state is WindowState.ABORTED
 
     async def _tell(self, window: InstalledWindow, round_: _Round) -> bool:
         """Tell the helpers that have not heard of the abort; return whether all have."""
@@ -171,8 +170,8 @@ class Settling:
                 # It may not have decided about the window yet.
                 if refusal.problem is not PeerProblem.UNKNOWN_WINDOW or context.now() < window.asked.round_one_closes:
                     continue
-                state = State.ABORTED  # There is nothing of it there, and never will be.
-            if state is State.RELEASED and await self.adopt_elsewhere(window):
+                state = WindowState.ABORTED  # There is nothing of it there, and never will be.
+            if state is WindowState.RELEASED and await self.adopt_elsewhere(window):
                 return True
             round_.told.add(helper)
         return len(round_.told) == len(helpers)

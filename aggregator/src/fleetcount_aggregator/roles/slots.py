@@ -13,8 +13,6 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.storage.leases import Member, Slot
 
-__all__ = ["SlotKeeper"]
-
 _LOOKS: Final = 8
 """Looks in the time of one lease: whether what is held is held still, and whether there is a free one."""
 

@@ -26,8 +26,6 @@ from fleetcount_aggregator.verification.leased_workers import open_job, seal_res
 from fleetcount_aggregator.verification.workers import Workers, verify_reports
 from fleetcount_aggregator.windows.loading import learn_window
 
-__all__ = ["WorkerRole"]
-
 _LOOK_S: Final = 1.0
 """How often a worker looks for jobs although nobody said that there are any."""
 _REST_S: Final = 1.0

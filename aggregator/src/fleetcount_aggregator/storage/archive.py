@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from fleetcount_protocol.ids import QuestionId, WindowId
-
-from fleetcount_aggregator.host.states import State
+from fleetcount_protocol.messages import WindowState
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.store import LedgerRow
-
-__all__ = ["AT_ONCE", "FIRST", "Archive", "Place", "Rest", "RestRow"]
 
 AT_ONCE: Final = 64
 """Windows read, put to rest, retired or forgotten together."""
@@ -72,7 +69,7 @@ class Archive(Protocol):
         """Return windows at rest, or retired, by expiry: above a place, expired at `until`, and `AT_ONCE` at most."""
         ...
 
-    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[State, Sequence[str]]) -> None:
+    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]) -> None:
         """Delete the digests of windows at rest, and their steps but for those kept by the state they ended in.
 
         Doing it again changes nothing; a window that is in work is passed over.

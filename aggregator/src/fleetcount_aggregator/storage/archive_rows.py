@@ -8,8 +8,9 @@ from typing import Final
 
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.limits import MAX_LEDGER_ROWS
+from fleetcount_protocol.messages import WindowState
 
-from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
 from fleetcount_aggregator.storage.question_rows import read_decided
 from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, WINDOWS, DamagedError
@@ -24,19 +25,6 @@ from fleetcount_aggregator.storage.rows import (
 )
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, WindowRow
-
-__all__ = [
-    "forget_windows",
-    "purge_window",
-    "put_to_rest",
-    "read_cost",
-    "read_debit",
-    "read_in_work",
-    "read_latest",
-    "read_resting",
-    "read_unpurged",
-    "retire_windows",
-]
 
 _OF_WINDOW: Final = ("windows", "steps", "rejections", "ledger")
 """The tables that still have rows of a retired window."""
@@ -101,7 +89,7 @@ def read_resting(db: SealedDatabase, rest: Rest, above: Place, until: int) -> Se
 
 
 def retire_windows(
-    db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[State, Sequence[str]]
+    db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]
 ) -> Sequence[WindowId]:
     """See `Archive.retire`: what the database holds; return those that were at rest, whose digests may go."""
     found: list[WindowId] = []
@@ -110,7 +98,7 @@ def retire_windows(
         window = db.execute(f"{WINDOWS.select} WHERE window_id = ?", (window_id,)).fetchone()
         if rests is None or rests[1] == Rest.IN_WORK or not (RESTS.holds(db, rests) and WINDOWS.holds(db, window)):
             continue
-        names = kept[State(window[1])]
+        names = kept[WindowState(window[1])]
         places = ", ".join("?" for _ in names)
         db.execute(f"DELETE FROM steps WHERE window_id = ? AND name NOT IN ({places})", (window_id, *names))  # noqa: S608
         taken = ",".join(name for name in window[6].split(",") if name in names)

@@ -13,8 +13,6 @@ from fleetcount_aggregator.storage.store import StoreError
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["WAIT_OF_SERVER", "AsyncLink", "Connect"]
-
 Connect = Callable[[], Awaitable["psycopg.AsyncConnection[Any]"]]
 """Opens a connection that commits each statement, its settings checked."""
 

@@ -14,8 +14,6 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["AT_REST_KEY_BYTES", "AtRest", "at_rest_key_of"]
-
 AT_REST_KEY_BYTES: Final = 32
 _INFO: Final = b"fleetcount aggregator at rest 1"
 _NONCE_BYTES: Final = 12

@@ -31,8 +31,6 @@ from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sqlite_engine import restoring_beside
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["KEPT_KEYS", "BackupFile", "put_back", "write_backup"]
-
 _FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
 _TAG: Final = "manifest.tag"

@@ -10,8 +10,6 @@ from fleetcount_protocol.layout import uint
 
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["chosen_of", "kept_chosen"]
-
 _COUNT_BYTES: Final = 8
 
 

@@ -19,8 +19,6 @@ from fleetcount_aggregator.storage.key_places import KeyPlace, MemoryKeys
 from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
 
-__all__ = ["DataKey", "DataKeys"]
-
 _MAGIC: Final = b"FCDATAK1"
 _CHECK: Final = b"key check"
 _CHECK_NAME: Final = "key-check"

@@ -11,8 +11,6 @@ from typing import Any, Protocol, TypeVar
 from fleetcount_aggregator.storage.frame_homes import FrameHome
 from fleetcount_aggregator.storage.key_places import KeyPlace
 
-__all__ = ["Answer", "Database", "Engine"]
-
 T = TypeVar("T")
 
 

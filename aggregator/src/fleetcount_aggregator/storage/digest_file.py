@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["RECORD_BYTES", "DigestFile", "DigestRecords", "HeldDigest", "chosen_in", "find_record"]
-
 _MAGIC: Final = b"FCDIGST1"
 _HEADER: Final = struct.Struct("<8s32sQ")
 _CRC_BYTES: Final = 4

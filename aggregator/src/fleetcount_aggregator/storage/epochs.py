@@ -9,8 +9,6 @@ from typing import Any, Final
 from fleetcount_aggregator.storage.row_seal import EPOCHS
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 
-__all__ = ["EPOCH_TABLE", "SqlEpochs"]
-
 EPOCH_TABLE: Final = "CREATE TABLE epochs (name TEXT PRIMARY KEY, epoch BLOB NOT NULL, seal BLOB)"
 _NOTE: Final = (
     EPOCHS.insert + " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, seal = excluded.seal"

@@ -23,8 +23,6 @@ from fleetcount_aggregator.storage.log_format import (
 from fleetcount_aggregator.storage.log_scan import LogScan, damaged_at, read_at
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["FileFrames", "FileReader", "load_file", "unload_file"]
-
 
 @dataclass(frozen=True, slots=True)
 class FileReader:

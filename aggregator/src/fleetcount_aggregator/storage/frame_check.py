@@ -13,8 +13,6 @@ from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
-__all__ = ["damaged_frames"]
-
 
 def damaged_frames(db: SealedDatabase, place: StorePlace, keys: StoreKeys) -> Iterator[Damage]:
     """Yield what is damaged of data keys, and of heads and columns of frames; parts are looked at when they are loaded.

@@ -24,8 +24,6 @@ from fleetcount_aggregator.storage.store import StoreError
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.database import Database
 
-__all__ = ["EndedDigests", "FileHome", "FrameHome", "LogState", "MemoryHome"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:

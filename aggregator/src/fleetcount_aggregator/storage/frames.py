@@ -15,21 +15,6 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES, FrameHead, FrameSeal, NewFrame
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = [
-    "FRAME_BITS",
-    "LEAVES",
-    "DamagedFrameError",
-    "FrameRange",
-    "FrameReader",
-    "FrameReads",
-    "Frames",
-    "MemoryFrames",
-    "RawFrame",
-    "ReadFrame",
-    "checked_frame",
-    "read_heads",
-]
-
 FRAME_BITS: Final = 48
 """A frame's number has its shard above so many bits, so that one number is enough in a window of many shards."""
 

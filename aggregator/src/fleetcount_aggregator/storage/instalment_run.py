@@ -8,8 +8,6 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import Digest, ReportId, SessionId, WindowId
 from numpy.typing import NDArray
 
-__all__ = ["USE_BYTES", "InstalmentRun"]
-
 USE_BYTES: Final = SessionId.SIZE + 2
 
 

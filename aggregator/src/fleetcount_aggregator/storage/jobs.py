@@ -10,8 +10,6 @@ from typing import NamedTuple
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.leases import Member
 
-__all__ = ["Job", "Jobs"]
-
 
 class Job(NamedTuple):
     """A leased job: `request` is sealed under the window's data key."""

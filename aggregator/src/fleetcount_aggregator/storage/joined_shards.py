@@ -19,8 +19,6 @@ from fleetcount_aggregator.storage.sealed_database import SealedDatabase, Sealed
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
-__all__ = ["ShardJoiner"]
-
 
 class ShardJoiner:
     """Joins shards on the way into a store whose rows and data keys are there already; `keys` are asked for once."""

@@ -12,8 +12,6 @@ from fleetcount_aggregator.storage.rows import put_chains
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
 from fleetcount_aggregator.storage.session_chains import ChainSeal
 
-__all__ = ["move_to_present_key"]
-
 _AT_ONCE = 4096
 
 

@@ -11,8 +11,6 @@ from fleetcount_transport.durable_files import erase_file, replace_file, sync_di
 
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["KeyFiles", "KeyPlace", "MemoryKeys"]
-
 
 class KeyPlace(Protocol):
     """Small wrapped secrets by name. A write returns when it is durable; whatever fails raises StoreError."""

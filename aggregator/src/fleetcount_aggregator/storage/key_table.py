@@ -9,8 +9,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KeyTable"]
-
 _FIRST_BUCKETS: Final = 1024
 _SLOTS: Final = 8
 """Slots of a bucket; their tags are compared at once."""

@@ -5,18 +5,6 @@ Statements of the schema alone, so that it is read without PostgreSQL's client; 
 
 from typing import Final
 
-__all__ = [
-    "CHAIN_CHANNEL",
-    "COMMIT_TABLE",
-    "DONE_CHANNEL",
-    "JOB_CHANNEL",
-    "KEY_CHANNEL",
-    "LEASE_TABLES",
-    "NOTICE_TABLES",
-    "QUESTION_CHANNEL",
-    "WINDOW_CHANNEL",
-]
-
 LEASE_TABLES: Final = (
     "CREATE TABLE members (member TEXT PRIMARY KEY, address TEXT NOT NULL, roles TEXT NOT NULL,"
     " until TIMESTAMPTZ NOT NULL, release TEXT NOT NULL DEFAULT '', newest_schema BIGINT NOT NULL)",

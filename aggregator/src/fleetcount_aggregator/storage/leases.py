@@ -18,8 +18,6 @@ from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.schema import POSTGRES
 from fleetcount_aggregator.storage.store import FencedError, StoreError
 
-__all__ = ["LeaseLostError", "Member", "SchemaMovedError", "Slot"]
-
 _MEMBER_BYTES: Final = 8
 _SHORTEST_S: Final = 0.5
 _LONGEST_S: Final = 300.0

@@ -33,19 +33,6 @@ from fleetcount_protocol.limits import AES_GCM_TAG_BYTES, MAX_CIPHERTEXT_BYTES, 
 
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
 
-__all__ = [
-    "BLOCK_BYTES",
-    "FILE_HEADER_BYTES",
-    "FRAME_MAGIC",
-    "HEAD_BYTES",
-    "MOST_ROWS",
-    "FrameHead",
-    "FrameSeal",
-    "NewFrame",
-    "decode_file_header",
-    "encode_file_header",
-]
-
 FILE_MAGIC: Final = b"FCREPLG2"
 FRAME_MAGIC: Final = b"FCFR"
 MOST_ROWS: Final = 65_535

@@ -25,8 +25,6 @@ from fleetcount_aggregator.storage.log_format import (
 )
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["LogScan", "damaged_at", "read_at"]
-
 _BLOCK_BYTES: Final = 1024 * 1024
 _SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""

@@ -20,8 +20,6 @@ from fleetcount_aggregator.storage.report_ids import ID_BYTES, ReportIds
 from fleetcount_aggregator.storage.report_index import CompleteRows
 from fleetcount_aggregator.storage.store import LoadedReports, StoreError
 
-__all__ = ["CompleteLog", "CompleteShard", "LogSlice"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSlice:

@@ -10,8 +10,9 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
+from fleetcount_protocol.messages import WindowState
 
-from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError, check_move
+from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError, check_move
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
 from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES
 from fleetcount_aggregator.storage.data_keys import DataKeys
@@ -35,9 +36,7 @@ from fleetcount_aggregator.storage.store import (
     WindowRow,
 )
 
-__all__ = ["MemoryStore"]
-
-_OPEN = frozenset({State.ANNOUNCED, State.COLLECTING})
+_OPEN = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 
 
 class MemoryStore:
@@ -248,7 +247,7 @@ class MemoryStore:
             self._ledger[change.debit.window_id] = change.debit
             self._debits += 1
         self._count(change.window_id, change.rejections)
-        if change.new_state is State.AGREEING:
+        if change.new_state is WindowState.AGREEING:
             halves = self._logs.incomplete(change.window_id)
             self._count(change.window_id, {RejectReason.HALF_PAIR: halves} if halves else {})
         return None
@@ -316,7 +315,7 @@ class MemoryStore:
         rows = [row for found, row in self._rest.values() if found is rest and above < row.place]
         return sorted((row for row in rows if row.expiry <= until), key=lambda row: row.place)[:AT_ONCE]
 
-    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[State, Sequence[str]]) -> None:
+    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]) -> None:
         """See `Archive.retire`."""
         for window_id in window_ids:
             if window_id in self._rest:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.archive import Rest
 from fleetcount_aggregator.storage.question_rows import decide_windows
 from fleetcount_aggregator.storage.row_seal import (
@@ -31,16 +31,6 @@ from fleetcount_aggregator.storage.rows import add_debit, install_window
 from fleetcount_aggregator.storage.schema import RESTORED, SERVING
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StoreError, WindowRow
-
-__all__ = [
-    "Debit",
-    "canonical_of",
-    "end_window",
-    "is_restored",
-    "mend_others",
-    "note_settled",
-    "take_up_ended",
-]
 
 Debit = Callable[[bytes], LedgerRow]
 """The debit of a window by its bytes."""
@@ -63,7 +53,7 @@ def _derived(canonical: object) -> bytes | None:
     return hashlib.sha256(canonical).digest() if isinstance(canonical, bytes) else None
 
 
-def end_window(db: SealedDatabase, window_id: WindowId, reason: str, debit: LedgerRow) -> State:
+def end_window(db: SealedDatabase, window_id: WindowId, reason: str, debit: LedgerRow) -> WindowState:
     """End a damaged window here, or one of a backup: aborted, or released if its record lies there whole.
 
     It is charged in any case: whether it had drawn may be what is damaged, or have happened after the backup. What
@@ -83,10 +73,10 @@ def end_window(db: SealedDatabase, window_id: WindowId, reason: str, debit: Ledg
     _drop_damaged(db, STEPS, window_id)
     _drop_damaged(db, REJECTIONS, window_id)
     names = [row[0] for row in db.execute("SELECT name FROM steps WHERE window_id = ?", (window_id,)).fetchall()]
-    state = State.RELEASED if "release" in names else State.ABORTED
+    state = WindowState.RELEASED if "release" in names else WindowState.ABORTED
     row = db.execute("SELECT installed_at, place FROM windows WHERE window_id = ?", (window_id,)).fetchone()
     installed_at, place = (one if isinstance(one, int) else 0 for one in row)
-    told = "" if state is State.RELEASED else reason
+    told = "" if state is WindowState.RELEASED else reason
     db.execute(
         WINDOWS.update, WINDOWS.updating(db, window_id, state.value, told, installed_at, place, None, ",".join(names))
     )

@@ -17,8 +17,6 @@ from fleetcount_aggregator.storage.frames import RawFrame
 from fleetcount_aggregator.storage.joined_shards import ShardJoiner
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["KnownLog", "move_frames"]
-
 
 @dataclass(frozen=True, slots=True)
 class KnownLog:

@@ -25,8 +25,6 @@ from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVIN
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
-__all__ = ["move_store"]
-
 _AT_ONCE: Final = 500
 _FINAL: Final = {state.value for state in FINAL_STATES}
 

@@ -15,8 +15,6 @@ from psycopg import sql
 
 from fleetcount_aggregator.storage.async_link import Connect
 
-__all__ = ["Notices"]
-
 _REST_S: Final = 0.5
 _CHECK_S: Final = 5.0
 """After so long without a notice the connection is asked whether it is there still."""

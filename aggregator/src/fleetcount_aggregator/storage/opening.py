@@ -18,8 +18,6 @@ from fleetcount_aggregator.storage.store import StoreError
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.postgres import Server
 
-__all__ = ["open_engine", "reading", "server_of"]
-
 
 def server_of(place: StorePlace) -> "Server":
     """Return the server of a store in PostgreSQL.

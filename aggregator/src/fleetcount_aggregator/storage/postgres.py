@@ -26,8 +26,6 @@ from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.server_mark import LogEnd
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
 
-__all__ = ["FATAL", "Link", "PostgresDatabase", "Server", "ServerState", "one_line"]
-
 T = TypeVar("T")
 
 FATAL: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)

@@ -15,8 +15,6 @@ from fleetcount_aggregator.storage.frames import LEAVES
 from fleetcount_aggregator.storage.postgres import Link
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["PostgresDigests"]
-
 _FORGET: Final = "DELETE FROM ended WHERE window_id = ?"
 
 

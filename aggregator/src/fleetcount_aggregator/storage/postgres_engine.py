@@ -20,8 +20,6 @@ from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standi
 from fleetcount_aggregator.storage.server_mark import ServerMark
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["KeyRows", "PostgresEngine"]
-
 T = TypeVar("T")
 
 _HEARTBEAT_S: Final = 1.0

@@ -41,8 +41,6 @@ from fleetcount_aggregator.storage.postgres import Link, Server
 from fleetcount_aggregator.storage.postgres_digests import PostgresDigests
 from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError, UnknownWriteError
 
-__all__ = ["PostgresFrames", "PostgresHome", "close_shards", "install_shards"]
-
 PATIENCE_S: float = 10.0
 """How long a write or a read waits for a server that comes back; a killed one takes one to four seconds."""
 REST_S: float = 1.0

@@ -15,19 +15,6 @@ from fleetcount_aggregator.storage.rows import install_window
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import DecidedWindow, QuestionRow, StoreError, WindowRow
 
-__all__ = [
-    "decide_windows",
-    "install_question",
-    "note_question",
-    "read_decided",
-    "read_decided_of",
-    "read_notes",
-    "read_one_question",
-    "read_questions",
-    "reseal_seeds",
-    "rest_question",
-]
-
 
 def install_question(db: SealedDatabase, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
     """See `Store.install_question`.

@@ -15,8 +15,6 @@ from fleetcount_protocol.limits import MAX_REPORTS_PER_WINDOW, SET_LEAVES
 from fleetcount_protocol.release.set_digest import leaf_head
 from numpy.typing import NDArray
 
-__all__ = ["ID_BYTES", "ReportIds", "ascending", "leaves_of", "sorted_leaf_digests"]
-
 ID_BYTES: Final = ReportId.SIZE
 _FIRST_BITS_DIFFER: Final = np.uint64(1 << 32)
 _BLOCK: Final = 4096

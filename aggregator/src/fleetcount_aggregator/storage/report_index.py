@@ -17,8 +17,6 @@ from fleetcount_aggregator.storage.key_table import KeyTable, Words
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.store import StoreOutcome
 
-__all__ = ["NO_ROW", "CompleteRows", "KnownReports", "ReportIndex"]
-
 NO_ROW: Final = 2**32 - 1
 """The row number that means: this instalment has not arrived."""
 _GROWTH: Final = 1.5

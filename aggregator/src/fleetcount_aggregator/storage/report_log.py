@@ -25,8 +25,6 @@ from fleetcount_aggregator.storage.log_slice import CompleteLog, CompleteShard
 from fleetcount_aggregator.storage.report_index import NO_ROW, ReportIndex
 from fleetcount_aggregator.storage.store import FencedError, StoreError, StoreOutcome
 
-__all__ = ["ReportLog"]
-
 _SALT_BYTES: Final = 32
 _DIGESTS_AT_ONCE: Final = 8_192
 """How many reports' digests are sorted and written at once."""

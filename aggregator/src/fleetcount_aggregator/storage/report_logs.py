@@ -23,8 +23,6 @@ from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
 from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError, StoreOutcome, UnknownWriteError
 
-__all__ = ["GroupAnswer", "ReportLogs"]
-
 GroupAnswer = list[bytes] | StoreError
 """What became of one list of runs of a group: `StoreOutcome` bytes, run by run."""
 

@@ -36,8 +36,6 @@ from fleetcount_aggregator.storage.row_seal import (
 from fleetcount_aggregator.storage.rows import IN_WORK
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 
-__all__ = ["damage_at_start", "every_damage"]
-
 _SEEMS_AT_REST: Final = "rest < 0 OR rest > 2 OR (rest IN (1, 2) AND expiry <= 0)"
 _WORKED: Final = f"SELECT window_id FROM windows WHERE {IN_WORK}"  # noqa: S608 - constant
 

@@ -18,8 +18,6 @@ from fleetcount_aggregator.storage.store import StoreError
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 
-__all__ = ["EPOCHS", "SEALED", "Damage", "DamagedError", "RowSeal", "SealedTable", "reseal", "row_pages"]
-
 SEAL_BYTES: Final = 16
 _AT_ONCE: Final = 4096
 _INFO: Final = b"fleetcount aggregator rows 1"

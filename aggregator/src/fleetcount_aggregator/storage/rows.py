@@ -12,9 +12,10 @@ import numpy as np
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_LEDGER_ROWS
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.signal import normal_signal
 
-from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError, check_move
+from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError, check_move
 from fleetcount_aggregator.storage.archive import Rest
 from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
 from fleetcount_aggregator.storage.frame_homes import LogState
@@ -46,45 +47,10 @@ from fleetcount_aggregator.storage.store import (
     WindowRow,
 )
 
-__all__ = [
-    "IN_WORK",
-    "WINDOW",
-    "Closing",
-    "add_debit",
-    "add_session",
-    "apply_change",
-    "check_ended",
-    "count_rejections",
-    "forget_sessions",
-    "install_window",
-    "ledger_row",
-    "note_durable",
-    "put_chains",
-    "raise_high_water",
-    "read_batch",
-    "read_batches",
-    "read_canonical",
-    "read_chains",
-    "read_chosen",
-    "read_high_water",
-    "read_ledger",
-    "read_ledger_rows",
-    "read_log_states",
-    "read_rejections",
-    "read_session",
-    "read_sessions",
-    "read_sessions_of",
-    "read_step",
-    "read_window",
-    "takes_instalments",
-    "window_holds",
-    "window_row",
-]
-
-_OPEN = (State.ANNOUNCED.value, State.COLLECTING.value)
+_OPEN = (WindowState.ANNOUNCED.value, WindowState.COLLECTING.value)
 _POSITION_BYTES = "<u4"
 _AT_ONCE: Final = 256
-_UNFINISHED = ", ".join(f"'{state.value}'" for state in (*(set(State) - FINAL_STATES),))
+_UNFINISHED = ", ".join(f"'{state.value}'" for state in (*(set(WindowState) - FINAL_STATES),))
 IN_WORK: Final = f"(rest = {Rest.IN_WORK.value} OR state IN ({_UNFINISHED}))"
 """Which windows there is something to do for: those that have not ended, whatever else is said of them."""
 _DEBITS: Final = "debits"
@@ -97,7 +63,7 @@ class _Held:
     """What the store holds of where a window stands; the fields are the columns of `WINDOWS`, in order."""
 
     window_id: WindowId
-    state: State
+    state: WindowState
     abort_reason: str
     installed_at: int
     place: int
@@ -106,7 +72,7 @@ class _Held:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "_Held":
-        return cls(WindowId(row[0]), State(row[1]), *row[2:7])
+        return cls(WindowId(row[0]), WindowState(row[1]), *row[2:7])
 
     def row(self) -> tuple[object, ...]:
         return (self.window_id, self.state.value, *(getattr(self, name) for name in WINDOWS.columns[1:]))
@@ -276,7 +242,7 @@ def read_log_states(db: SealedDatabase) -> list[LogState]:
         LogState(
             window_id=held.window_id,
             ended=held.state in FINAL_STATES,
-            set_sealed=held.state is State.RELEASING,
+            set_sealed=held.state is WindowState.RELEASING,
             durable_length=durable[held.window_id],
             closed_length=held.log_bytes,
         )

@@ -14,19 +14,6 @@ from fleetcount_protocol.layout import Reader, sized, uint
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
 from fleetcount_aggregator.storage.store import StoreOutcome
 
-__all__ = [
-    "MOST_RUN_BYTES",
-    "DigestQuery",
-    "decode_digests",
-    "decode_outcomes",
-    "decode_query",
-    "decode_runs",
-    "encode_digests",
-    "encode_outcomes",
-    "encode_query",
-    "encode_runs",
-]
-
 MOST_RUN_BYTES: Final = 64 << 20
 """The largest message; a batch of a device is much smaller (`MAX_BATCH_BYTES`)."""
 _RUNS: Final = b"fc runs 1"

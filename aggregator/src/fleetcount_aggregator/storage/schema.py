@@ -15,23 +15,6 @@ from fleetcount_aggregator.storage.epochs import EPOCH_TABLE
 from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE, LEASE_TABLES, NOTICE_TABLES
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = [
-    "FRAME_TABLES",
-    "MOVED",
-    "MOVING",
-    "POSTGRES",
-    "RESTORED",
-    "SERVING",
-    "SQLITE",
-    "TABLES",
-    "TableColumns",
-    "check_readable",
-    "check_standing",
-    "check_version",
-    "made_as",
-    "version_of",
-]
-
 _INSTANCE_TABLES: Final = (
     "CREATE TABLE instance (one INTEGER PRIMARY KEY, standing TEXT NOT NULL, system_id TEXT NOT NULL,"
     " timeline INTEGER NOT NULL)",

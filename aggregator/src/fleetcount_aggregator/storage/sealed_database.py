@@ -9,8 +9,6 @@ from typing import TypeVar
 from fleetcount_aggregator.storage.database import Database, Engine
 from fleetcount_aggregator.storage.row_seal import RowSeal
 
-__all__ = ["SealedDatabase", "SealedEngine"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from fleetcount_transport.durable_files import replace_file
 
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["LogEnd", "ServerMark"]
-
 _WRITE_S: Final = 10.0
 """How often the file is written while the log grows; a process that dies remembers that much less."""
 

@@ -20,8 +20,6 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES
 from fleetcount_aggregator.storage.store import Store, StoreError
 
-__all__ = ["ChainSeal", "PackedSession", "erase_window_keys"]
-
 USES_AT_ONCE: Final = 256
 """Keys erased between two turns of the event loop: some 10 ms."""
 _NONCE_BYTES: Final = 12

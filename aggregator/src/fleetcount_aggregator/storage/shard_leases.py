@@ -11,8 +11,6 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.leases import Member
 
-__all__ = ["ShardLeases", "TakenShard"]
-
 
 class TakenShard(NamedTuple):
     """A shard of an open window, and the epoch under which it is written."""

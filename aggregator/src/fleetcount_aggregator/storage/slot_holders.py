@@ -2,8 +2,6 @@
 
 from fleetcount_aggregator.storage.database import Database
 
-__all__ = ["slot_holders"]
-
 
 def slot_holders(database: Database) -> dict[int, str]:
     """Return the slots that living members hold, each with the address at which other members reach its holder."""

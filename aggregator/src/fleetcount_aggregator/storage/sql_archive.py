@@ -7,16 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.messages import WindowState
 
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage import archive_rows, question_rows
 from fleetcount_aggregator.storage.archive import Place, Rest, RestRow
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.rows import read_ledger_rows
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import LedgerRow
-
-__all__ = ["SqlArchive"]
 
 
 class SqlArchive:
@@ -44,11 +42,13 @@ class SqlArchive:
         rows: Sequence[RestRow] = await self._read(lambda db: archive_rows.read_resting(db, rest, above, until))
         return rows
 
-    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[State, Sequence[str]]) -> None:
+    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]) -> None:
         """See `Archive.retire`."""
         await self._lead(lambda db: self._retire(db, window_ids, kept))
 
-    def _retire(self, db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[State, Sequence[str]]) -> None:
+    def _retire(
+        self, db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]
+    ) -> None:
         # Before the commit: a crash in between leaves windows at rest, which are retired again.
         for window_id in archive_rows.retire_windows(db, window_ids, kept):
             self.logs.forget(window_id)

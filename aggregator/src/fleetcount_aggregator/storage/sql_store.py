@@ -13,10 +13,11 @@ from typing import Any, Self, TypeVar
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
+from fleetcount_protocol.messages import WindowState
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.host.malloc import give_back
-from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason, State
+from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason
 from fleetcount_aggregator.storage import question_rows
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.archive_rows import purge_window, read_cost, read_unpurged
@@ -48,8 +49,6 @@ from fleetcount_aggregator.storage.store import (
 )
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.storage.write_queue import WriteQueue
-
-__all__ = ["SqlStore"]
 
 T = TypeVar("T")
 
@@ -343,7 +342,7 @@ class SqlStore(SqlArchive, SqlEpochs):
 
     async def apply(self, change: WindowChange) -> StepRow | None:
         """See `Store.apply`."""
-        if change.new_state is State.AGREEING and not self._engine.alone:
+        if change.new_state is WindowState.AGREEING and not self._engine.alone:
             # Other owners stop first. What they have is read back here, and not in the transaction that counts it.
             await self._lead(lambda db: self._stop(db, change.window_id))
             await self._read(lambda _: self.logs.incomplete(change.window_id))
@@ -357,9 +356,9 @@ class SqlStore(SqlArchive, SqlEpochs):
     def _apply(self, db: SealedDatabase, change: WindowChange) -> StepRow | None:
         held = None
         # A million reports are gone through once, when intake really closes, and not whenever that is asked for.
-        if change.new_state is State.AGREEING and sql.takes_instalments(db, change.window_id):
+        if change.new_state is WindowState.AGREEING and sql.takes_instalments(db, change.window_id):
             held = sql.Closing(self.logs.length(change.window_id), self.logs.incomplete(change.window_id))
-        if change.new_state not in {None, State.ANNOUNCED, State.COLLECTING}:
+        if change.new_state not in {None, WindowState.ANNOUNCED, WindowState.COLLECTING}:
             self.logs.home.close_window(db, change.window_id)
         return sql.apply_change(db, change, held)
 
@@ -401,10 +400,13 @@ class SqlStore(SqlArchive, SqlEpochs):
 
 def _end_lost(db: SealedDatabase, window_ids: Sequence[WindowId]) -> None:
     """Abort the windows whose logs are lost: receipts were given for reports that no release can count any more."""
-    open_states = frozenset({State.ANNOUNCED, State.COLLECTING, State.AGREEING})
+    open_states = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING, WindowState.AGREEING})
     for window_id in window_ids:
         change = WindowChange(
-            window_id=window_id, required=open_states, new_state=State.ABORTED, abort_reason=AbortReason.LOG_LOST.value
+            window_id=window_id,
+            required=open_states,
+            new_state=WindowState.ABORTED,
+            abort_reason=AbortReason.LOG_LOST.value,
         )
         sql.apply_change(db, change, None)
         log.error("window_ended_without_its_log", window=window_id.hex())

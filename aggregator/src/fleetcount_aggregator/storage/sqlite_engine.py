@@ -20,8 +20,6 @@ from fleetcount_aggregator.storage.key_places import KeyFiles
 from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["SqliteEngine", "restoring_beside"]
-
 T = TypeVar("T")
 
 _BUSY_MS: Final = 10_000

@@ -14,9 +14,9 @@ from fleetcount_kernel.proofs import ProofBatch
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
+from fleetcount_protocol.messages import WindowState
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.archive import Archive
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.report_ids import ReportIds
@@ -24,32 +24,6 @@ from fleetcount_aggregator.storage.report_ids import ReportIds
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.data_keys import DataKeys
     from fleetcount_aggregator.storage.row_seal import Damage
-
-__all__ = [
-    "BATCHES_AT_ONCE",
-    "BatchRow",
-    "Charged",
-    "CompleteReports",
-    "Cost",
-    "DecidedWindow",
-    "FencedError",
-    "LedgerRow",
-    "LoadedReports",
-    "QuestionRow",
-    "ReportSource",
-    "ReportVerdict",
-    "SessionRow",
-    "StepRow",
-    "Store",
-    "StoreAwayError",
-    "StoreBusyError",
-    "StoreError",
-    "StoreOutcome",
-    "UnknownWriteError",
-    "WindowChange",
-    "WindowRow",
-    "every_batch",
-]  # fmt: skip
 
 BATCHES_AT_ONCE: Final = 64
 """Batches read at once, so that memory holds a few thousand reports of them and not a million."""
@@ -129,7 +103,7 @@ class WindowRow:
     window_id: WindowId
     canonical: bytes = field(repr=False)
     verify_key: bytes = field(repr=False)
-    state: State
+    state: WindowState
     abort_reason: str
     installed_at: int
 
@@ -176,7 +150,7 @@ class Charged(NamedTuple):
     windows: int
     withdrawn: bool
 
-    def cost(self, decided: int, windows: Iterable[tuple[State | None, bool]]) -> Cost:
+    def cost(self, decided: int, windows: Iterable[tuple[WindowState | None, bool]]) -> Cost:
         """Return what it costs: nothing if it was withdrawn or its one window failed, and without a debit.
 
         Windows of others that failed give nothing back: those that follow count from the unit that they began.
@@ -188,7 +162,7 @@ class Charged(NamedTuple):
         found = list(windows)
         if any(debited for _, debited in found):
             return Cost.DEBITED
-        return Cost.NOTHING if all(state is State.ABORTED for state, _ in found) else Cost.OPEN
+        return Cost.NOTHING if all(state is WindowState.ABORTED for state, _ in found) else Cost.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,8 +243,8 @@ class WindowChange:
     """
 
     window_id: WindowId
-    required: frozenset[State]
-    new_state: State | None = None
+    required: frozenset[WindowState]
+    new_state: WindowState | None = None
     abort_reason: str = ""
     step: StepRow | None = None
     batch: BatchRow | None = None

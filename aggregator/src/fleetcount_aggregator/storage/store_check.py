@@ -28,8 +28,6 @@ from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
-__all__ = ["StoreCheck", "Verdict", "check_key", "check_store"]
-
 _WINDOW: Final = (
     "the window is in quarantine: it takes part in nothing, and what it was charged goes on to count",
     "asks the other aggregators for the window's record and adopts one that all have signed; without one ends it here",

@@ -9,8 +9,6 @@ from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
 from fleetcount_aggregator.storage.at_rest import at_rest_key_of
 from fleetcount_aggregator.storage.row_seal import RowSeal
 
-__all__ = ["StoreKeys"]
-
 
 class StoreKeys(NamedTuple):
     """The present key, and the one that the store may lie under until its next start."""

@@ -22,8 +22,6 @@ from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
 from fleetcount_aggregator.storage.store import FencedError, StoreBusyError, StoreError
 
-__all__ = ["WriteQueue"]
-
 QUEUE_LENGTH: Final = 4096
 """Writes waiting for the disk before the store says it is busy."""
 QUEUE_BYTES: Final = 64 * 1024 * 1024

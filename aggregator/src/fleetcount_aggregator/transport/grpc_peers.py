@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
-from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.errors import DecodeError, PeerProblem
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 from fleetcount_protocol.messages import (
@@ -29,31 +29,23 @@ from fleetcount_protocol.messages import (
     SealSet,
     SetAgreed,
     SetDiffers,
+    WindowState,
     WindowStatus,
 )
 from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.wire.call_metadata import GREETING_HEADER
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
-from fleetcount_protocol.wire.peer import (
-    ABORT_ANSWER,
-    ABORT_WINDOW,
-    BATCH_DECISION,
-    BATCH_PROPOSAL,
-    BATCH_REPLY,
+from fleetcount_protocol.wire.peer import ABORT_ANSWER, ABORT_WINDOW, DELIVER_ANSWER, SET_ANSWER, STATUS, STATUS_QUERY
+from fleetcount_protocol.wire.peer_batches import BATCH_DECISION, BATCH_PROPOSAL, BATCH_REPLY, FINISH_BATCH
+from fleetcount_protocol.wire.peer_release import (
     COMMIT_QUERY,
     COMMITMENT,
-    DELIVER_ANSWER,
-    FINISH_BATCH,
     FINISHED_RECORD,
     NOISED_SHARE,
     OPEN_QUERY,
     RECORD_PROPOSAL,
     RECORD_SIGNATURE,
-    SET_ANSWER,
-    STATUS,
-    STATUS_QUERY,
-    split_seal_set,
 )
 from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_QUESTION_QUERY
 from fleetcount_protocol.wire.question import (
@@ -62,14 +54,12 @@ from fleetcount_protocol.wire.question import (
     INSTALL_QUESTION,
     INSTALL_QUESTION_ANSWER,
 )
+from fleetcount_protocol.wire.seal_sets import split_seal_set
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_transport.lost_reasons import call_reason
 
-from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_server import CLAIM_HEADER, PEER_SERVICE
-
-__all__ = ["GrpcPeer", "Speaker"]
 
 Response = TypeVar("Response")
 _WORDS: Final = {problem.value: problem for problem in PeerProblem}
@@ -222,14 +212,14 @@ class GrpcPeer:
         signature: RecordSignature = await self._unary("SignRecord", RECORD_PROPOSAL, request, RECORD_SIGNATURE)
         return signature
 
-    async def deliver_record(self, request: FinishedRecord) -> State:
+    async def deliver_record(self, request: FinishedRecord) -> WindowState:
         """See `Peer.deliver_record`."""
-        state: State = await self._unary("DeliverRecord", FINISHED_RECORD, request, DELIVER_ANSWER)
+        state: WindowState = await self._unary("DeliverRecord", FINISHED_RECORD, request, DELIVER_ANSWER)
         return state
 
-    async def abort(self, request: AbortWindow) -> State:
+    async def abort(self, request: AbortWindow) -> WindowState:
         """See `Peer.abort`."""
-        state: State = await self._unary("Abort", ABORT_WINDOW, request, ABORT_ANSWER)
+        state: WindowState = await self._unary("Abort", ABORT_WINDOW, request, ABORT_ANSWER)
         return state
 
     async def status(self, window_id: WindowId) -> WindowStatus:

@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
-from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.errors import DecodeError, PeerProblem
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_transport.admission.admission import Admission
-from fleetcount_transport.admission.front import Front
-from fleetcount_transport.admission.grpc_door import Call, GrpcDoor, Name
+from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission, Name
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.listening import grpc_server
 from fleetcount_transport.lost_reasons import call_reason
 
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.intake.routing import Reports
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.run_codec import (
     MOST_RUN_BYTES,
@@ -34,8 +34,6 @@ from fleetcount_aggregator.storage.run_codec import (
 from fleetcount_aggregator.storage.store import FencedError, StoreBusyError
 from fleetcount_aggregator.transport.grpc_server import CLAIM_HEADER, answer_call
 
-__all__ = ["ReplicaCalls", "ReplicaShell", "replica_server"]
-
 Answer = TypeVar("Answer")
 REPLICA_SERVICE: Final = "fleetcount_aggregator.v1.ReplicaService"
 
@@ -44,18 +42,23 @@ class ReplicaShell:
     """Takes what other replicas opened for shards owned here; `reports` answers after the commit."""
 
     def __init__(
-        self, reports: Reports, metrics: Metrics, identify: Name, admission: Admission, front: Front | None = None
+        self,
+        reports: Reports,
+        metrics: Metrics,
+        identify: Name,
+        admission: Admission,
+        front: HandshakeGate | None = None,
     ) -> None:
         self._reports = reports
         self._metrics = metrics
         self._identify = identify
-        self.door = GrpcDoor(admission, front, at_once=admission.limits.calls_each)
+        self.grpc_admission = GrpcAdmission(admission, front, at_once=admission.limits.calls_each)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods."""
         methods = {
-            "Append": self.door.unary(self._append, self._identify),
-            "Find": self.door.unary(self._find, self._identify),
+            "Append": self.grpc_admission.unary(self._append, self._identify),
+            "Find": self.grpc_admission.unary(self._find, self._identify),
         }
         return grpc.method_handlers_generic_handler(REPLICA_SERVICE, methods)
 
@@ -84,7 +87,7 @@ class ReplicaShell:
 
 def replica_server(shell: ReplicaShell) -> grpc.aio.Server:
     """Return the server for other replicas, without a port yet."""
-    return grpc_server(shell.handlers(), MOST_RUN_BYTES, shell.door.admission.limits.handshake_s)
+    return grpc_server(shell.handlers(), MOST_RUN_BYTES, shell.grpc_admission.admission.limits.handshake_s)
 
 
 class ReplicaCalls:

@@ -26,16 +26,14 @@ from fleetcount_protocol.messages import (
     SealSet,
     SetAgreed,
     SetDiffers,
+    WindowState,
     WindowStatus,
 )
 from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
 
 from fleetcount_aggregator.greetings import Greetings
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.roles.helper import Helper
-
-__all__ = ["MemoryPeer"]
 
 Result = TypeVar("Result")
 Hook = Callable[[str], None]
@@ -116,11 +114,11 @@ class MemoryPeer:
         """See `Peer.sign_record`."""
         return await self._send("sign_record", lambda helper: helper.sign_record(self._caller, request))
 
-    async def deliver_record(self, request: FinishedRecord) -> State:
+    async def deliver_record(self, request: FinishedRecord) -> WindowState:
         """See `Peer.deliver_record`."""
         return await self._send("deliver_record", lambda helper: helper.deliver_record(self._caller, request))
 
-    async def abort(self, request: AbortWindow) -> State:
+    async def abort(self, request: AbortWindow) -> WindowState:
         """See `Peer.abort`."""
         return await self._send("abort", lambda helper: helper.abort(self._caller, request))
 

@@ -10,19 +10,18 @@ from typing import Final
 import aiomqtt
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_UNIX_TIME
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_protocol.wire.topics import question_topic, release_topic
 from fleetcount_transport.mqtt_connection import MqttConnection
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest
 from fleetcount_aggregator.transport.mqtt_subscribing import FOLLOW_S, Subscribing
-
-__all__ = ["Announcing"]
 
 _OFFER_S: Final = 2.0
 
@@ -61,7 +60,7 @@ class Announcing:
             older = None if older is None else await self._publish_older(older)
             await asyncio.sleep(FOLLOW_S)
 
-    def _state(self, window: InstalledWindow) -> State:
+    def _state(self, window: InstalledWindow) -> WindowState:
         return self._context.states[window.window_id]
 
     async def offer(self) -> None:

@@ -15,8 +15,6 @@ from fleetcount_transport.mqtt_packets import Publication
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
 
-__all__ = ["Withdrawing"]
-
 _ACKNOWLEDGED_S: Final = 10.0
 _CLIENT: Final = "-retire"
 

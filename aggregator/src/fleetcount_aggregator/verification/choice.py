@@ -12,8 +12,6 @@ from fleetcount_kernel.proofs import BatchVerifier, ScalarBatchVerifier, Verifie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.prio3 import Prio3
 
-__all__ = ["Prefer", "combine", "new_batch_verifier", "numba_is_of_use"]
-
 Prefer = Literal["auto", "scalar", "kernel"]
 """Which implementation: the fastest that works here, the one in plain Python, or the compiled one and no other."""
 

@@ -21,8 +21,6 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.verification.choice import numba_is_of_use
 
-__all__ = ["STEPS", "Step", "compile_ahead", "crashed"]
-
 Step = tuple[str, Callable[[], object]]
 """What is compiled or loaded, in words, and what does it; it must survive pickling."""
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.verification.choice import Prefer
 from fleetcount_aggregator.verification.workers import VerifiedReports
 
-__all__ = ["VerifyJob", "decode_job", "decode_result", "encode_failure", "encode_job", "encode_result"]
-
 _JOB: Final = b"fc verify job 1"
 _RESULT: Final = b"fc verify result 1"
 _FAILURE: Final = b"fc verify failure 1"

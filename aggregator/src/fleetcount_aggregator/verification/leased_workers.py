@@ -21,8 +21,6 @@ from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.verification.job_codec import VerifyJob, decode_result, encode_job
 from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, Workers, verify_reports
 
-__all__ = ["LEASED_AT_ONCE", "LeasedWorkers", "open_job", "open_result", "seal_job", "seal_result"]
-
 Result = TypeVar("Result")
 LEASED_AT_ONCE: Final = 16
 """Batches that wait for workers elsewhere at once: how many there are is not known here, and waiting costs nothing."""

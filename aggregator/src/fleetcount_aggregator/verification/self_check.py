@@ -25,8 +25,6 @@ from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_bits, prio3_one_hot, prio3_two_round
 
-__all__ = ["may_combine", "may_verify"]
-
 _log: Final = logging.getLogger("fleetcount.kernel")
 _LENGTH: Final = 67
 """Entries a vector of the made-up reports: several blocks and groups of eight, and some left over."""

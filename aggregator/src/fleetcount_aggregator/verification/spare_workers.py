@@ -11,8 +11,6 @@ from fleetcount_protocol.errors import MachineError
 
 from fleetcount_aggregator.verification.workers import Workers
 
-__all__ = ["OUTSTANDING", "PATIENCE_S", "SpareWorkers"]
-
 Result = TypeVar("Result")
 OUTSTANDING: Final = 4
 """Calls in the workers at once; what comes beyond is done here, so that both sides work."""

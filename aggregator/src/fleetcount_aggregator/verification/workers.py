@@ -35,17 +35,6 @@ from fleetcount_aggregator.storage.store import ReportSource, StoreError
 from fleetcount_aggregator.verification.choice import Prefer, combine, new_batch_verifier
 from fleetcount_aggregator.verification.compile_ahead import crashed
 
-__all__ = [
-    "InlineWorkers",
-    "ProcessWorkers",
-    "ProofSetting",
-    "VerifiedReports",
-    "Workers",
-    "combine_shares",
-    "sum_reports",
-    "verify_reports",
-]
-
 Result = TypeVar("Result")
 _ATTEMPTS: Final = 3
 

@@ -17,8 +17,6 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.storage.store import LedgerRow
 
-__all__ = ["NO_FINITE_EPSILON", "Charge", "charge_of", "charge_of_question", "check_budget", "debit_row"]
-
 NO_FINITE_EPSILON = "none"
 
 

@@ -15,8 +15,6 @@ from fleetcount_aggregator.storage.store import Charged, Cost
 from fleetcount_aggregator.windows.budget import Charge, charge_of_question, check_budget
 from fleetcount_aggregator.windows.period_budget import PeriodCharge, check_period, question_charge
 
-__all__ = ["check_budgets"]
-
 
 async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> None:
     """Refuse a question that is too much beside what overlaps it, or within a period.

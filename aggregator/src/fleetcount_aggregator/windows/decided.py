@@ -13,8 +13,6 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
 from fleetcount_aggregator.storage.store import DecidedWindow
 
-__all__ = ["count_decided", "decided_before", "decided_window"]
-
 _AT_ONCE: Final = 256
 """Windows read in one go."""
 

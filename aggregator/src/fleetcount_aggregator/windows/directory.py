@@ -25,8 +25,6 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
 
-__all__ = ["QuestionDirectory"]
-
 _PATIENCE: Final = 10
 """Looks at a file without the one it needs before it is refused: two files are not dropped at one instant."""
 

@@ -16,8 +16,6 @@ from fleetcount_protocol.messages import FinishedRecord
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.journal import Step, taken
 
-__all__ = ["finished_bytes", "record_here", "released_here"]
-
 
 def finished_bytes(finished: FinishedRecord) -> bytes:
     """Return a record and its signatures as the step RELEASE keeps them."""

@@ -16,12 +16,10 @@ from fleetcount_protocol.question.key_list import (
     verify_key_list,
 )
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.window.window import HpkeKey
+from fleetcount_protocol.window.fields import HpkeKey
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-
-__all__ = ["keep_key_list", "key_lists_of", "own_key_list", "seals_window"]
 
 
 def own_key_list(context: Context) -> SignedKeyList:

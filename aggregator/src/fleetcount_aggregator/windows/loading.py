@@ -9,15 +9,14 @@ from typing import Final
 
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.window import Window, decode_window
 
 from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, WindowRow
-
-__all__ = ["follow_window", "learn_window", "let_go", "load_windows", "read_window", "window_here", "window_row"]
 
 _MOST_ENDED: Final = 64
 """Ended windows kept in memory, the last to end or to be asked for: devices come late in crowds."""
@@ -62,7 +61,7 @@ async def window_row(context: Context, window: InstalledWindow) -> WindowRow:
         window_id=window.window_id,
         canonical=window.asked.canonical,
         verify_key=data_key.seal(window.verify_key, *_place(window.window_id)),
-        state=State.ANNOUNCED,
+        state=WindowState.ANNOUNCED,
         abort_reason="",
         installed_at=context.now(),
     )

@@ -21,8 +21,6 @@ from fleetcount_protocol.window.signal import normal_signal
 
 from fleetcount_aggregator.context import Limits
 
-__all__ = ["PeriodCharge", "Unit", "check_period", "question_charge", "spent_from"]
-
 
 class Unit(NamedTuple):
     """Windows that share one toss of the sampling coin, or one window: first and last second, and how many."""

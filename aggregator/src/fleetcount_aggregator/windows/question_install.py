@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from fleetcount_protocol.errors import DecodeError, QuestionError, SignatureError
+from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError, SignatureError
 from fleetcount_protocol.ids import AggregatorId, QuestionId
 from fleetcount_protocol.limits import MAX_QUESTIONS
 from fleetcount_protocol.messages import InstallQuestion
@@ -21,7 +21,7 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_question import InstalledQuestion
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
 from fleetcount_aggregator.storage.store import QuestionRow, StoreError
 from fleetcount_aggregator.windows.budget import charge_of_question
@@ -31,15 +31,6 @@ from fleetcount_aggregator.windows.key_lists import own_key_list
 from fleetcount_aggregator.windows.period_budget import question_charge
 from fleetcount_aggregator.windows.question_notes import start_note, stored_question, take_up_notes
 from fleetcount_aggregator.windows.question_orders import take_delivered_order
-
-__all__ = [
-    "adopt_question",
-    "check_question_here",
-    "follow_question",
-    "install_question",
-    "install_question_from_leader",
-    "load_question",
-]
 
 
 def check_question_here(context: Context, signed: SignedQuestion, seed: bytes) -> None:

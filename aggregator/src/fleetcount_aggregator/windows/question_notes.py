@@ -17,24 +17,6 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.windows.key_lists import keep_key_list
 
-__all__ = [
-    "QUESTION",
-    "forget_given",
-    "is_spread",
-    "note_given",
-    "note_key_list",
-    "note_order",
-    "note_refusal",
-    "order_name",
-    "orders_of",
-    "refused_by",
-    "rest_question",
-    "start_note",
-    "stored_question",
-    "take_up_notes",
-    "was_given",
-]
-
 QUESTION: Final = "question"
 """What is given: the question itself; an order goes by its `order_name`."""
 _ORDER, _KEYS, _GIVEN, _REFUSED = "order/", "keys/", "given/", "refused"

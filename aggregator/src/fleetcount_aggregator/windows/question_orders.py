@@ -3,7 +3,7 @@
 An order changes windows that are not decided about yet, never one that is. It must not deliver orders (`roles`).
 """
 
-from fleetcount_protocol.errors import QuestionError, SignatureError
+from fleetcount_protocol.errors import PeerProblem, QuestionError, SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION
 from fleetcount_protocol.question.orders import OrderAction, SignedOrder, check_follows, verify_order
@@ -11,10 +11,8 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_question import InstalledQuestion
-from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.windows.question_notes import note_order
-
-__all__ = ["take_delivered_order", "take_own_order"]
 
 
 async def take_own_order(context: Context, signed: SignedOrder) -> None:

@@ -10,17 +10,15 @@ from dataclasses import replace
 from typing import Final
 
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import KEPT, Step, taken
 from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, Place, Rest, RestRow
 from fleetcount_aggregator.storage.row_seal import DamagedError
 from fleetcount_aggregator.windows.question_notes import rest_question
-
-__all__ = ["Retention"]
 
 _LOOK_S: Final = 60
 """Seconds between two looks for windows whose time is over, while there are none."""
@@ -77,7 +75,7 @@ class Retention:
 
     async def _is_owed(self, window: InstalledWindow) -> bool:
         """Whether a helper may still be waiting for the record, which is handed over at the next start."""
-        if not window.is_leader or await self._context.state_of(window.window_id) is not State.RELEASED:
+        if not window.is_leader or await self._context.state_of(window.window_id) is not WindowState.RELEASED:
             return False
         over = self._context.now() >= window.asked.expiry + self._context.limits.keep_digests_s
         return not over and await taken(self._context, window.window_id, Step.DELIVERED) is None

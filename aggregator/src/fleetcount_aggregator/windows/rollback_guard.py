@@ -5,12 +5,11 @@ Remembers how long a ledger each peer has shown, its high-water mark; this aggre
 
 from typing import NamedTuple
 
+from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
-
-__all__ = ["ShownLedger", "check_rollback", "note_ledger_rows", "shown_ledger"]
+from fleetcount_aggregator.peers import Peer, PeerRefusalError, PeerUnreachableError
 
 
 class ShownLedger(NamedTuple):

@@ -14,8 +14,6 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.key_rotation import Rotation, add_key, erase_key, write_validities
 
-__all__ = ["SealingKeys"]
-
 _X25519_BYTES: Final = 32
 
 

@@ -11,13 +11,13 @@ from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, QuestionError, RejectReason
 from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.orders import SignedOrder, stopped_at
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.window import decode_window
 
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.reasons import Wait, expected_wait
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import archive_rows, question_rows
 from fleetcount_aggregator.storage import rows as sql
@@ -28,16 +28,6 @@ from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, QuestionRow, StoreError, WindowRow
 from fleetcount_aggregator.windows.period_budget import PeriodCharge, question_charge, spent_from
 from fleetcount_aggregator.windows.question_notes import orders_of, refused_by, stored_question
-
-__all__ = [
-    "AggregatorStatus",
-    "QuestionLine",
-    "WindowLine",
-    "read_spent",
-    "read_standing",
-    "read_status",
-    "read_windows",
-]
 
 _DAMAGED: Final = "(one whose bytes are damaged)"
 
@@ -50,7 +40,7 @@ class WindowLine:
     window_id: WindowId
     name: str
     index: int | None
-    state: State
+    state: WindowState
     abort_reason: str
     wait: Wait | None
     """What is to happen next if nothing is wrong; what is wrong, only the running process knows."""
@@ -208,7 +198,7 @@ def _line_of(
         reason = decided.missing if window is None else window.abort_reason
         if reason:
             missing.setdefault(reason, []).append(decided.index)
-        released += window is not None and window.state is State.RELEASED
+        released += window is not None and window.state is WindowState.RELEASED
         following = decided.index + 1
     ended = following >= question.schedule.windows
     return QuestionLine(

@@ -4,16 +4,15 @@ Reads what this aggregator has stored and signed itself; every other party reads
 about a window (`windows.windows`).
 """
 
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.release.walk import WalkEnd, next_step
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import MissingReason, State
+from fleetcount_aggregator.host.states import MissingReason
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.windows.decided import decided_window
 from fleetcount_aggregator.windows.finished import record_here
-
-__all__ = ["survivors_before"]
 
 
 async def survivors_before(
@@ -31,10 +30,10 @@ async def survivors_before(
         nothing = decided.missing == MissingReason.NOTHING_SURVIVED.value
         return MissingReason.NOTHING_SURVIVED if nothing else MissingReason.WALK_ENDED
     state = await context.state_of(before)
-    if state is State.ABORTED:
+    if state is WindowState.ABORTED:
         return MissingReason.WALK_ENDED
     signed = await record_here(context, before)
-    if state is not State.RELEASED or signed is None:
+    if state is not WindowState.RELEASED or signed is None:
         schedule = question.asked.schedule
         over = context.clock.now() >= schedule.opens(index) + schedule.round_one_s
         return MissingReason.RECORD_LATE if over else None

@@ -8,19 +8,18 @@ from collections.abc import Callable
 from typing import Final
 
 from fleetcount_protocol.ids import QuestionId
+from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import MissingReason, State
+from fleetcount_aggregator.host.states import MissingReason
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.storage.store import DecidedWindow
 from fleetcount_aggregator.windows.key_lists import seals_window
 from fleetcount_aggregator.windows.loading import follow_window, window_row
 from fleetcount_aggregator.windows.walks import survivors_before
-
-__all__ = ["decide_windows", "opening_lead_s", "past_window"]
 
 _LEAD_S: Final = 60
 """How long before a window opens its window is made: the clocks of devices and aggregators differ by less."""
@@ -91,7 +90,7 @@ async def _decide_some(context: Context, question: InstalledQuestion, lead: int)
         log.info(
             "window_announced", window=str(opened.window_id), question=str(question.question_id), index=rows[-1].index
         )
-        context.take_up(opened, State.ANNOUNCED)
+        context.take_up(opened, WindowState.ANNOUNCED)
     return True
 
 

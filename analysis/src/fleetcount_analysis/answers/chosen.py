@@ -20,8 +20,6 @@ from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.intervals import simultaneous_level
 
-__all__ = ["Chosen", "all_at_once", "each_level", "largest", "largest_changes", "survivors", "window_ends"]
-
 Integers = NDArray[np.int64]
 
 

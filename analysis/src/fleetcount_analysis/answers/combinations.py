@@ -18,8 +18,6 @@ from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_analysis.intervals import simultaneous_level
 
-__all__ = ["Answer", "difference", "differing", "sums_of", "total", "totals_at_once"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -21,17 +21,6 @@ from fleetcount_analysis.answers.noises import noise_total
 from fleetcount_analysis.answers.tails import SumLaw
 from fleetcount_analysis.errors import RangeError
 
-__all__ = [
-    "FoundPlace",
-    "PrunedPlace",
-    "WalkStep",
-    "find_chance",
-    "found_places",
-    "least_threshold",
-    "pruned_places",
-    "smallest_found",
-]
-
 _LARGEST: Final = 1 << 30
 
 

@@ -38,8 +38,6 @@ from fleetcount_analysis.errors import RangeError, TooLargeError
 from fleetcount_analysis.intervals import channel_ends
 from fleetcount_analysis.response_tails import ResponseChannel
 
-__all__ = ["Sums", "difference_ends", "estimates_of", "sum_ends"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Ends = tuple[Integers, Integers]

@@ -23,17 +23,6 @@ from fleetcount_analysis.answers.readings import readable
 from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.errors import ExportError, ShapeError
 
-__all__ = [
-    "COLUMNS",
-    "append_parquet",
-    "columns_of",
-    "last_window",
-    "metadata_of",
-    "write_csv",
-    "write_geojson",
-    "write_parquet",
-]
-
 COLUMNS: Final = (
     "window_index", "opens", "unit", "cell", "label",
     "raw", "estimate", "low", "high", "low_all", "high_all", "readable",

@@ -33,16 +33,6 @@ from fleetcount_analysis.answers.tails import tail_of
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.intervals import sampling_intervals
 
-__all__ = [
-    "ConsistentCounts",
-    "Pyramid",
-    "consistent",
-    "consistent_variances",
-    "even_variances",
-    "half_width",
-    "levels_of_grid",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -33,8 +33,6 @@ from fleetcount_analysis.channels import LARGEST_COUNT
 from fleetcount_analysis.errors import RangeError, ShapeError, TooLargeError
 from fleetcount_analysis.inference import ratio_moments
 
-__all__ = ["Inference", "RatioAnswer", "first_group", "meter", "share_prior", "smallest_telling_group"]
-
 Floats = NDArray[np.float64]
 
 _LOG_TAIL: Final = 12 * math.log(10)

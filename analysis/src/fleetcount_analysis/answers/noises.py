@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from fleetcount_analysis.channels import AnySum, noise_size, noise_sum
 
-__all__ = ["NoiseTotal", "ScaledNoise", "noise_total"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

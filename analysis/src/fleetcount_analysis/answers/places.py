@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from fleetcount_analysis.errors import ExportError, RangeError
 
-__all__ = ["DEGREES", "METRES", "GridPlaces", "HexagonPlaces", "Places", "cells_inside"]
-
 Floats = NDArray[np.float64]
 Ring = list[tuple[float, float]]
 

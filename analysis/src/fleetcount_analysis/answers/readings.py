@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.errors import RangeError, ShapeError
 
-__all__ = ["nearest_counts", "readable"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

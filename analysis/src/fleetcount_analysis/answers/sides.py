@@ -7,7 +7,7 @@ It must not turn "not known" into a claim. The ways, by what they prove and what
   both published neither direction has a finite epsilon: for counts that need no promise against their own side, and
   never for one audience that both directions must be hidden from.
 * `sides_of_intervals`: any release. All claims together are right with the level; epsilon is the release's. Of noise
-  >= 0 "safe" is never wrong beside that: both sides from one release, for a value turned into none (decision 0024).
+  >= 0 "safe" is never wrong beside that: both sides from one release, for a value turned into none (decision 24).
 * SALap, the sparse vector of one-sided noise: `compare_one_sided` says when it finds more than noise on every cell. It
   needs one holder of the exact counts, who stops at the c-th number above its threshold; aggregators that each hold
   shares cannot run it.
@@ -28,8 +28,6 @@ from fleetcount_analysis.answers.chosen import all_at_once
 from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.one_sided import expected_yield, found_probabilities, one_sided_map
-
-__all__ = ["OneSidedChoice", "Side", "Sides", "both_sides", "compare_one_sided", "sides_of_intervals"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

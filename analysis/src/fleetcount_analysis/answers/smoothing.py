@@ -18,8 +18,6 @@ from fleetcount_analysis.answers.noises import noise_total
 from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["Smoothed", "smoothed"]
-
 Floats = NDArray[np.float64]
 
 

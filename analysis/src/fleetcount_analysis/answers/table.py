@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.reading import read
 
-__all__ = ["QuestionTable", "Region", "WindowCounts", "question_table"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from fleetcount_analysis.answers.noises import NoiseTotal
 from fleetcount_analysis.errors import RangeError, TooLargeError
 
-__all__ = ["SumLaw", "first_true", "tail_of"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]

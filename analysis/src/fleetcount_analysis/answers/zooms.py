@@ -22,8 +22,6 @@ from fleetcount_analysis.answers.hierarchy import (
 )
 from fleetcount_analysis.errors import RangeError, ShapeError
 
-__all__ = ["consistent_errors", "consistent_zooms", "one_zoom", "zoom_numbers"]
-
 _T = TypeVar("_T")
 
 

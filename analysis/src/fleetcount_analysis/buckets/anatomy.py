@@ -11,8 +11,6 @@ from fleetcount_analysis.buckets.assignment import Bucket
 from fleetcount_analysis.buckets.setting import UnsatisfiableError
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["anatomy_buckets", "anatomy_loss", "anatomy_possible", "equivalent_diversity"]
-
 
 def equivalent_diversity(thresholds: Sequence[Fraction]) -> int:
     """Return l = ceil(1/min f'_i), the least l-diversity that implies the thresholds ([INF, Remark 3.8]).

@@ -15,8 +15,6 @@ from fleetcount_analysis.buckets.setting import BucketSetting, SensitiveValues, 
 from fleetcount_analysis.buckets.validity import capacities
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["Bucket", "assign", "partition", "round_robin", "two_size_partition"]
-
 
 @dataclass(frozen=True, slots=True)
 class Bucket:

@@ -12,8 +12,6 @@ from fleetcount_mechanisms.randomness import RandomSource, uniform_below
 from fleetcount_analysis.buckets.setting import UnsatisfiableError
 from fleetcount_analysis.errors import RangeError, ShapeError
 
-__all__ = ["choose_fakes", "exclusion_certainty", "negative_associations"]
-
 
 def exclusion_certainty(real: int, fake: int, excluded: int) -> Fraction:
     """Return (s - r)/(s - r + f): how certain it is that a value still standing in the bucket is a real one.

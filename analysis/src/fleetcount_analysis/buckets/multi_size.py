@@ -7,8 +7,6 @@ from fleetcount_analysis.buckets.assignment import two_size_partition
 from fleetcount_analysis.buckets.setting import BucketSetting, SensitiveValues, Size, UnsatisfiableError
 from fleetcount_analysis.buckets.two_size import TwoSizeResult, two_size_bucketing
 
-__all__ = ["multi_size_bucketing"]
-
 
 def multi_size_bucketing(values: SensitiveValues, *, smallest: int | None = None, largest: int = 50) -> BucketSetting:
     """Return a valid setting of any number of sizes, with a loss at most the two-size optimum's.

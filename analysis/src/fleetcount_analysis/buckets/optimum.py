@@ -10,8 +10,6 @@ from scipy.sparse import lil_array
 from fleetcount_analysis.buckets.setting import BucketSetting, SensitiveValues, UnsatisfiableError
 from fleetcount_analysis.errors import NoOptimumError, RangeError
 
-__all__ = ["optimal_bucketing"]
-
 
 def optimal_bucketing(
     values: SensitiveValues, *, smallest: int | None = None, largest: int = 50, time_limit_s: float = 600.0

@@ -8,8 +8,6 @@ from math import gcd
 
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["PairList"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairList:

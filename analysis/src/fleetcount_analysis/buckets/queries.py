@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from fleetcount_analysis.errors import RangeError, ShapeError
 
-__all__ = ["CodedTable", "CountQuery", "average_relative_error", "estimate", "random_queries", "true_answer"]
-
 Codes = NDArray[np.int64]
 
 

@@ -10,8 +10,6 @@ from functools import cached_property
 
 from fleetcount_analysis.errors import AnalysisError, RangeError, ShapeError
 
-__all__ = ["BucketSetting", "SensitiveValues", "Size", "UnsatisfiableError", "linear_thresholds"]
-
 
 class UnsatisfiableError(AnalysisError):
     """No bucketization can keep the thresholds; the message names the value and why."""

@@ -11,8 +11,6 @@ from fleetcount_analysis.buckets.pairs import PairList
 from fleetcount_analysis.buckets.setting import BucketSetting, SensitiveValues, UnsatisfiableError
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["Pruning", "TwoSizeResult", "two_size_bucketing"]
-
 
 class Pruning(enum.Enum):
     """How much of each pair list is looked at ([INF, section 7.3])."""

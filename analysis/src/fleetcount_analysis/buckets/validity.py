@@ -10,8 +10,6 @@ from typing import Final
 from fleetcount_analysis.buckets.setting import BucketSetting, SensitiveValues
 from fleetcount_analysis.errors import RangeError
 
-__all__ = ["capacities", "naive_conditions_hold", "setting_is_valid"]
-
 MOST_SIZES: Final = 16
 
 

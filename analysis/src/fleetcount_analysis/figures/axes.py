@@ -19,8 +19,6 @@ from fleetcount_analysis.figures.maps import readable_on
 from fleetcount_analysis.figures.style import PALETTE, in_style
 from fleetcount_analysis.figures.words import drawable, number
 
-__all__ = ["MOST_ROWS", "draw_band", "draw_places", "draw_rows"]
-
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 Floats = NDArray[np.float64]
 

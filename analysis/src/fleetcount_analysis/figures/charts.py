@@ -15,20 +15,6 @@ from fleetcount_analysis.figures.style import COLOURS, SMALL_PX
 from fleetcount_analysis.figures.svg import noted
 from fleetcount_analysis.figures.words import fitted, number, percent, text_width
 
-__all__ = [
-    "LABEL_PX",
-    "Curve",
-    "Item",
-    "Measure",
-    "Style",
-    "key_panel",
-    "line_panel",
-    "rank_panel",
-    "row_panel",
-    "said",
-    "styles",
-]
-
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 
 WIDTH_PX: Final = 440.0

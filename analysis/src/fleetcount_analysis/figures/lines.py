@@ -14,19 +14,6 @@ from fleetcount_analysis.errors import ShapeError
 from fleetcount_analysis.figures.style import PALETTE, in_style, new_figure
 from fleetcount_analysis.figures.words import number
 
-__all__ = [
-    "TITLE",
-    "Line",
-    "LinePanel",
-    "draw_panel",
-    "hide",
-    "legend_below",
-    "line_panels",
-    "plan_panels",
-    "plan_plot",
-    "set_scales",
-]
-
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 
 TITLE: Final[Any] = {"x": 0.01, "ha": "left"}

@@ -19,8 +19,6 @@ from fleetcount_analysis.figures.panels import Area, Panel
 from fleetcount_analysis.figures.style import SMALL_PX
 from fleetcount_analysis.figures.words import fitted, number, text_width
 
-__all__ = ["Outlines", "map_panel", "readable_on"]
-
 Floats = NDArray[np.float64]
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 

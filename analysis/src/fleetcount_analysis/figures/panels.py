@@ -13,8 +13,6 @@ from fleetcount_analysis.figures.style import COLOURS, FONT_PX, PX_PER_INCH, in_
 from fleetcount_analysis.figures.svg import noted
 from fleetcount_analysis.figures.words import drawable, printable, wrapped
 
-__all__ = ["Area", "Chart", "Panel", "chart_figure", "panel_figure"]
-
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 
 _GAP_PX: Final = 22.0

@@ -17,8 +17,6 @@ from fleetcount_analysis.figures.maps import Outlines, map_panel
 from fleetcount_analysis.figures.panels import Chart, chart_figure
 from fleetcount_analysis.figures.scales import scale_of
 
-__all__ = ["GridGeometry", "StepMap", "bars_with_intervals", "count_map", "step_maps"]
-
 Floats = NDArray[np.float64]
 
 MOST_BARS: Final = 40

@@ -12,8 +12,6 @@ from matplotlib.ticker import MaxNLocator
 from fleetcount_analysis.figures.style import SMALL_PX
 from fleetcount_analysis.figures.words import number, percent, text_width
 
-__all__ = ["Scale", "scale_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:

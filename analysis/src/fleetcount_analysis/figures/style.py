@@ -14,8 +14,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-__all__ = ["COLOURS", "DARK", "FONT_PX", "PALETTE", "PX_PER_INCH", "SMALL_PX", "in_style", "new_figure", "sheet"]
-
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 

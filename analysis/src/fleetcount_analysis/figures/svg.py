@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 from fleetcount_analysis.figures.style import COLOURS, in_style
 from fleetcount_analysis.figures.words import printable
 
-__all__ = ["noted", "page_svg", "rendered", "save_figure"]
-
 Element = ElementTree.Element
 
 _NOTE: Final = "\u241e"  # Pictures of separators: they may stand in XML, where the separators themselves may not.

@@ -12,8 +12,6 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from fleetcount_analysis.figures.style import FONT_PX
 
-__all__ = ["drawable", "fitted", "number", "percent", "printable", "text_width", "wrapped"]
-
 _MEASURED_AT: Final = 100
 """Size in pixels at which letters are measured."""
 

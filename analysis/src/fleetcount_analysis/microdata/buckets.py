@@ -23,8 +23,6 @@ from fleetcount_analysis.errors import NoOptimumError
 from fleetcount_analysis.microdata.request import MOST_SIZES, Algorithm, PublicationRequest, SensitiveDomain
 from fleetcount_analysis.microdata.table import MicrodataError, shown
 
-__all__ = ["find_buckets"]
-
 # Buckets are counted value by value, at about 30 bytes a count.
 _MOST_COUNTS: Final = 20_000_000
 _MOST_VARIABLES: Final = 10_000

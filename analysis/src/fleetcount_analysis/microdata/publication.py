@@ -20,8 +20,6 @@ from fleetcount_analysis.microdata.buckets import find_buckets
 from fleetcount_analysis.microdata.request import PublicationRequest, SensitiveDomain, sensitive_domain
 from fleetcount_analysis.microdata.table import Microdata
 
-__all__ = ["Publication", "publish", "shuffled", "worst_posteriors"]
-
 _KEY_BYTES: Final = 16
 
 Item = TypeVar("Item")

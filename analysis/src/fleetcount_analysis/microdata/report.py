@@ -14,8 +14,6 @@ from fleetcount_analysis.microdata.publication import Publication
 from fleetcount_analysis.microdata.request import Algorithm, LinearRule, PublicationRequest
 from fleetcount_analysis.microdata.table import ColumnRoles
 
-__all__ = ["LIMITS", "Report", "report_text", "summarise"]
-
 LIMITS: Final = (
     "Anonymised, not differentially private: no epsilon holds for these tables.",
     "The raw table had a holder who could read all of it; the guarantee is about readers of the two tables only.",

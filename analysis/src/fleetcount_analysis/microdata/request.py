@@ -15,8 +15,6 @@ from fleetcount_analysis.buckets import SensitiveValues, linear_thresholds
 from fleetcount_analysis.buckets.setting import UnsatisfiableError
 from fleetcount_analysis.microdata.table import Microdata, MicrodataError, nearest, shown
 
-__all__ = ["MOST_SIZES", "Algorithm", "LinearRule", "PublicationRequest", "SensitiveDomain", "sensitive_domain"]
-
 MOST_VALUES: Final = 1_000
 MOST_SIZES: Final = 200
 _LARGEST_SIZE: Final = 10_000

@@ -13,17 +13,6 @@ from typing import Final
 
 from fleetcount_analysis.errors import AnalysisError
 
-__all__ = [
-    "BUCKET_COLUMN",
-    "MOST_RECORDS",
-    "ColumnRoles",
-    "Microdata",
-    "MicrodataError",
-    "nearest",
-    "read_table",
-    "shown",
-]
-
 BUCKET_COLUMN: Final = "bucket"
 """The name of the column that both published tables share."""
 MOST_RECORDS: Final = 1_000_000

@@ -2,5 +2,3 @@
 
 It must not write a file or print: `results.Results` receives what comes out.
 """
-
-__all__: list[str] = []

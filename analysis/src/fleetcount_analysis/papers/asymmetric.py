@@ -29,8 +29,6 @@ from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.papers.yields import all_found, at_least
 
-__all__ = ["run"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

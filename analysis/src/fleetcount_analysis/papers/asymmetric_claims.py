@@ -40,8 +40,6 @@ from fleetcount_analysis.papers.policies import (
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.papers.yields import all_found
 
-__all__ = ["add_claims", "expected_answers"]
-
 ONE: Final = Fraction(1)
 DELTA: Final = Fraction(1, 10**4)
 City = Mapping[int, int]

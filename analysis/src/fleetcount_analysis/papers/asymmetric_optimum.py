@@ -15,8 +15,6 @@ from fleetcount_analysis.papers.claims import Catalogue
 from fleetcount_analysis.papers.results import Settings
 from fleetcount_analysis.remap import loss_matrix, optimal_remap
 
-__all__ = ["add_optimality"]
-
 SMALL: Final = Fraction(1, 3)
 """An e^-eps at which the lemma that fails still holds."""
 Floats = NDArray[np.float64]

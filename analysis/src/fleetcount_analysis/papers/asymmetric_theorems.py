@@ -45,8 +45,6 @@ from fleetcount_analysis.papers.policies import (
     worst_case_risk,
 )
 
-__all__ = ["TRIPS", "Q", "Trip", "add_theorems", "noisy_visits", "visits"]
-
 ONE: Final = Fraction(1)
 Q: Final = Fraction(1, 3)
 """e^-eps where a law is enumerated."""

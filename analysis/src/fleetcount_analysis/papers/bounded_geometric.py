@@ -15,20 +15,6 @@ from fleetcount_mechanisms.errors import MechanismError, require_at_least, requi
 from fleetcount_mechanisms.geometric import TwoSidedGeometric
 from fleetcount_mechanisms.randomness import RandomSource
 
-__all__ = [
-    "BoundedGeometric",
-    "ExtremesExample",
-    "absolute_loss",
-    "bounded_geometric_matrix",
-    "bounded_geometric_row",
-    "expected_loss",
-    "extremes_example",
-    "figure_two",
-    "remapped",
-    "single_device_losses",
-    "zero_one_loss",
-]
-
 Matrix = tuple[tuple[Fraction, ...], ...]
 LossFunction = Callable[[int, int], Fraction]
 

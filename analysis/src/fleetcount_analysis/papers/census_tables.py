@@ -21,8 +21,6 @@ from fleetcount_analysis.buckets import (
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.papers.extracts import Extracts, Records
 
-__all__ = ["SensitiveTable", "scaled_counts", "sensitive_tables", "split_counts", "with_thresholds"]
-
 Codes = NDArray[np.int64]
 
 

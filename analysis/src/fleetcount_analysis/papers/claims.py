@@ -26,8 +26,6 @@ from fleetcount_analysis.papers.verdicts import (
     verdict_of,
 )
 
-__all__ = ["CATALOGUES", "Catalogue", "Claim", "claims_json"]
-
 CATALOGUES: Final = ("sampling", "asymmetric", "geometric", "inferential")
 _FOLDER: Final = Path(__file__).parent
 

@@ -14,16 +14,6 @@ from numpy.typing import NDArray
 from fleetcount_analysis.figures.lines import TITLE, hide, legend_below, set_scales
 from fleetcount_analysis.figures.style import PALETTE, in_style, new_figure
 
-__all__ = [
-    "Bars",
-    "Marks",
-    "MatrixPanel",
-    "bar_panels",
-    "colours",
-    "mark_panels",
-    "matrix_panels",
-]
-
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 Floats = NDArray[np.float64]
 

@@ -11,8 +11,6 @@ from fleetcount_analysis.papers import asymmetric, geometric, inferential, sampl
 from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.results import Results, Settings
 
-__all__ = ["EXPERIMENTS", "run_experiments"]
-
 EXPERIMENTS: Final[dict[str, Callable[[Extracts, Settings, Results], None]]] = {
     "sampling": sampling.run,
     "asymmetric": asymmetric.run,

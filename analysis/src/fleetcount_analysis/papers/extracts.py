@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from fleetcount_analysis.errors import AnalysisError
 
-__all__ = ["Census", "ExtractError", "Extracts", "Group", "Location", "Records"]
-
 MAX_BYTES: Final = 512 * 2**20
 Codes = NDArray[np.int64]
 ReadT = TypeVar("ReadT")

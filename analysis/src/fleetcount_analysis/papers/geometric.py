@@ -30,8 +30,6 @@ from fleetcount_analysis.remap import (
     user_optimum,
 )
 
-__all__ = ["run"]
-
 Floats = NDArray[np.float64]
 HALF: Final = Fraction(1, 2)
 

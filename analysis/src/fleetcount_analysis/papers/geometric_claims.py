@@ -26,8 +26,6 @@ from fleetcount_analysis.papers.claims import Catalogue
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.remap import geometric_channel, geometric_remap, loss_matrix, user_optimum
 
-__all__ = ["UserResult", "add_claims", "constraint_matrix"]
-
 Floats = NDArray[np.float64]
 HALF: Final = Fraction(1, 2)
 _TIGHT: Final = 1e-8

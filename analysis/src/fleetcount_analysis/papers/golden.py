@@ -12,8 +12,6 @@ from fleetcount_analysis.errors import AnalysisError
 from fleetcount_analysis.papers.golden_groups import Recompute, matrix_group, row_group
 from fleetcount_analysis.papers.golden_rows import Beyond, GoldenRow, MalformedGoldenError, ratio_of, shown
 
-__all__ = ["TOLERANCE", "Difference", "GroupResult", "MalformedGoldenError", "check_group", "differences"]
-
 TOLERANCE: Final = 1e-9
 _REFUSAL: Final = 240
 """Characters of a refusal: it names the value and what is allowed."""

@@ -61,8 +61,6 @@ from fleetcount_analysis.papers.golden_question import QUESTION_GROUPS
 from fleetcount_analysis.papers.golden_rows import GoldenRow, MalformedGoldenError, ratio_of, shown
 from fleetcount_analysis.remap import geometric_remap, user_optimum
 
-__all__ = ["Recompute", "matrix_group", "row_group"]
-
 Recompute = Callable[[GoldenRow], Mapping[str, object]]
 """Return the computed answers of a row by field name."""
 Matrix = tuple[tuple[Fraction, ...], ...]

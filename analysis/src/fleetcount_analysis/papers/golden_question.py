@@ -47,8 +47,6 @@ from fleetcount_analysis.papers.question_accuracy import (
     window_variance,
 )
 
-__all__ = ["QUESTION_GROUPS"]
-
 Number = Fraction | float
 _CLOSE: Final = Fraction(1, 10**12)
 _LEDGER_STEP: Final = Fraction(1, 10**11)

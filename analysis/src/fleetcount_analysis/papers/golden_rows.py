@@ -11,8 +11,6 @@ from typing import Final, cast
 
 from fleetcount_analysis.errors import AnalysisError
 
-__all__ = ["LARGEST_EXPONENT", "Beyond", "GoldenRow", "MalformedGoldenError", "integers_of", "ratio_of", "shown"]
-
 LARGEST_EXPONENT: Final = 100_000
 """Numbers are read from 1e-100000 on: p**U of a long question is far below what a float holds, and compared exactly."""
 _SHOWN: Final = 80

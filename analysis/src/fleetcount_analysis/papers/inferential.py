@@ -35,8 +35,6 @@ from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.inferential_claims import Findings, add_claims
 from fleetcount_analysis.papers.results import Results, Settings
 
-__all__ = ["run"]
-
 THETAS: Final = (2, 4, 8, 16, 32)
 DEFAULT_THETA: Final = 8
 LARGEST: Final = 50

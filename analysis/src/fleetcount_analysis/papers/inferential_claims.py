@@ -28,8 +28,6 @@ from fleetcount_analysis.papers.claims import Catalogue
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.papers.verdicts import Numbers
 
-__all__ = ["Findings", "add_claims"]
-
 ByTheta = dict[tuple[str, int], dict[str, float]]
 TWO, MULTI, OPTIMAL, ANATOMY = "TwoSize", "MultiSize", "Optimal (integer program)", "Anatomy, l-diversity"
 FULL, LOSS, NONE = "full pruning", "loss pruning", "no pruning"

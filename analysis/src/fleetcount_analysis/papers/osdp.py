@@ -11,17 +11,6 @@ from typing import Generic, TypeVar
 
 from fleetcount_mechanisms.errors import MechanismError
 
-__all__ = [
-    "BlowfishPolicy",
-    "OneSidedPolicy",
-    "approximate_dp_delta_required",
-    "blowfish_revealing_law",
-    "blowfish_widest_one_sided",
-    "dp_epsilon_required",
-    "osdp_required_non_sensitive",
-    "osdp_revealing_law",
-]
-
 RecordT = TypeVar("RecordT", bound=Hashable)
 
 

@@ -13,8 +13,6 @@ from fleetcount_mechanisms.geometric import TwoSidedGeometric
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_mechanisms.sparse_vector import Answer, Mark, read_out, two_way_law
 
-__all__ = ["PlainSparseVector"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSparseVector:

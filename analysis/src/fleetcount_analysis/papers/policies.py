@@ -14,31 +14,6 @@ from typing import Generic, Protocol, TypeVar
 from fleetcount_mechanisms.composition import basic_epsilon
 from fleetcount_mechanisms.errors import MechanismError
 
-__all__ = [
-    "AttributePolicy",
-    "EverythingProtected",
-    "Guarantee",
-    "Intersection",
-    "Monotonicity",
-    "OrPolicy",
-    "Policy",
-    "VectorPolicy",
-    "compose_asymmetric",
-    "databases",
-    "exact_loss_ratio",
-    "find_boolean_policy",
-    "is_neighbour",
-    "minimum_path",
-    "monotonicity",
-    "neighbours",
-    "place_policy",
-    "risk",
-    "risk_bound_visited",
-    "sensitivity",
-    "vector_place_policy",
-    "worst_case_risk",
-]
-
 # The generic value objects of this package have no slots: in Python 3.11 a frozen generic dataclass with slots raises
 # TypeError when it is built through its subscripted name, as in AttributePolicy[Trip](...).
 LARGEST_ENUMERATION = 1_000_000

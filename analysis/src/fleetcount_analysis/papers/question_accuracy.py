@@ -15,8 +15,6 @@ from fleetcount_mechanisms.exponential import WIDE, near_decimal
 
 from fleetcount_analysis.errors import AnalysisError
 
-__all__ = ["change_variance", "discrete_gaussian_variance", "noise_tail", "window_variance"]
-
 LARGEST_VARIANCE = 10**7
 _NEGLIGIBLE = Decimal(1).scaleb(-70)
 

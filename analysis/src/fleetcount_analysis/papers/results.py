@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 from fleetcount_analysis.figures import save_figure
 from fleetcount_analysis.papers.claims import Claim, claims_json
 
-__all__ = ["Results", "Settings"]
-
 Cell = str | int | float | Fraction | None
 Step = Callable[[str, int, int], None]
 

@@ -26,8 +26,6 @@ from fleetcount_analysis.papers.extracts import Extracts, Group
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.papers.sampling_claims import add_claims
 
-__all__ = ["run"]
-
 Z95: Final = 1.959963984540054
 PADDED: Final = 1_000_000
 AGGREGATORS: Final = 2

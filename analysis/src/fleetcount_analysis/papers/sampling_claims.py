@@ -28,8 +28,6 @@ from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.papers.toys import SampledTwoCoin, SamplingAndNoise
 
-__all__ = ["add_claims"]
-
 PADDED: Final = 1_000_000
 P45, P25 = Fraction(9, 20), Fraction(1, 4)
 COINS: Final = TwoCoin(truth_probability=Fraction(4, 5), yes_probability=Fraction(1, 5))

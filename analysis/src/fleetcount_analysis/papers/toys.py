@@ -13,8 +13,6 @@ from fleetcount_mechanisms.errors import MechanismError, require_at_least, requi
 from fleetcount_mechanisms.randomness import RandomSource, bernoulli
 from fleetcount_mechanisms.responses import TwoCoin
 
-__all__ = ["SampledTwoCoin", "SamplingAndNoise"]
-
 
 @dataclass(frozen=True, slots=True)
 class SamplingAndNoise:

@@ -12,20 +12,6 @@ from typing import Any, Final
 
 from fleetcount_analysis.errors import AnalysisError
 
-__all__ = [
-    "EXACT",
-    "ClaimError",
-    "Data",
-    "Difference",
-    "Numbers",
-    "Reproduction",
-    "Tolerance",
-    "Value",
-    "as_floats",
-    "as_plain",
-    "verdict_of",
-]
-
 Value = str | float | int | bool | Sequence[float] | None
 Numbers = float | Fraction | Sequence[float | Fraction]
 _ROUNDING: Final = 1e-12

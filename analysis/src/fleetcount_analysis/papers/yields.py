@@ -8,8 +8,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["all_found", "at_least"]
-
 Floats = NDArray[np.float64]
 
 

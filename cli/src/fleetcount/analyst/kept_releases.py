@@ -32,8 +32,6 @@ from fleetcount.question_table import KeptTable, read_table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Budget", "CellHistory", "Releases", "read_releases"]
-
 
 def read_releases(directory: str | PathLike[str], keys: Keys | None = None, *, zoom: int = 0) -> "Releases":
     """Return the question whose records `fleetcount question release` has kept in a directory, everything checked.

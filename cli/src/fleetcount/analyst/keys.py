@@ -10,14 +10,12 @@ from pathlib import Path
 
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.signing import TrustedAggregator
-from fleetcount_protocol.window.window import Aggregator
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.descriptors import read_descriptor
 from fleetcount.readers import read_reader, read_trusted
-
-__all__ = ["Keys", "read_keys"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,6 @@ from fleetcount.analyst.tables import library
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["axes_for"]
-
 
 def axes_for(ax: "Axes | None", width: float, height: float, asked: str) -> "Axes":
     """Return `ax`, or axes of a new figure of so many inches in the house style.

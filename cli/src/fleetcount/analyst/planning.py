@@ -29,8 +29,6 @@ from fleetcount.numbers import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["MOST_DEVICES", "MOST_VALUES", "NOISES", "PlannedCount", "answer_law", "noise_law", "plan", "plan_rows"]
-
 MOST_DEVICES: Final = 10**9
 MOST_VALUES: Final = 4095
 NOISES: Final = ("geometric", "gaussian")

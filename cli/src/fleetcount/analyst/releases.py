@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import geopandas as gpd  # pyright: ignore[reportMissingModuleSource] # As Polars in tables.py.
     from matplotlib.axes import Axes
 
-__all__ = ["Labels", "Release", "UnverifiedError", "VerifiedRelease", "cells_named", "read_release"]
-
 Labels = Iterable[str | int] | str | int
 """Cells by their labels, or by their values 1..V."""
 _SHOWN: Final = 20

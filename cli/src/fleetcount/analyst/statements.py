@@ -12,8 +12,6 @@ from fleetcount_mechanisms.statement_words import plain_sentences
 
 from fleetcount.analyst.tables import Row, Table, html_table
 
-__all__ = ["Statement", "statement_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:  # Known to whoever has them; `make check` has no Polars, whic
     import pandas as pd
     import polars as pl  # pyright: ignore[reportMissingImports]
 
-__all__ = ["MissingPackageError", "Row", "Table", "Tabular", "html_table", "library"]
-
 Row = Sequence[object]
 _SHOWN: Final = 20
 """Rows of a table in a notebook; the frames have all of them."""

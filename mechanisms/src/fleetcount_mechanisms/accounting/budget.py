@@ -15,8 +15,6 @@ from fleetcount_mechanisms.accounting.vectors import SCALE, LossVector, checked_
 from fleetcount_mechanisms.conversion import entry_price
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit, require_positive
 
-__all__ = ["LARGEST_BUDGET", "LossBudget"]
-
 LARGEST_BUDGET: Final = 700
 _ORDERS_TRIED: Final = 1024
 

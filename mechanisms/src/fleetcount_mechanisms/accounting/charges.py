@@ -23,20 +23,6 @@ from fleetcount_mechanisms.renyi import (
     pure_divergence,
 )
 
-__all__ = [
-    "charge_relation",
-    "moved_cells",
-    "noise_divergence",
-    "noise_pure",
-    "told_windows",
-    "truth_weight",
-    "unit_divergence",
-    "unit_loss",
-    "unit_pure",
-    "window_loss",
-    "zoom_cells",
-]
-
 _MOST_WINDOWS: Final = 100_000
 
 
@@ -87,7 +73,7 @@ def told_windows(design: Design, windows: int) -> int:
     """Return how many windows of one zoom lose as much: under one toss of a coin each zoom of a window counts as one.
 
     The numbers of the zooms of a window are moved by one answer, which is one of the answers that the windows of a
-    unit may hold (docs/privacy.md, Theorem 1).
+    unit may hold (docs/spec.md, Theorem 1).
     """
     return windows * design.zoom_count
 

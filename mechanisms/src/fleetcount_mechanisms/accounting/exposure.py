@@ -14,8 +14,6 @@ from typing import Final
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
 from fleetcount_mechanisms.renyi import checked_rate
 
-__all__ = ["MOST_UNITS", "Exposure", "chance_of_all", "chance_of_any", "expected_answers", "exposure_of", "quantile"]
-
 RARE: Final = Fraction(1, 10**9)
 _MOST_STATES: Final = 2_000_000
 MOST_UNITS: Final = 20_000

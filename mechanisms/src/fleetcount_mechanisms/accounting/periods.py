@@ -15,8 +15,6 @@ from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.vectors import LossVector, decimal_of
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 
-__all__ = ["LossFilter", "PeriodTotals", "TimedLoss"]
-
 _BLOCK: Final = 64
 _NO_PURE: Final = 1 << 100
 """Stands for an infinite pure epsilon: above every limit, and it can be taken off again."""

@@ -35,8 +35,6 @@ from fleetcount_mechanisms.exponential import near_log
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.renyi import amplified, gaussian_rho, panel_pure_epsilon
 
-__all__ = ["QuestionLosses", "day_units", "noise_loss", "part_loss", "question_losses", "units_loss"]
-
 _NOTHING: Final = Fraction(0)
 _Sizes = Counter[int]
 

@@ -26,8 +26,6 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, T
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView, views_of
 
-__all__ = ["NEIGHBOURS", "plain_words", "question_views"]
-
 NEIGHBOURS: Final = ("one-answer", "one-day", "whole-question")
 """The changes that the lines of a question are about, in their order."""
 

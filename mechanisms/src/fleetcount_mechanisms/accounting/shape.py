@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from fleetcount_mechanisms.errors import MechanismError
 
-__all__ = ["ScheduleShape"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleShape:

@@ -28,8 +28,6 @@ from fleetcount_mechanisms.losses import LARGEST_PLANNED_EPSILON, PlannedNoise
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.zooms import Zooms
 
-__all__ = ["LARGEST_SD", "noise_for_promise", "sd_of_cell"]
-
 LARGEST_SD: Final = 10_000
 """The strongest noise that is planned: the standard deviation of one aggregator's."""
 _SD_GRID: Final = 1000

@@ -15,8 +15,6 @@ from fleetcount_mechanisms.errors import MechanismError, require_fraction
 from fleetcount_mechanisms.exponential import WIDE, near_decimal, near_exp, near_log
 from fleetcount_mechanisms.renyi import checked_rate, gaussian_rho, unit_law
 
-__all__ = ["gaussian_unit_delta", "gaussian_unit_epsilon", "geometric_unit_delta", "geometric_unit_epsilon"]
-
 _GRID: Final = 1 << 40
 
 

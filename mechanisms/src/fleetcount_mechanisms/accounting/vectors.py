@@ -12,8 +12,6 @@ from typing import Final
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.exponential import fraction_up
 
-__all__ = ["LARGEST_ORDER", "SCALE", "LossVector", "checked_orders", "decimal_of", "scaled_up"]
-
 SCALE: Final = 1 << 40
 """Losses are integers of 2**-40, rounded up: sums of them are exact, and the same on every machine."""
 LARGEST_ORDER: Final = 4096

@@ -30,26 +30,6 @@ from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import Digest, UserName
 from fleetcount_protocol.limits import MAX_CERTIFICATE_BYTES
 
-__all__ = [
-    "YEAR",
-    "CertificateAuthority",
-    "Credential",
-    "Purpose",
-    "aggregator_names",
-    "certificate_der",
-    "key_digest",
-    "load_authorities",
-    "load_certificate",
-    "load_private_key",
-    "parse_certificate",
-    "public_key_digest",
-    "purpose_of",
-    "random_device_name",
-    "save_certificates",
-    "save_private_key",
-    "verify_chain",
-]
-
 YEAR: Final = timedelta(days=365)
 """What a test deployment's certificates and authorities live."""
 _ARC: Final = "2.25.229226371858029907233568260518592717640"

@@ -14,8 +14,6 @@ from fleetcount_protocol.ids import SessionId
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import MAX_KEPT_WINDOW_KEYS, MAX_KEY_NUMBER, MAX_KEYS_AHEAD, SESSION_SECRET_BYTES
 
-__all__ = ["KeyChain", "WindowKey", "expand", "next_key", "window_key"]
-
 WINDOW_KEY_LABEL: Final = b"fleetcount v1 window key"
 NEXT_KEY_LABEL: Final = b"fleetcount v1 next key"
 _NUMBER_BYTES: Final = 4

@@ -19,18 +19,6 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.layout import Reader, sized, uint
 from fleetcount_protocol.limits import DAY_S, MAX_SIGNATURE_BYTES, MAX_UNIX_TIME
 
-__all__ = [
-    "DENY_LIST_LABEL",
-    "MAX_DENIED_KEYS",
-    "MAX_DENY_LIST_BYTES",
-    "MAX_DENY_LIST_LIFETIME_S",
-    "DenyList",
-    "SignedDenyList",
-    "decode_signed_deny_list",
-    "sign_deny_list",
-    "verify_deny_list",
-]
-
 DENY_LIST_LABEL: Final = b"FCDENY01"
 SIGNED_DENY_LIST_LABEL: Final = b"FCSDNY01"
 MAX_DENIED_KEYS: Final = 2**18

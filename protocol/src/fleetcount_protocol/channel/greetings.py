@@ -16,8 +16,6 @@ from fleetcount_protocol.layout import Reader, text_bytes, uint
 from fleetcount_protocol.limits import ED25519_SIGNATURE_BYTES, MAX_TERM, MAX_UNIX_TIME
 from fleetcount_protocol.window.signing import TrustedAggregator, verify_ed25519
 
-__all__ = ["TAG_BYTES", "Epoch", "Greeting", "decode_epoch", "decode_greeting", "sign_epoch", "verify_epoch"]
-
 EPOCH_LABEL: Final = b"FCEPOC01"
 TAG_BYTES: Final = 8
 _EPOCH_BYTES: Final = 8 + TAG_BYTES + ED25519_SIGNATURE_BYTES

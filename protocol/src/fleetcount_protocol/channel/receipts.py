@@ -12,8 +12,6 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.messages import Instalment, Receipt
 
-__all__ = ["check_receipt", "make_receipt", "receipt_for"]
-
 RECEIPT_LABEL: Final = b"fleetcount v1 receipt"
 
 

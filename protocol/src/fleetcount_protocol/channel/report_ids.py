@@ -20,8 +20,6 @@ from fleetcount_mechanisms.randomness import RandomSource
 
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
-__all__ = ["REPORT_ID_RANDOM_BYTES", "REPORT_ID_SHARD_BYTES", "new_report_id", "owns"]
-
 REPORT_ID_SHARD_BYTES: Final = 4
 REPORT_ID_RANDOM_BYTES: Final = 8
 _NAMED_BYTES: Final = REPORT_ID_SHARD_BYTES + REPORT_ID_RANDOM_BYTES

@@ -40,22 +40,8 @@ from fleetcount_protocol.limits import (
     SESSION_SECRET_BYTES,
 )
 from fleetcount_protocol.messages import X509_CREDENTIAL, Instalment, SessionAccepted, SessionRequest
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.public_keys import X25519_KEY_BYTES
-from fleetcount_protocol.window.window import Aggregator, HpkeKey
-
-__all__ = [
-    "DeviceIdentity",
-    "OpeningSession",
-    "SessionSecret",
-    "accept_session",
-    "check_session_request",
-    "judge_request",
-    "new_session",
-    "open_request",
-    "report_key",
-    "seal_instalment",
-    "unseal_instalment",
-]
 
 SESSION_INFO_LABEL: Final = b"fleetcount v1 session"
 SESSION_KEYS_LABEL: Final = b"fleetcount v1 session keys"

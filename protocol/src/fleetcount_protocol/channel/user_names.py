@@ -10,8 +10,6 @@ from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.errors import DecodeError, SignatureError
 from fleetcount_protocol.ids import AggregatorId, UserName
 
-__all__ = ["certified_name", "is_user", "key_name", "slot_name"]
-
 
 def certified_name(certificate: x509.Certificate) -> UserName:
     """Return the name under which a broker that checks certificates knows the holder: the one common name.

@@ -22,8 +22,6 @@ from fleetcount_protocol.question.fields import (
 from fleetcount_protocol.question.windows import window_fields
 from fleetcount_protocol.window.codec import encode_question, encode_terms, read_question, read_terms
 
-__all__ = ["QUESTION_LABEL", "decode_question_fields", "encode_question_fields"]
-
 QUESTION_LABEL: Final = b"FCQUES01"
 _FIXED: Final = 1
 _FROM_SUBMISSION: Final = 2

@@ -18,8 +18,6 @@ from fleetcount_protocol.window.codec import encode_times, window_label
 from fleetcount_protocol.window.fields import WindowFields
 from fleetcount_protocol.window.window import Window
 
-__all__ = ["check_verify_seed", "window_at", "window_verify_key"]
-
 VERIFY_KEY_LABEL: Final = b"fleetcount v1 verify key"
 
 

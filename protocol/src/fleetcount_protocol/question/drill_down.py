@@ -11,8 +11,6 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.window.domain import Prefixes
 
-__all__ = ["candidates", "parents", "surviving_cells"]
-
 
 def surviving_cells(domain: Prefixes, estimates: Sequence[Fraction], walk: DrillDown) -> tuple[int, ...]:
     """Return the cells whose estimate reached the threshold, ascending; of too many those with the largest estimates.

@@ -16,8 +16,6 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.window.domain import ValueDomain
 from fleetcount_protocol.window.fields import Aggregator, Mode, Release, UploadStyle
 
-__all__ = ["DAY_S", "Admission", "Coin", "DrillDown", "Participants", "QuestionFields", "Schedule", "Submission"]
-
 DAY_S: Final = 86_400
 """A coin of a day holds for one UTC day, which always has this many seconds of Unix time."""
 

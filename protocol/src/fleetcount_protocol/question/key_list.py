@@ -21,19 +21,6 @@ from fleetcount_protocol.window.rules import check_range, check_sealing_keys, re
 from fleetcount_protocol.window.signatures import encode_with_signature, read_with_signature
 from fleetcount_protocol.window.signing import TrustedAggregator, verify_by
 
-__all__ = [
-    "KeyList",
-    "ListedKey",
-    "SignedKeyList",
-    "check_distinct_keys",
-    "decode_key_list",
-    "decode_signed_key_list",
-    "encode_signed_key_list",
-    "key_for",
-    "sign_key_list",
-    "verify_key_list",
-]
-
 KEY_LIST_LABEL: Final = b"FCKEYS01"
 
 

@@ -23,23 +23,6 @@ from fleetcount_protocol.window.signatures import encode_with_signature, read_wi
 from fleetcount_protocol.window.signing import TrustedAggregator, verify_by
 from fleetcount_protocol.window.window import Window
 
-__all__ = [
-    "OrderAction",
-    "QuestionOrder",
-    "SignedOrder",
-    "check_follows",
-    "decode_order",
-    "decode_signed_order",
-    "encode_signed_order",
-    "sign_order",
-    "skipped_windows",
-    "started_by_window",
-    "started_question",
-    "stopped_at",
-    "verify_order",
-    "verify_orders",
-]
-
 ORDER_LABEL: Final = b"FCORDR01"
 _LARGEST_NUMBER: Final = 2**32 - 1
 

@@ -15,22 +15,11 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.question.codec import decode_question_fields, encode_question_fields
-from fleetcount_protocol.question.fields import Coin, DrillDown, Participants, QuestionFields, Schedule, Submission
+from fleetcount_protocol.question.fields import QuestionFields
 from fleetcount_protocol.question.rules import check_question
 from fleetcount_protocol.question.windows import window_fields
 from fleetcount_protocol.window.codec import encode_question, encode_terms
 from fleetcount_protocol.window.fields import WindowFields
-
-__all__ = [
-    "Coin",
-    "DrillDown",
-    "Participants",
-    "Question",
-    "Schedule",
-    "SignedQuestion",
-    "Submission",
-    "decode_question",
-]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,6 @@ from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.window_json import window_to_json
 
-__all__ = ["question_to_json"]
-
 _OF_A_WINDOW: Final = ("window_id", "window", "round_one_opens", "round_one_closes", "round_two_closes", "expiry")
 
 

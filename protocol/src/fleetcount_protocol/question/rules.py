@@ -25,8 +25,6 @@ from fleetcount_protocol.window.domain import MAX_VALUES, PLACE_BITS, Prefixes
 from fleetcount_protocol.window.fields import Mode, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.rules import check_fraction, check_range, check_window, require
 
-__all__ = ["check_question"]
-
 _LARGEST_DELTA: Final = Fraction(1, 1000)
 _LARGEST_THRESHOLD: Final = 2**32 - 1
 

@@ -12,13 +12,6 @@ from fleetcount_protocol.question.codec import QUESTION_LABEL
 from fleetcount_protocol.question.question import Question, SignedQuestion, decode_question
 from fleetcount_protocol.window.signatures import encode_signatures, fault_of_signatures, read_signatures
 
-__all__ = [
-    "MAX_SIGNED_QUESTION_BYTES",
-    "decode_signed_question",
-    "encode_signed_question",
-    "signed_question",
-]
-
 SIGNED_QUESTION_LABEL: Final = b"FCSQUE01"
 MAX_SIGNED_QUESTION_BYTES: Final = MAX_QUESTION_BYTES + 512
 

@@ -11,8 +11,6 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.window.signing import TrustedAggregator, check_trusted, verify_all_signatures
 
-__all__ = ["sign_question", "verify_signed_question"]
-
 
 def sign_question(question: Question, key: Ed25519PrivateKey) -> bytes:
     """Return an aggregator's Ed25519 signature (RFC 8032, pure) over the canonical bytes, 64 bytes.

@@ -12,8 +12,6 @@ from fleetcount_protocol.question.fields import Participants, QuestionFields, Sc
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import QuestionRef, WindowFields
 
-__all__ = ["window_fields", "window_ref", "window_times"]
-
 _SHARED: Final = (
     "name",
     "deployment",

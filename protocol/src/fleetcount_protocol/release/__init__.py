@@ -3,6 +3,7 @@
 Holds no code: see `record`, `record_json` and `commitment`.
 """
 
+from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.commitment import (
     centred_lift,
     check_commitment,
@@ -14,8 +15,6 @@ from fleetcount_protocol.release.commitment import (
 )
 from fleetcount_protocol.release.record import (
     Cell,
-    ChainLink,
-    MissingWindow,
     NoisedParticipants,
     NoiseLaw,
     ReleaseRecord,

@@ -13,8 +13,6 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.layout import Reader, check_text, text_bytes, uint
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS, MAX_REASON_BYTES
 
-__all__ = ["ChainLink", "MissingWindow", "check_link", "encode_link", "read_link"]
-
 _MAX_RUNS: Final = 4_096
 
 

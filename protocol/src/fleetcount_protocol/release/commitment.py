@@ -17,16 +17,6 @@ from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES
 from fleetcount_protocol.messages import Commitment, NoisedShare
 from fleetcount_protocol.vdaf.field import FIELD64
 
-__all__ = [
-    "centred_lift",
-    "check_commitment",
-    "check_range",
-    "commit_to",
-    "commitment",
-    "noise_bound",
-    "open_noised_shares",
-]
-
 COMMITMENT_LABEL: Final = b"fleetcount v1 commitment"
 _TAIL_EXPONENT: Final = 64
 """Noise beyond 64/epsilon has probability below 2 e**-64 < 4e-28, so an honest release is never refused for it."""

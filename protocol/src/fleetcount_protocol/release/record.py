@@ -22,24 +22,9 @@ from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
 from fleetcount_protocol.layout import Reader, check_text, sized, text_bytes, uint, wide_fraction_bytes
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_UNIX_TIME, MAX_WINDOW_BYTES
-from fleetcount_protocol.release.chain import ChainLink, MissingWindow, check_link, encode_link, read_link
+from fleetcount_protocol.release.chain import ChainLink, check_link, encode_link, read_link
 from fleetcount_protocol.window.signing import TrustedAggregator, verify_by
 from fleetcount_protocol.window.window import Window, decode_window
-
-__all__ = [
-    "Cell",
-    "ChainLink",
-    "MissingWindow",
-    "NoiseLaw",
-    "NoisedParticipants",
-    "ReleaseRecord",
-    "decode_record",
-    "encode_record",
-    "noise_laws",
-    "plain_decimal",
-    "sign_record",
-    "verify_record_signatures",
-]
 
 RECORD_LABEL: Final = b"FCRECD02"
 """First bytes of a record; "FCRECD01" began those of windows that were asked without a question."""

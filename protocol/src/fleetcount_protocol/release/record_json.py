@@ -18,8 +18,6 @@ from fleetcount_protocol.limits import MAX_JSON_BYTES
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, decode_record, plain_decimal
 from fleetcount_protocol.window.window_json import window_to_json
 
-__all__ = ["decimal_text", "record_from_json", "record_to_json"]
-
 FORMAT: Final = "fleetcount release record 1"
 _PLACES: Final = 6
 

@@ -15,8 +15,6 @@ from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import MAX_REPORTS_PER_LEAF, MAX_REPORTS_PER_WINDOW, SET_LEAVES
 
-__all__ = ["leaf_digests", "leaf_head", "public_share_digest", "set_digest", "set_root"]
-
 _SET_LABEL: Final = b"fleetcount v2 report set"
 _LEAF_LABEL: Final = b"fleetcount v2 set leaf"
 

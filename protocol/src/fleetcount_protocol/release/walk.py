@@ -13,8 +13,6 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import Prefixes
 
-__all__ = ["WalkEnd", "next_step"]
-
 
 class WalkEnd(enum.Enum):
     """Why a later step of a walk is not asked: the closed, public list."""

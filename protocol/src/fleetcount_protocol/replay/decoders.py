@@ -35,8 +35,6 @@ from fleetcount_protocol.wire.seal_sets import join_seal_set
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_protocol.wire.topics import parse_topic
 
-__all__ = ["Decoder", "decoders"]
-
 _MODULES: Final = (device, device_columns, peer, peer_batches, peer_release, peer_shared, question)
 
 

@@ -11,25 +11,6 @@ from typing import Final, TypeVar, cast
 
 from fleetcount_protocol.errors import UsageError
 
-__all__ = [
-    "MAX_FILE_BYTES",
-    "JsonObject",
-    "VectorFileError",
-    "entries_of",
-    "entry_at",
-    "flag_of",
-    "hex_of",
-    "hexes_of",
-    "integer_of",
-    "integers_of",
-    "numbers_of",
-    "proofs_of",
-    "read_json",
-    "records_of",
-    "text_of",
-    "value_of",
-]
-
 MAX_FILE_BYTES: Final = 64 << 20
 """Largest vector file read."""
 

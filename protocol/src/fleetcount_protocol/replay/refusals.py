@@ -27,8 +27,6 @@ from fleetcount_protocol.replay.files import (
 from fleetcount_protocol.wire.device import SESSION_REQUEST
 from fleetcount_protocol.wire.device_columns import UPLOAD
 
-__all__ = ["ALGORITHM", "bytes_of", "is_refusal", "replay_refusals", "words_of"]
-
 ALGORITHM: Final = "refusals"
 _LARGEST: Final = 1 << 25
 

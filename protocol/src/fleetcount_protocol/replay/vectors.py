@@ -44,9 +44,6 @@ from fleetcount_protocol.vdaf.prio3 import (
 )
 from fleetcount_protocol.vdaf.xof import SEED_SIZE, XofTurboShake128, derive_seed, next_vector
 
-__all__ = ["ReplayResult", "VectorFileError", "replay"]
-
-
 _MAX_XOF_ELEMENTS: Final = 1 << 20
 _SHOWN_MISSES: Final = 3
 

@@ -26,8 +26,6 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.field import FIELD64, FIELD128, PrimeField
 from fleetcount_protocol.vdaf.flp import GadgetCall, Mul, ParallelMul, PolyEval
 
-__all__ = ["MAX_LENGTH", "Count", "Histogram", "MultihotCountVec", "OneHot", "Sum", "SumVec", "TwoRoundOneHot"]
-
 MAX_LENGTH: Final = 1 << 24
 """Largest vector any circuit admits: a bound against absurd parameters, far above the 4,096 of a window."""
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError
 
-__all__ = ["FIELD64", "FIELD128", "PrimeField"]
-
 _NATIVE_WORD_BYTES: Final = 8
 
 

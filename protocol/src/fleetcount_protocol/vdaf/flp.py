@@ -17,8 +17,6 @@ from fleetcount_protocol.vdaf.polynomials import (
     next_power_of_two,
 )
 
-__all__ = ["Circuit", "Flp", "Gadget", "GadgetCall", "Mul", "ParallelMul", "PolyEval", "QueryPointError"]
-
 GadgetCall = Callable[[Sequence[int]], int]
 """One call of the circuit's gadget: its input wires in, its output out."""
 

@@ -9,8 +9,6 @@ from functools import lru_cache
 
 from fleetcount_protocol.vdaf.field import PrimeField
 
-__all__ = ["EvaluationDomain", "double_values", "evaluation_domain", "extend_values", "next_power_of_two"]
-
 
 def next_power_of_two(number: int) -> int:
     """Return the smallest power of two that is at least `number`, for number >= 1."""

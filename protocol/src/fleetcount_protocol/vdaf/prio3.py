@@ -24,22 +24,6 @@ from fleetcount_protocol.vdaf.xof import (
     next_vector,
 )
 
-__all__ = [
-    "ALGORITHM_IDS",
-    "Prio3",
-    "VerifyState",
-    "bits_chunk_length",
-    "prio3_bits",
-    "prio3_count",
-    "prio3_histogram",
-    "prio3_multihot_count_vec",
-    "prio3_one_hot",
-    "prio3_sum",
-    "prio3_sum_vec",
-    "prio3_sum_vec_with_multiproof",
-    "prio3_two_round",
-]
-
 ALGORITHM_IDS: Final = {
     "Count": 0x00000001,
     "Sum": 0x00000002,

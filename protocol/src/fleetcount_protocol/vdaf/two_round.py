@@ -10,14 +10,6 @@ from fleetcount_protocol.vdaf.circuits import TwoRoundOneHot
 from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
 
-__all__ = [
-    "first_instalment_size",
-    "first_instalments",
-    "join_instalments",
-    "second_instalment_size",
-    "second_instalments",
-]
-
 
 def first_instalment_size(prio3: Prio3, aggregator: int) -> int:
     """Return the bytes of an aggregator's part of round one: 8 L for the leader (aggregator 0), 32 for a helper.

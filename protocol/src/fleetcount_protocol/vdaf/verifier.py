@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from fleetcount_protocol.errors import DecodeError, RejectReason, UsageError, VerificationFailed
 from fleetcount_protocol.vdaf.prio3 import Prio3
 
-__all__ = ["RejectedProof", "ReportToVerify", "ScalarVerifier", "Verified"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportToVerify:

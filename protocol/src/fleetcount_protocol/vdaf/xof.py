@@ -11,17 +11,6 @@ from Crypto.Hash import TurboSHAKE128
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.field import PrimeField
 
-__all__ = [
-    "SEED_SIZE",
-    "VERSION",
-    "ByteStream",
-    "Xof",
-    "XofTurboShake128",
-    "derive_seed",
-    "domain_separation_tag",
-    "next_vector",
-]
-
 SEED_SIZE: Final = 32
 """Bytes of every seed, blind and verify key."""
 

@@ -14,8 +14,6 @@ from fleetcount_protocol.window.window import Window
 if TYPE_CHECKING:  # A device starts without the circuits.
     from fleetcount_protocol.vdaf.prio3 import Prio3
 
-__all__ = ["CONTEXT_LABEL", "context_of", "opened_count", "opened_outputs", "prio3_for"]
-
 CONTEXT_LABEL: Final = b"FCT1"
 """Keeps the VDAF context at 36 bytes, so that the words of a joint-randomness hash stay 8-byte aligned."""
 

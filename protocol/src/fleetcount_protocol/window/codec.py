@@ -45,20 +45,6 @@ from fleetcount_protocol.window.fields import (
 )
 from fleetcount_protocol.window.public_keys import ED25519_KEY_BYTES, HYBRID_KEY_BYTES, X25519_KEY_BYTES
 
-__all__ = [
-    "WINDOW_LABEL",
-    "decode_fields",
-    "encode_fields",
-    "encode_key",
-    "encode_question",
-    "encode_terms",
-    "encode_times",
-    "read_key",
-    "read_question",
-    "read_terms",
-    "window_label",
-]
-
 WINDOW_LABEL: Final = b"FCWIND01"
 """First bytes of a window."""
 _KEM_SIZES: Final = {0x0020: X25519_KEY_BYTES, 0x647A: HYBRID_KEY_BYTES}

@@ -15,25 +15,6 @@ from fleetcount_mechanisms.zooms import Zooms
 
 from fleetcount_protocol.errors import QuestionError
 
-__all__ = [
-    "EPSG_CODES",
-    "MAX_OFFSET_BYTES",
-    "MAX_OPENED",
-    "MAX_VALUES",
-    "OFFSET_FORM",
-    "OFFSET_PATTERN",
-    "PLACE_BITS",
-    "Bins",
-    "Categories",
-    "Frame",
-    "H3Cells",
-    "Prefixes",
-    "Signal",
-    "SquareGrid",
-    "ValueDomain",
-    "zooms_of",
-]
-
 MAX_VALUES: Final = 4095
 """Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
 

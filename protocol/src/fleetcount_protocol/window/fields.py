@@ -19,19 +19,6 @@ from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
 from fleetcount_protocol.window.domain import SquareGrid, ValueDomain, zooms_of
 
-__all__ = [
-    "MECHANISM_NUMBERS",
-    "MODE_FORMS",
-    "Aggregator",
-    "HpkeKey",
-    "Mode",
-    "QuestionRef",
-    "Release",
-    "ReleaseKind",
-    "UploadStyle",
-    "WindowFields",
-]
-
 
 class Mode(enum.Enum):
     """How a device answers (docs/wire.md, "Modes")."""

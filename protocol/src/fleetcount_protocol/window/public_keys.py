@@ -10,14 +10,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-__all__ = [
-    "ED25519_KEY_BYTES",
-    "HYBRID_KEY_BYTES",
-    "X25519_KEY_BYTES",
-    "check_hpke_public_key",
-    "check_signing_public_key",
-]
-
 X25519_KEY_BYTES: Final = 32
 MLKEM768_KEY_BYTES: Final = 1_184
 HYBRID_KEY_BYTES: Final = MLKEM768_KEY_BYTES + X25519_KEY_BYTES

@@ -45,8 +45,6 @@ from fleetcount_protocol.window.fields import (
 from fleetcount_protocol.window.public_keys import check_hpke_public_key, check_signing_public_key
 from fleetcount_protocol.window.signal import check_signal
 
-__all__ = ["check_fraction", "check_range", "check_sealing_keys", "check_window", "operator_key", "require"]
-
 _SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 _SMALLEST_WEIGHT: Final = Fraction(1, 10**6)
 """Estimates are divided by the weight of the truth in an answer: below this the noise alone leaves every range, and no

@@ -11,8 +11,6 @@ from typing import Final
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_TEXT_BYTES
 
-__all__ = ["check_signal", "normal_signal"]
-
 _PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z][A-Za-z0-9_]*)*", re.ASCII)
 
 

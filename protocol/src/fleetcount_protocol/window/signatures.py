@@ -6,14 +6,6 @@ It must not sign or verify (`signing`).
 from fleetcount_protocol.layout import Reader, sized, uint
 from fleetcount_protocol.limits import ED25519_SIGNATURE_BYTES, MAX_AGGREGATORS
 
-__all__ = [
-    "encode_signatures",
-    "encode_with_signature",
-    "fault_of_signatures",
-    "read_signatures",
-    "read_with_signature",
-]
-
 
 def encode_signatures(signatures: tuple[bytes, ...]) -> bytes:
     """Return the end of a file of something signed: how many places there are, and what stands in each."""

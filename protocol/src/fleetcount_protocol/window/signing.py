@@ -13,17 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fleetcount_protocol.errors import QuestionError, SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MIN_OPERATORS
+from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.rules import operator_key
-from fleetcount_protocol.window.window import Aggregator
-
-__all__ = [
-    "SuccessorKey",
-    "TrustedAggregator",
-    "check_trusted",
-    "verify_all_signatures",
-    "verify_by",
-    "verify_ed25519",
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,16 +20,6 @@ from fleetcount_protocol.window.rules import check_range, require
 from fleetcount_protocol.window.signatures import encode_with_signature, read_with_signature
 from fleetcount_protocol.window.signing import SuccessorKey, TrustedAggregator, verify_ed25519
 
-__all__ = [
-    "MAX_SUCCESSION_FILE_BYTES",
-    "SignedSuccession",
-    "Succession",
-    "decode_signed_succession",
-    "encode_signed_succession",
-    "sign_succession",
-    "with_successions",
-]
-
 SUCCESSION_LABEL: Final = b"FCSUCC01"
 MAX_SUCCESSION_BYTES: Final = 8 + 2 + 32 + 2 * 32 + 2 * 8
 MAX_SUCCESSION_FILE_BYTES: Final = 4 + MAX_SUCCESSION_BYTES + 64

@@ -13,28 +13,9 @@ from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.window.codec import decode_fields, encode_fields
 from fleetcount_protocol.window.fields import (
-    Aggregator,
-    HpkeKey,
-    Mode,
-    QuestionRef,
-    Release,
-    ReleaseKind,
-    UploadStyle,
     WindowFields,
 )
 from fleetcount_protocol.window.rules import check_window
-
-__all__ = [
-    "Aggregator",
-    "HpkeKey",
-    "Mode",
-    "QuestionRef",
-    "Release",
-    "ReleaseKind",
-    "UploadStyle",
-    "Window",
-    "decode_window",
-]
 
 
 @dataclass(frozen=True, kw_only=True)

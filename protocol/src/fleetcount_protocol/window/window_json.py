@@ -8,9 +8,8 @@ from typing import Any
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.window.domain import SquareGrid
-from fleetcount_protocol.window.window import Aggregator, Window
-
-__all__ = ["window_to_json"]
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 
 
 def window_to_json(window: Window) -> dict[str, Any]:

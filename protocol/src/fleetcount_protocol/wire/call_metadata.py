@@ -5,8 +5,6 @@ docs/wire.md, "Relay", "Protobuf messages" and "Greetings".
 
 from typing import Final
 
-__all__ = ["CARRIED_HEADER", "GREETING_HEADER", "RETRY_TRAILER"]
-
 CARRIED_HEADER: Final = "fleetcount-carried"
 """From a relay to an aggregator: a name for the device whose call this is, which means nothing elsewhere."""
 GREETING_HEADER: Final = "fleetcount-greeting-bin"

@@ -22,21 +22,6 @@ from google.protobuf.message_factory import GetMessageClass
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.wire.strict import Frame, Span, WireMessage, check_count, check_label, check_size
 
-__all__ = [
-    "Bounds",
-    "Canonical",
-    "Count",
-    "Joined",
-    "Label",
-    "Range",
-    "Shape",
-    "Size",
-    "either",
-    "message",
-    "shape",
-    "single",
-]
-
 DomainT = TypeVar("DomainT")
 OtherT = TypeVar("OtherT")
 MessageT = TypeVar("MessageT", bound=Message)

@@ -28,15 +28,6 @@ from fleetcount_protocol.messages import (
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, either, message, shape, single
 
-__all__ = [
-    "RELEASE_ANSWER",
-    "RELEASE_QUERY",
-    "SESSION_REPLIES",
-    "SESSION_REPLY",
-    "SESSION_REQUEST",
-    "SESSION_REQUESTS",
-]
-
 _SMALL_BYTES: Final = 1_024
 _BOUNDS: Final[Bounds] = {
     SessionRequest: {

@@ -24,16 +24,6 @@ from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.wire.codec import Bounds, Count, Joined, Range, Size, message, shape
 from fleetcount_protocol.wire.strict import Span, check_count, check_size
 
-__all__ = [
-    "UPLOAD",
-    "UPLOAD_ANSWER",
-    "InstalmentColumns",
-    "InstalmentReplyColumns",
-    "Upload",
-    "UploadAnswer",
-    "batches",
-]
-
 _MOST: Final = MAX_INSTALMENTS_PER_BATCH
 _NUMBER_BYTES: Final = 2
 _NO_NUMBER: Final = bytes(_NUMBER_BYTES)

@@ -20,8 +20,6 @@ from fleetcount_protocol.limits import MAX_AGGREGATORS
 from fleetcount_protocol.messages import INSTALMENT_LABEL
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
-__all__ = ["SessionKeys", "UnsealedColumns", "digest_columns", "receipt_columns", "unseal_columns"]
-
 _FIRST_BLOCK: Final = b"\x01"
 """HKDF-Expand of one block is HMAC(secret, info, 0x01), cut to its length (RFC 5869, section 2.3)."""
 _KEY_BYTES: Final = 32

@@ -16,45 +16,6 @@ from fleetcount_protocol.limits import (
 from fleetcount_protocol.messages import AbortWindow, SetAgreed, SetDiffers, WindowState, WindowStatus
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, either, message, shape, single
-from fleetcount_protocol.wire.peer_batches import (
-    BATCH_DECISION,
-    BATCH_PROPOSAL,
-    BATCH_REPLY,
-    FINISH_BATCH,
-)
-from fleetcount_protocol.wire.peer_release import (
-    COMMIT_QUERY,
-    COMMITMENT,
-    FINISHED_RECORD,
-    NOISED_SHARE,
-    OPEN_QUERY,
-    RECORD_PROPOSAL,
-    RECORD_SIGNATURE,
-)
-from fleetcount_protocol.wire.seal_sets import SealSetChunks, join_seal_set, split_seal_set
-
-__all__ = [
-    "ABORT_ANSWER",
-    "ABORT_WINDOW",
-    "BATCH_DECISION",
-    "BATCH_PROPOSAL",
-    "BATCH_REPLY",
-    "COMMITMENT",
-    "COMMIT_QUERY",
-    "DELIVER_ANSWER",
-    "FINISHED_RECORD",
-    "FINISH_BATCH",
-    "NOISED_SHARE",
-    "OPEN_QUERY",
-    "RECORD_PROPOSAL",
-    "RECORD_SIGNATURE",
-    "SET_ANSWER",
-    "STATUS",
-    "STATUS_QUERY",
-    "SealSetChunks",
-    "join_seal_set",
-    "split_seal_set",
-]
 
 _SMALL_BYTES: Final = 4_096
 _BOUNDS: Final[Bounds] = {

@@ -14,8 +14,6 @@ from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.wire.codec import Bounds, Size, message
 from fleetcount_protocol.wire.strict import check_distinct, check_size
 
-__all__ = ["BATCH_DECISION", "BATCH_PROPOSAL", "BATCH_REPLY", "FINISH_BATCH"]
-
 _MOST: Final = MAX_REPORTS_PER_PEER_BATCH
 _ID: Final = ReportId.SIZE
 _SOME_IDS: Final = Size(_ID, _MOST * _ID, _ID)

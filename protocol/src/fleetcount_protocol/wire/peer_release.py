@@ -28,16 +28,6 @@ from fleetcount_protocol.window.domain import MAX_OPENED
 from fleetcount_protocol.wire.codec import Bounds, Count, Size, message, shape, single
 from fleetcount_protocol.wire.strict import check_distinct
 
-__all__ = [
-    "COMMITMENT",
-    "COMMIT_QUERY",
-    "FINISHED_RECORD",
-    "NOISED_SHARE",
-    "OPEN_QUERY",
-    "RECORD_PROPOSAL",
-    "RECORD_SIGNATURE",
-]
-
 _SMALL_BYTES: Final = 4_096
 _VECTOR_BYTES: Final = 8 * MAX_OPENED
 _RECORD: Final = Size(1, MAX_RECORD_BYTES)

@@ -11,8 +11,6 @@ from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.wire.codec import Bounds, Count, message, single
 
-__all__ = ["SHARED_IDS", "SHARED_QUERY", "SHARED_QUESTION_QUERY"]
-
 _SMALL_BYTES: Final = 1_024
 _BOUNDS: Final[Bounds] = {SharedIds: {"question_ids": Count(0, MAX_QUESTIONS)}}
 

@@ -26,16 +26,6 @@ from fleetcount_protocol.question.signed_file import signed_question
 from fleetcount_protocol.v1 import device_pb2, peer_pb2
 from fleetcount_protocol.wire.codec import Bounds, Canonical, Count, Label, Size, message, shape, single
 
-__all__ = [
-    "DELIVER_ORDER",
-    "DELIVER_ORDER_ANSWER",
-    "INSTALL_QUESTION",
-    "INSTALL_QUESTION_ANSWER",
-    "QUESTION_LIST",
-    "QUESTION_LIST_QUERY",
-    "QUESTION_OFFER",
-]
-
 _SMALL_BYTES: Final = 1_024
 _ORDERS_BYTES: Final = MAX_ORDERS_PER_QUESTION * (MAX_ORDER_BYTES + ED25519_SIGNATURE_BYTES + 16)
 _KEY_LISTS_BYTES: Final = MAX_AGGREGATORS * (MAX_KEY_LIST_BYTES + ED25519_SIGNATURE_BYTES + 16)

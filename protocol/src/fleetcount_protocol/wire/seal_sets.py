@@ -14,8 +14,6 @@ from fleetcount_protocol.messages import SealSet
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.wire.strict import check_count, check_size
 
-__all__ = ["SealSetChunks", "join_seal_set", "split_seal_set"]
-
 _ID: Final = ReportId.SIZE
 _LEAVES_BYTES: Final = SET_LEAVES * Digest.SIZE
 

@@ -16,8 +16,6 @@ from google.protobuf.message import Message
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.layout import check_text
 
-__all__ = ["Frame", "Span", "WireMessage", "check_count", "check_distinct", "check_label", "check_size"]
-
 DomainT = TypeVar("DomainT")
 MessageT = TypeVar("MessageT", bound=Message)
 

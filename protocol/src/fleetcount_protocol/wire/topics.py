@@ -16,26 +16,6 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import AggregatorId, QuestionId, SessionId, UserName, WindowId
 
-__all__ = [
-    "BUCKETS",
-    "MAX_TOPIC_BYTES",
-    "Topic",
-    "TopicKind",
-    "parse_topic",
-    "question_filter",
-    "question_topic",
-    "receipt_filter",
-    "receipt_topic",
-    "release_topic",
-    "report_filters",
-    "report_topic",
-    "session_filters",
-    "session_reply_filter",
-    "session_reply_topic",
-    "session_topic",
-    "user_bucket",
-]
-
 ROOT: Final = "fleetcount/v1"
 MAX_TOPIC_BYTES: Final = 256
 BUCKETS: Final = 16

@@ -16,8 +16,6 @@ from scipy import stats
 
 from fleetcount_simulator.model import Case, Integers
 
-__all__ = ["FALSE_ALARM", "alarm_power", "alarms", "largest_unseen", "mover_scores"]
-
 FALSE_ALARM = 1e-6
 """How often an honest fleet raises the alarm."""
 

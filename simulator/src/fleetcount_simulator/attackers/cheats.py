@@ -12,8 +12,6 @@ from fleetcount_simulator.attackers.findings import finding, share_of
 from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
-__all__ = ["KEYS", "check", "refused_reports", "rows"]
-
 KEYS: Final = ("devices",)
 
 

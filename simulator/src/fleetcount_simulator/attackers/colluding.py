@@ -19,8 +19,6 @@ from fleetcount_simulator.engines.answer_laws import answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
-__all__ = ["KEYS", "check", "exposure_row", "rows"]
-
 KEYS: Final = (*TARGET_KEYS, "colluders")
 
 

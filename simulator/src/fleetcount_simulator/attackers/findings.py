@@ -12,8 +12,6 @@ from scipy import stats
 
 from fleetcount_simulator.model import Attacker, Row
 
-__all__ = ["Measured", "finding", "mean_of", "share_of"]
-
 _LEVEL = 0.95
 _LUCK = 1e-6
 

@@ -24,8 +24,6 @@ from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Integers
 
-__all__ = ["CellLaw", "Doubt", "best_guess_rate", "noise_cell_law", "play", "posteriors"]
-
 Floats = NDArray[np.float64]
 
 _CERTAIN = 1e200

@@ -16,8 +16,6 @@ from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
-__all__ = ["KEYS", "check", "rows"]
-
 KEYS: Final = (*TARGET_KEYS, "knows")
 KNOWS: Final = ("answers", "truths")
 """What it knows of the others: what each of them sent, or only their truths (their coins then hide the target too)."""

@@ -17,8 +17,6 @@ from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Integers, Row
 
-__all__ = ["KEYS", "check", "claimed_values", "rows", "weight"]
-
 KEYS: Final = ("devices", "strategy", "value")
 STRATEGIES: Final = ("one-cell", "spread", "random")
 """All claim `value`; they share the values evenly; each claims a value of its own, drawn at random in every run."""

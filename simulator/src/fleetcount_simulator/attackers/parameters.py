@@ -11,8 +11,6 @@ from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker
 
-__all__ = ["MOST_DEVICES", "Parameters"]
-
 MOST_DEVICES: Final = 10**12
 
 

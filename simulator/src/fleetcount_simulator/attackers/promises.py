@@ -9,8 +9,6 @@ from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.loss_formulas import exposure
 
-__all__ = ["allows_two_values", "guess_bound"]
-
 
 def allows_two_values(design: Design) -> bool:
     """Return whether the promise covers a change from one value to another, and not only from a value to none."""

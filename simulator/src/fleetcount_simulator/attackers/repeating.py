@@ -26,8 +26,6 @@ from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
-__all__ = ["KEYS", "check", "rows"]
-
 KEYS: Final = (*TARGET_KEYS, "repeats", "overlaps", "device")
 _MOST_QUESTIONS: Final = 10**4
 _AVERAGES: Final = 2000

@@ -10,8 +10,6 @@ from fleetcount_simulator.attackers.promises import allows_two_values
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case
 
-__all__ = ["TARGET_KEYS", "candidates", "check_target", "games", "shown"]
-
 TARGET_KEYS: Final = ("value", "against", "games")
 NONE: Final = "none"
 _DEFAULT_GAMES: Final = 20_000

@@ -37,8 +37,6 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Integers, Row
 from fleetcount_simulator.standing import StandingQuestion
 
-__all__ = ["KEYS", "Ways", "check", "log_likelihoods", "rows"]
-
 Floats = NDArray[np.float64]
 
 KEYS: Final = ("hides", "device", "places", "games", "colluders", "epsilon", "delta")

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv
 
-__all__ = ["CONFIDENCE", "Attack", "clopper_pearson", "strongest_attack"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

@@ -19,8 +19,6 @@ from fleetcount_simulator.audit.questions import AuditedDesign
 from fleetcount_simulator.audit.releases import draw_releases
 from fleetcount_simulator.study.processes import carry_out
 
-__all__ = ["LEAST_P_VALUE", "Check", "check_noise", "check_reading", "draws_after_restarts", "independence_p", "law_p"]
-
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

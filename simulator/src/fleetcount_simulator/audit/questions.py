@@ -20,8 +20,6 @@ from fleetcount_mechanisms.zooms import Zooms
 
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["DESIGN_NAMES", "Audience", "AuditedDesign", "DeviceTruth", "neighbouring_truths", "questions"]
-
 DeviceTruth = tuple[int, ...]
 """One device's truth as V bits: all 0 for "none of them", several 1 only where an answer is a set of values."""
 Audience = tuple[DeviceTruth, DeviceTruth]

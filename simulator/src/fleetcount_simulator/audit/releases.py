@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.audit.questions import AuditedDesign, DeviceTruth
 
-__all__ = ["Seen", "device_messages", "draw_releases", "release"]
-
 Integers = NDArray[np.int64]
 
 _WINDOW: Final = WindowId(bytes(WindowId.SIZE))

@@ -14,8 +14,6 @@ from fleetcount_analysis.figures import PALETTE, new_figure, save_figure
 
 from fleetcount_simulator.audit.run import Audit, Line
 
-__all__ = ["audit_record", "audit_rows", "printed_lines", "write_audit"]
-
 _HEAD: Final = ("adversary", "loss", "claim", "lower bound for k = 2, 3, 5", "gap")
 
 Row = dict[str, str | int | float | bool]

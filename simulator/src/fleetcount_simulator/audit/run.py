@@ -20,8 +20,6 @@ from fleetcount_simulator.audit.releases import draw_releases
 from fleetcount_simulator.audit.views import observation_of, outcome_count, outcomes
 from fleetcount_simulator.study.processes import carry_out
 
-__all__ = ["LEAST_TRIALS", "Audit", "Line", "attack_questions", "run_audit"]
-
 LEAST_TRIALS: Final = 1000
 _JOB: Final = 40_000
 _CHUNK: Final = 10_000

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from fleetcount_simulator.audit.releases import Seen
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["OBSERVATIONS", "observation_of", "outcome_count", "outcomes"]
-
 Integers = NDArray[np.int64]
 Observation = Callable[[Seen], Integers]
 

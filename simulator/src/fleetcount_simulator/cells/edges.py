@@ -26,8 +26,6 @@ from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Integers, Places
 
-__all__ = ["KEYS", "NearestEdges", "OwnEdges", "declare"]
-
 KEYS: Final = (
     Key(name="edge", about='"own": the edge the data name (default); "nearest": the nearest line', example='"own"'),
     Key(

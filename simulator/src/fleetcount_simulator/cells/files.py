@@ -13,8 +13,6 @@ from typing import BinaryIO, Final, cast
 
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["MAX_LINE", "lines", "open_bytes", "same_file"]
-
 MAX_LINE: Final = 8192
 """Characters of one line at most: no line, and so no field, can fill the memory."""
 _GZIP: Final = b"\x1f\x8b"

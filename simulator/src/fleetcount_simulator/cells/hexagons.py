@@ -27,8 +27,6 @@ from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Integers, Places
 
-__all__ = ["KEYS", "Hexagons", "cells_of", "declare", "outlines_of", "question_of"]
-
 KEYS: Final = (
     Key(name="resolution", about="H3 resolution, a whole number from 0 (continents) to 15 (a metre)", example="8"),
     Key(

@@ -16,20 +16,6 @@ from numpy.typing import NDArray
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Integers
 
-__all__ = [
-    "MAX_CELLS",
-    "OUTSIDE",
-    "Bounds",
-    "Cells",
-    "Floats",
-    "Frame",
-    "Positions",
-    "Roads",
-    "Values",
-    "check_count",
-    "value_type",
-]
-
 Floats = NDArray[np.float64]
 Bounds = tuple[Fraction, Fraction, Fraction, Fraction]
 """Lower left and upper right corner: x0, y0, x1, y1."""

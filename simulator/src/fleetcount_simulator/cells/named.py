@@ -15,8 +15,6 @@ from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace
 
-__all__ = ["CATEGORIES_KEYS", "checked_name", "declared_names", "question_of"]
-
 CATEGORIES_KEYS: Final = (
     Key(
         name="values",

@@ -16,8 +16,6 @@ from fleetcount_simulator.cells.model import OUTSIDE, Cells, Frame, Positions, V
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.model import AnswerSpace, Integers
 
-__all__ = ["NONE_KEYS", "SPEED_KEYS", "OnTheRoad", "SpeedBins", "declare_none", "declare_speed"]
-
 NONE_KEYS: Final[tuple[Key, ...]] = ()
 SPEED_KEYS: Final = (
     Key(

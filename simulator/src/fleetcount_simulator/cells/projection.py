@@ -11,8 +11,6 @@ from typing import Final
 
 from fleetcount_simulator.cells.model import Floats
 
-__all__ = ["METRES_PER_DEGREE", "Projection"]
-
 METRES_PER_DEGREE: Final = math.pi * 6_371_008.8 / 180
 """Of latitude."""
 

@@ -11,8 +11,6 @@ from fleetcount_simulator.cells.model import MAX_CELLS, Roads
 from fleetcount_simulator.cells.xml_stream import elements
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["MAX_NAME_BYTES", "read_network"]
-
 MAX_NAME_BYTES: Final = 200
 _NUMBER: Final = r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _SHAPE: Final = re.compile(rf"{_NUMBER},{_NUMBER}(?:,{_NUMBER})?(?: {_NUMBER},{_NUMBER}(?:,{_NUMBER})?)+", re.ASCII)

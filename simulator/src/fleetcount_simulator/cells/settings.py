@@ -14,8 +14,6 @@ from fleetcount_transport.toml_values import Range, exact_number, shown
 
 from fleetcount_simulator.scenario.source import ScenarioSource
 
-__all__ = ["ANY_LENGTH", "COORDINATE", "Key", "Settings"]
-
 ANY_LENGTH: Final = Range("(0, 1000000000)")
 """Lengths in metres and durations in seconds."""
 COORDINATE: Final = Range("[-1000000000, 1000000000]")

@@ -17,8 +17,6 @@ from fleetcount_simulator.cells.projection import Projection
 from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
 from fleetcount_simulator.model import AnswerSpace, Integers, Places
 
-__all__ = ["KEYS", "Squares", "declare"]
-
 KEYS: Final = (
     Key(name="size_m", about="side of a square in metres", example="250"),
     Key(

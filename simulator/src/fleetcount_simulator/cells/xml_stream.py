@@ -13,8 +13,6 @@ from xml.parsers import expat
 from fleetcount_simulator.cells.files import open_bytes, same_file
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["Element", "elements"]
-
 _CHUNK: Final = 1 << 16
 _MAX_PENDING: Final = 1 << 22
 """Bytes of one tag at most: expat holds a tag until it is whole."""

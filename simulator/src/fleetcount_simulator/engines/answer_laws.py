@@ -12,8 +12,6 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["AnswerLaw", "Shape", "answer_law"]
-
 Shape = Literal["sampling", "binary", "k-ary", "bits", "truth"]
 
 

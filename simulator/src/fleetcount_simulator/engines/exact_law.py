@@ -52,8 +52,6 @@ from fleetcount_simulator.engines.participation import (
 from fleetcount_simulator.faults import Fates, fates
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
 
-__all__ = ["ExactLaw", "drawn_outputs", "engine"]
-
 
 class ExactLaw:
     """Draws the law of the released sums."""

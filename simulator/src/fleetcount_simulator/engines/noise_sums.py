@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Integers
 
-__all__ = ["summed_noise"]
-
 
 def summed_noise(law: NoiseLaw, aggregators: int, cells: int, generator: np.random.Generator) -> Integers:
     """Return shape (cells,): for every cell the sum of one noise an aggregator, drawn at once.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from fleetcount_protocol.question.fields import Coin
 
 from fleetcount_simulator import attackers, faults
 from fleetcount_simulator.attackers.cheats import refused_reports
@@ -15,9 +16,6 @@ from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Integers
-from fleetcount_simulator.standing import Coin
-
-__all__ = ["PARTICIPATION", "Sums", "checked_law", "empty_sums", "open_release", "panel_unit", "run_seed", "unit_seed"]
 
 PARTICIPATION: Final = "participation"
 """The tally of bit vectors: the noised number of devices, which such a release opens beside the bits."""

@@ -21,19 +21,6 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Integers
 from fleetcount_simulator.standing import StandingQuestion, stays
 
-__all__ = [
-    "ABSENT",
-    "HALF",
-    "ON",
-    "REFUSED",
-    "Presence",
-    "answers_allowed",
-    "earliest_joining",
-    "presence",
-    "presence_histograms",
-    "states_and_values",
-]
-
 ON: Final = 0
 """The device is there for every round."""
 HALF: Final = 1

@@ -27,8 +27,6 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.faults import SPREAD, cut_share, skew_in_windows
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
 
-__all__ = ["CHUNK", "PerDevice", "engine"]
-
 CHUNK: Final = 1 << 20
 """Devices whose truths are held at once."""
 

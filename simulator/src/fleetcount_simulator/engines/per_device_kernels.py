@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from fleetcount_simulator.engines.participation import ABSENT, HALF, REFUSED
 from fleetcount_simulator.model import Integers
 
-__all__ = ["FATES", "add_bits", "add_pairs", "add_responses", "draw_fates"]
-
 WORDS: Final = 8
 _BLOCK: Final = 512
 _PANEL: Final = 4

@@ -16,8 +16,6 @@ from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Integers
 
-__all__ = ["DrawnWalks", "draw_walks"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DrawnWalks:

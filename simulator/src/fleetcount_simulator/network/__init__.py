@@ -1,3 +1,1 @@
 """Real fleets on one machine: aggregator processes, real devices, connections; for the network engine and the demo."""
-
-__all__: list[str] = []

@@ -19,8 +19,6 @@ from fleetcount_simulator.network.children import Child, Children, last_line
 from fleetcount_simulator.network.deployments import HOST
 from fleetcount_simulator.network.ports import free_ports
 
-__all__ = ["BROKERS", "EMBEDDED", "MOSQUITTO", "StartedBroker", "find_mosquitto", "restart_broker", "start_broker"]
-
 EMBEDDED: Final = "embedded"
 MOSQUITTO: Final = "mosquitto"
 BROKERS: Final = ("auto", EMBEDDED, MOSQUITTO)

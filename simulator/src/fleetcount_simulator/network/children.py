@@ -15,8 +15,6 @@ from typing import Any, Final, Self, cast
 
 from fleetcount_simulator.errors import ProcessError
 
-__all__ = ["Child", "Children", "last_line"]
-
 _TERM_S: Final = 5.0
 _MAX_LINE: Final = 1 << 20
 

@@ -24,15 +24,14 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
 from fleetcount_simulator.network.shared_transport import SharedTransport
 
 if TYPE_CHECKING:
-    from fleetcount_client.grpc_transport import TlsFiles
-
-__all__ = ["Connections", "GatedTransport", "own_transport", "tls_of"]
+    from fleetcount_transport.key_files import TlsFiles
 
 
 class Connections:
@@ -115,7 +114,7 @@ def own_transport(
 
 def tls_of(identity: DeviceIdentity, authorities: bytes) -> "TlsFiles":
     """Return what a device needs to call aggregators under these authorities (PEM)."""
-    from fleetcount_client.grpc_transport import TlsFiles
+    from fleetcount_transport.key_files import TlsFiles
 
     return TlsFiles(
         authorities=authorities,

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from fleetcount_simulator.model import Integers
 from fleetcount_simulator.network.fleet_report import OUTCOMES, FleetReport
 
-__all__ = ["Account", "account_of", "explains"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Account:

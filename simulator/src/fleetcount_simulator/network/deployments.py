@@ -21,18 +21,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.signing import TrustedAggregator
-from fleetcount_protocol.window.window import Aggregator, HpkeKey
 
 from fleetcount_simulator.network.ports import free_ports
-
-__all__ = [
-    "AggregatorPlan",
-    "Authorities",
-    "Deployment",
-    "local_plans",
-    "write_aggregators",
-]
 
 HOST: Final = "127.0.0.1"
 NAMES: Final = ("alpha", "beta", "gamma", "delta", "epsilon")

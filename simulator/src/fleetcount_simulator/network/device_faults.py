@@ -13,8 +13,6 @@ from fleetcount_simulator.engines.participation import ABSENT, HALF, REFUSED, pr
 from fleetcount_simulator.faults import skew_in_windows
 from fleetcount_simulator.model import Case
 
-__all__ = ["DeviceFault", "FleetFaults", "draw_device_faults"]
-
 
 class DeviceFault(IntFlag):
     """What happens to one device; several may at once."""

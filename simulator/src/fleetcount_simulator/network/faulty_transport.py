@@ -24,11 +24,10 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.release.set_digest import public_share_digest
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.network.device_faults import DeviceFault
-
-__all__ = ["FaultyTransport", "SkewedTimer", "Tally", "Trace", "WindowTransport", "last_round", "rounds_of"]
 
 _LATE = frozenset({RejectReason.TOO_LATE, RejectReason.WINDOW_CLOSED})
 _AFTER_CLOSE_S = 0.05

@@ -16,8 +16,6 @@ from typing import Any, Final
 from fleetcount_simulator.network.fleet_devices import FleetDevices
 from fleetcount_simulator.network.fleet_spec import FleetSpec
 
-__all__ = ["main"]
-
 _PROGRESS_S: Final = 0.25
 _COLLECT_AFTER: Final = 50_000
 """New objects between two looks of the collector, 700 as Python starts."""

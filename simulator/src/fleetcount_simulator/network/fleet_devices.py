@@ -34,8 +34,6 @@ from fleetcount_simulator.network.fleet_report import AskedOf, report_of, uncert
 from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
 from fleetcount_simulator.network.simulated_device import DeviceMaker, SimulatedDevice, delays_of, enrol
 
-__all__ = ["FleetDevices"]
-
 _POLL_S: Final = 0.2
 _GRACE_S: Final = 2.0
 _AFTER_S: Final = 0.1

@@ -19,8 +19,6 @@ from fleetcount_simulator.model import Integers
 from fleetcount_simulator.network.faulty_transport import Trace, rounds_of
 from fleetcount_simulator.network.fleet_spec import write_private
 
-__all__ = ["OUTCOMES", "AskedOf", "FleetReport", "report_of", "uncertain", "window_file"]
-
 OUTCOMES: Final = (*(kind.value for kind in OutcomeKind), "absent")
 """How an answer ended: as the device itself says, or that the device was off or not there."""
 

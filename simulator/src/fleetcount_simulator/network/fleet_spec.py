@@ -12,9 +12,7 @@ from typing import Any, Final, cast
 
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.domain import Signal
-from fleetcount_protocol.window.window import Aggregator, HpkeKey
-
-__all__ = ["OWN", "SHARED", "FleetPart", "FleetSpec", "write_private"]
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 
 OWN: Final = "own"
 SHARED: Final = "shared"

@@ -13,8 +13,6 @@ from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_protocol.window.circuit import prio3_for
 from fleetcount_protocol.window.window import Window
 
-__all__ = ["Speed", "measure_speed"]
-
 _TRIES: Final = 3
 
 

@@ -1,6 +1,6 @@
 """One MQTT connection for all devices of a process: the answers of every session arrive on two subscriptions.
 
-The connection notices its end (docs/decisions/0011). A PUBACK is no receipt: only what
+The connection notices its end (decision 11). A PUBACK is no receipt: only what
 the aggregator itself answers counts. Never retries; connects again at the next use.
 """
 
@@ -26,7 +26,8 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.window.window import Aggregator, Window
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import SESSION_REPLY, SESSION_REQUEST
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload
 from fleetcount_protocol.wire.question import QUESTION_OFFER
@@ -41,8 +42,6 @@ from fleetcount_protocol.wire.topics import (
 )
 from fleetcount_transport.mqtt_connection import MqttConnection, MqttOnDemand
 from fleetcount_transport.mqtt_packets import Publication
-
-__all__ = ["SharedMqtt"]
 
 _LOG: Final = logging.getLogger(__name__)
 _UNACKNOWLEDGED: Final = 100

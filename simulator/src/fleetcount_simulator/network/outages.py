@@ -17,8 +17,6 @@ from fleetcount_simulator.faults import WINDOW_S
 from fleetcount_simulator.model import Faults
 from fleetcount_simulator.network.parties import Parties
 
-__all__ = ["Outage", "carry_out", "first_failpoints", "outages_of"]
-
 _AFTER_CLOSE_S: Final = 0.3
 _IN_STATE: Final = {
     "agreeing": ("leader.after_proposals", "helper.after_propose_store"),

@@ -39,8 +39,6 @@ from fleetcount_simulator.network.children import Child, Children, last_line
 from fleetcount_simulator.network.deployments import NAMES, Deployment, local_plans, write_aggregators
 from fleetcount_simulator.network.fleet_spec import write_private
 
-__all__ = ["START_S", "Parties", "running", "submit_question"]
-
 START_S: Final = 90.0
 _CALL_S: Final = 5.0
 _QUESTION: Final = ".question"

@@ -13,7 +13,7 @@ from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION, MAX_QUESTION_WINDOWS
 from fleetcount_protocol.question.drill_down import candidates
-from fleetcount_protocol.question.fields import DrillDown
+from fleetcount_protocol.question.fields import Coin, DrillDown
 from fleetcount_protocol.window.domain import Signal, ValueDomain
 from fleetcount_protocol.window.fields import ReleaseKind
 from numpy.typing import NDArray
@@ -25,9 +25,7 @@ from fleetcount_simulator.model import Case
 from fleetcount_simulator.network.device_faults import draw_device_faults
 from fleetcount_simulator.network.fleet_spec import FleetPart
 from fleetcount_simulator.network.question import NetworkQuestion, reading_of
-from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of, stays
-
-__all__ = ["FleetPlan", "faultless_plan", "plan_of", "question_of", "widest_step"]
+from fleetcount_simulator.standing import StandingQuestion, schedule_of, stays
 
 MOST_ANSWERS: Final = 1_000_000
 """Windows times devices: each answer takes milliseconds and its traces stay in memory to the end."""

@@ -14,8 +14,6 @@ from typing import Final
 
 from fleetcount_protocol.errors import UsageError
 
-__all__ = ["free_ports"]
-
 _PORTS: Final = range(20_000, 32_768)
 """Below those that systems give to outgoing connections, which could take one before somebody listens on it."""
 _BLOCK: Final = 64

@@ -24,13 +24,11 @@ from fleetcount_protocol.window.domain import (
     SquareGrid,
     ValueDomain,
 )
-from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS
-from fleetcount_protocol.window.window import Mode, Release, ReleaseKind, Window
+from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS, Mode, Release, ReleaseKind
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Mechanism
-
-__all__ = ["MOST_DEVICES", "NetworkQuestion", "outputs_of", "question_of", "reading_of"]
 
 MOST_DEVICES: Final = 200_000
 """A real client takes about two milliseconds and twenty kilobytes: beyond this the other engines are the right ones."""

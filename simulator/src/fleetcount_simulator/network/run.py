@@ -25,7 +25,8 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.window.window import UploadStyle, Window
+from fleetcount_protocol.window.fields import UploadStyle
+from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.faults import SPREAD, TALLIES
@@ -33,9 +34,9 @@ from fleetcount_simulator.model import Faults
 from fleetcount_simulator.network.brokers import EMBEDDED
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.counted import Account, account_of
+from fleetcount_simulator.network.events import Listener, Signed
 from fleetcount_simulator.network.fleet_report import FleetReport
 from fleetcount_simulator.network.fleet_spec import OWN, FleetSpec, write_private
-from fleetcount_simulator.network.happenings import Listener, Signed
 from fleetcount_simulator.network.machine_speed import measure_speed
 from fleetcount_simulator.network.outages import outages_of
 from fleetcount_simulator.network.parties import START_S, Parties
@@ -51,8 +52,6 @@ from fleetcount_simulator.network.windows import (
     windows_for,
     with_records,
 )
-
-__all__ = ["Ask", "Asked", "ProgressCallback", "QuestionAsked", "ask_question", "check_chain"]
 
 _LONGEST_CALL_S: Final = 20.0
 _EXPIRY_S: Final = 86_400
@@ -111,7 +110,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Asked:
+class WindowAsked:
     """What came of a window: the checked record (None: aborted, or no release in time), the account, the times.
 
     `answer` is how it ended, None when no aggregator said so in time; `reasons` are what devices said that were not
@@ -144,7 +143,7 @@ class QuestionAsked:
     """
 
     signed: SignedQuestion
-    windows: tuple[Asked, ...]
+    windows: tuple[WindowAsked, ...]
 
     @property
     def records(self) -> dict[int, ReleaseRecord]:
@@ -183,11 +182,11 @@ async def ask_question(parties: Parties, asked: Ask, plan: FleetPlan, directory:
     check_chain({index: end.record for index, end in ends.items() if end.record is not None}, plan.pauses)
     reports = await watch.reports(question, ends)
 
-    def one(index: int) -> Asked:
+    def one(index: int) -> WindowAsked:
         end = ends.get(index)
         window = window_at(question, index) if end is None else end.window
         asked_s = 0.0 if end is None else end.at - question.schedule.opens(index)
-        return Asked(
+        return WindowAsked(
             window=window,
             record=None if end is None else end.record,
             answer=None if end is None else end.answer,

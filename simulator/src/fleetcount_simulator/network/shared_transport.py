@@ -23,9 +23,8 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.window.window import Aggregator, Window
-
-__all__ = ["Channel", "SharedTransport"]
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
 
 _ItemT = TypeVar("_ItemT")
 _AnswerT = TypeVar("_AnswerT")

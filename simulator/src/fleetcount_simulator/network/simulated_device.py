@@ -28,14 +28,12 @@ from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.messages import QuestionOffer
+from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.signing import TrustedAggregator
-from fleetcount_protocol.window.window import Aggregator
 
 from fleetcount_simulator.network.connections import Connections
 from fleetcount_simulator.network.faulty_transport import SkewedTimer, WindowTransport
 from fleetcount_simulator.network.fleet_spec import FleetSpec
-
-__all__ = ["DeviceMaker", "SimulatedDevice", "coins_of", "delays_of", "enrol"]
 
 _RETRY: Final = Retry(base_s=0.2, cap_s=2.0)
 _NOTHING: Final = Fraction(1, 10**9)

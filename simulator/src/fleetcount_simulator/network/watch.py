@@ -24,13 +24,11 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.counted import explains
+from fleetcount_simulator.network.events import Held, Listener, Refused
 from fleetcount_simulator.network.fleet_report import FleetReport, window_file
-from fleetcount_simulator.network.happenings import Held, Listener, Refused
 from fleetcount_simulator.network.outages import Outage, carry_out
 from fleetcount_simulator.network.parties import Parties
 from fleetcount_simulator.network.plan import FleetPlan
-
-__all__ = ["Ends", "ProgressCallback", "Watch", "WindowEnd", "window_after"]
 
 ProgressCallback = Callable[[str, int, int], None]
 """Called with the name of a stage, how much of it is done, and of how much."""

@@ -16,8 +16,6 @@ from fleetcount_simulator.network.brokers import EMBEDDED, MOSQUITTO
 from fleetcount_simulator.network.fleet_spec import OWN, SHARED
 from fleetcount_simulator.network.machine_speed import Speed
 
-__all__ = ["Enrolment", "Windows", "doubled", "load_before", "stretched", "windows_for", "with_outage", "with_records"]
-
 IN_TURNS: Final = "in turns"
 """Connections of their own for more devices than may be connected at once: each connects anew in every round."""
 COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingProxyType(

@@ -15,8 +15,6 @@ from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.shipped import shipped
 from fleetcount_simulator.populations.trace import recorded
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
-
 ABOUT: Final = "cars and buses of Bologna, one morning peak hour (comes with the repository)"
 CELLS: Final = MOVING
 KEYS: Final[tuple[Key, ...]] = (*FLEET_KEYS, *CLOCK_KEYS)

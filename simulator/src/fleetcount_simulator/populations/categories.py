@@ -22,8 +22,6 @@ from fleetcount_simulator.populations.fixed import MAX_DEVICES
 from fleetcount_simulator.populations.snapshots import Fleet, Moment, Snapshots, drawn_order
 from fleetcount_simulator.truths import Truths, parse_truths
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
-
 ABOUT: Final = "a table vehicle,value: one row a device, as the demo takes it"
 CELLS: Final = ("categories",)
 KEYS: Final = (Key(name="file", about="the table (.csv or .csv.gz)", example='"fuel.csv"'), DEVICES)

@@ -12,14 +12,12 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_simulator.cells import Asked, declare, read
+from fleetcount_simulator.cells import CellSpec, declare, read
 from fleetcount_simulator.cells.model import MAX_CELLS, Floats, Frame
 from fleetcount_simulator.cells.named import declared_names, question_of
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.model import AnswerSpace, Population
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, FixedPopulation, shared_out
-
-__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
 
 ABOUT: Final = "a made city: any number of devices over cells by a law (zipf, uniform, normal, list)"
 CELLS: Final = ("square", "h3", "edges", "categories", "none")
@@ -58,7 +56,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
     return FixedPopulation(question=made, counts=np.concatenate([[np.int64(outside)], counts]))
 
 
-def _question(settings: Settings, asked: Asked) -> AnswerSpace:
+def _question(settings: Settings, asked: CellSpec) -> AnswerSpace:
     if settings.has("values") and asked.kind != "none":
         raise settings.wrong("values", "is for cells = 'none'; these cells bring their own number")
     if asked.kind == "none":

@@ -9,8 +9,6 @@ from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
 from fleetcount_simulator.populations.fixed import MAX_DEVICES
 from fleetcount_simulator.populations.snapshots import MAX_EPOCHS, Clock, Fleet
 
-__all__ = ["CLOCK_KEYS", "DEVICES", "FLEET_KEYS", "clock_of", "fleet_of"]
-
 DEVICES: Final = Key(
     name="devices",
     about="how many devices, 2 to 10^12; fewer than the data have are drawn, more repeat them; default: as the data",

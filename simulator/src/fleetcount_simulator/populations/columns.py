@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-__all__ = ["BATCH", "Column", "Place", "Rows"]
-
 BATCH: Final = 16_384
 """Rows held at a time."""
 

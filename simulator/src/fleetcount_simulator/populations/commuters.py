@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from fleetcount_simulator.cells.model import Floats, Positions, Roads
 from fleetcount_simulator.model import Integers
 
-__all__ = ["BLOCK", "DAY_S", "LONGEST_TRIP_S", "Day", "Town", "Where", "day_of", "roads_of", "where"]
-
 BLOCK: Final = 1 << 15
 """Vehicles drawn together."""
 DAY_S: Final = 86_400.0

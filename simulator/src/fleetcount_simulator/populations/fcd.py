@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fleetcount_transport.toml_values import shown
 
-from fleetcount_simulator.cells import MOVING, Asked, declare, read
+from fleetcount_simulator.cells import MOVING, CellSpec, declare, read
 from fleetcount_simulator.cells.model import Frame, Positions, Roads
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.cells.xml_stream import elements
@@ -22,8 +22,6 @@ from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, 
 from fleetcount_simulator.populations.columns import BATCH, Column
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
 from fleetcount_simulator.populations.tables import in_range, parsed_numbers
-
-__all__ = ["ABOUT", "CELLS", "KEYS", "build", "recorded"]
 
 ABOUT: Final = "SUMO floating-car data (--fcd-output), .xml or .xml.gz"
 CELLS: Final = MOVING
@@ -77,7 +75,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
 
 def recorded(
     path: Path,
-    asked: Asked,
+    asked: CellSpec,
     clock: Clock,
     fleet: Fleet,
     roads: Roads | None = None,

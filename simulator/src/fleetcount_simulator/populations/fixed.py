@@ -15,8 +15,6 @@ from fleetcount_simulator.cells.model import value_type
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Integers
 
-__all__ = ["ANY_NUMBER_OF_TIMES", "MAX_DEVICES", "FixedPopulation", "block_of", "check_range", "fixed", "shared_out"]
-
 MAX_DEVICES: Final = 10**12
 ANY_NUMBER_OF_TIMES: Final = 2**31 - 1
 """The epochs of a population that does not change."""

@@ -15,8 +15,6 @@ from fleetcount_simulator.cells.files import same_file
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.populations.columns import BATCH, Column, Place
 
-__all__ = ["read_parquet"]
-
 _CONFIG: Final[dict[str, Any]] = {"threads": 1, "memory_limit": "512MB", "autoinstall_known_extensions": False}
 _SIZES: Final = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _WHOLE: Final = frozenset(sign + size for sign in ("", "U") for size in _SIZES)

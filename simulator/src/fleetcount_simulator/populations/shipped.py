@@ -6,8 +6,6 @@ import fleetcount_data
 
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["shipped"]
-
 
 def shipped(kind: str, name: str) -> Path:
     """Return the path of a file of a data set, such as "bologna/positions.csv.gz".

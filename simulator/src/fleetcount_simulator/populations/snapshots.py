@@ -18,8 +18,6 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Integers
 from fleetcount_simulator.populations.fixed import ANY_NUMBER_OF_TIMES, check_range
 
-__all__ = ["Clock", "Fleet", "Moment", "Recorder", "Sightings", "Snapshots", "drawn_order"]
-
 MAX_VEHICLES: Final = 5_000_000
 MAX_SIGHTINGS: Final = 50_000_000
 MAX_EPOCHS: Final = 100_000

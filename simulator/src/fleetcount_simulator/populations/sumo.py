@@ -28,8 +28,6 @@ from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
 from fleetcount_simulator.populations.fcd import recorded
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "SumoPrograms", "build", "sumo_home"]
-
 ABOUT: Final = "traffic that SUMO drives now on a generated grid or a given network (extra: traffic)"
 CELLS: Final = MOVING
 KEYS: Final = (

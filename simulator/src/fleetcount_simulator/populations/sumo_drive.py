@@ -13,8 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["LIBRARIES", "Drive"]
-
 LIBRARIES: Final = ("libsumo", "traci")
 """In this process, or over a socket to the program `sumo`: the same calls, the first is several times faster."""
 _LOOKS_AHEAD_S: Final = 5

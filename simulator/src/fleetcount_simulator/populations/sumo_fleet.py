@@ -24,8 +24,6 @@ from fleetcount_simulator.demo_scenarios import LOCATION, SPEED, Fleet, Scenario
 from fleetcount_simulator.populations.sumo import SumoPrograms, sumo_home
 from fleetcount_simulator.populations.sumo_drive import LIBRARIES, Drive
 
-__all__ = ["MOST_CARS", "SUMO_GRID", "WINDOW_S", "drive_fleet", "sumo_position", "sumo_speed"]
-
 MOST_CARS: Final = 5_000
 """More would stand in the streets of this town."""
 WINDOW_S: Final = 60

@@ -21,8 +21,6 @@ from fleetcount_simulator.cells.model import Floats
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.populations.columns import BATCH, Column, Place, Rows
 
-__all__ = ["Batch", "in_range", "parsed_numbers", "read_table"]
-
 MAX_COLUMNS: Final = 256
 _NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?"
 _ONE_NUMBER: Final = re.compile(_NUMBER, re.ASCII)

@@ -11,19 +11,6 @@ from fleetcount_analysis.figures.words import number, text_width
 
 from fleetcount_simulator.report.study import CaseResult, Study
 
-__all__ = [
-    "MOST_PANELS",
-    "Dimension",
-    "Series",
-    "View",
-    "arranged",
-    "epsilon_dimension",
-    "main_dimension",
-    "row_names",
-    "short",
-    "varying",
-]
-
 MOST_LINES: Final = 7
 MOST_SHADES: Final = 12
 MOST_PANELS: Final = 9

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.report.study import CaseResult, Study, Tables
 
-__all__ = ["cell_chart"]
-
 MOST_BARS: Final = 30
 
 _CELLS: Final = """

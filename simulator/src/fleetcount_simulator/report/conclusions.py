@@ -16,8 +16,6 @@ from fleetcount_simulator.report.arrangement import short
 from fleetcount_simulator.report.figures import coverage_band
 from fleetcount_simulator.report.study import Z95, CaseResult, Study
 
-__all__ = ["Headline", "Notice", "headlines", "introduction", "lead", "range_text", "warnings_of"]
-
 _SURE: Final = 4.0
 """Standard errors from which a bias is believed: luck 6 times in 100,000 cases."""
 _LEAST_RUNS: Final = 10

@@ -40,8 +40,6 @@ from fleetcount_simulator.report.cell_figures import cell_chart
 from fleetcount_simulator.report.question_figures import last_guesses, rules_chart, tracker_chart
 from fleetcount_simulator.report.study import LEAST_INTERVALS, CaseResult, Study, Tables
 
-__all__ = ["FIGURES", "Missing", "case_styles", "coverage_band", "figure", "pieces"]
-
 MOST_ROWS: Final = 30
 MOST_ATTACKER_ROWS: Final = 40
 _NAME_PX: Final = 0.8 * LABEL_PX

@@ -22,8 +22,6 @@ from fleetcount_simulator.report.figures import Missing
 from fleetcount_simulator.report.study import Study
 from fleetcount_simulator.report.tables import attacker_table, case_table, clean, statement_table, tally_table
 
-__all__ = ["ASSETS", "page"]
-
 ASSETS = "assets"
 """The folder of the files that the page may load, beside it."""
 

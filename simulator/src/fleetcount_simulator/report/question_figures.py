@@ -14,8 +14,6 @@ from fleetcount_analysis.figures.words import number
 
 from fleetcount_simulator.report.study import Study
 
-__all__ = ["last_guesses", "rules_chart", "tracker_chart"]
-
 MOST_TRACKERS: Final = 6
 _TRACKER: Final = "tracker"
 _COIN: Final = ", coin a "

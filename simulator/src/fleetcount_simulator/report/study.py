@@ -17,8 +17,6 @@ from fleetcount_analysis.figures.charts import Measure
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.study.directory import StudyDirectory
 
-__all__ = ["CaseResult", "Study", "Tables", "read_study", "share_measure"]
-
 Z95: Final = 1.959963984540054
 LEAST_INTERVALS: Final = 40
 MOST_DOTS: Final = 120

@@ -13,8 +13,6 @@ from fleetcount_analysis.figures.words import number, percent, printable
 
 from fleetcount_simulator.report.study import CaseResult, Study
 
-__all__ = ["attacker_table", "case_table", "clean", "statement_table", "tally_table"]
-
 MOST_ROWS: Final = 1000
 
 _MEASURES: Final = {

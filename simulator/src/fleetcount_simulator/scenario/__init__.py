@@ -1,3 +1,1 @@
 """Scenario files: strict reading, sweeps, and the cases they name."""
-
-__all__: list[str] = []

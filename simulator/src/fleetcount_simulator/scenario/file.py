@@ -28,8 +28,6 @@ from fleetcount_simulator.scenario.plan import CasePlan, PopulationMaker, Scenar
 from fleetcount_simulator.scenario.source import ScenarioSource
 from fleetcount_simulator.scenario.standing import read_epochs
 
-__all__ = ["MAX_BYTES", "MAX_RELEASES", "parse_scenario", "read_scenario"]
-
 MAX_BYTES: Final = 2**20
 MAX_RELEASES: Final = 2_000_000
 """Runs times epochs times cases of one study."""

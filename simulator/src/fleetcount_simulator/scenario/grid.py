@@ -16,8 +16,6 @@ from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.scenario.source import ScenarioSource
 
-__all__ = ["LIST_KEYS", "MAX_CASES", "SECTIONS", "Axis", "GridPoint", "grid_of"]
-
 MAX_CASES: Final = 1000
 SECTIONS: Final = (
     "population",

@@ -22,8 +22,6 @@ from fleetcount_transport.toml_values import Range
 from fleetcount_simulator.model import ONE_SIDED, Mechanism, MechanismKind
 from fleetcount_simulator.standing import StandingQuestion
 
-__all__ = ["AskedMechanism", "mechanism_keys", "mechanism_kinds", "read_mechanism"]
-
 _NOISE_PROTECTS: Final = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
 _NOISE_ALONE: Final = ("direct", ONE_SIDED)
 _PROMISING: Final = ("sampling", "direct")

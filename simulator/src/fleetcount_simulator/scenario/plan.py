@@ -16,8 +16,6 @@ from fleetcount_simulator.model import Attacker, Case, EngineName, Epochs, Fault
 from fleetcount_simulator.scenario.mechanisms import AskedMechanism
 from fleetcount_simulator.scenario.source import ScenarioSource
 
-__all__ = ["CasePlan", "PopulationMaker", "Scenario"]
-
 PopulationMaker = Callable[[Mapping[str, Any], Mapping[str, Any], int, Path], Population]
 """`populations.build`: population table, question table, seed, folder of the scenario file."""
 

@@ -8,8 +8,6 @@ from fleetcount_transport.toml_table import Source
 
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["ScenarioSource"]
-
 _DOTTED: Final = re.compile(r"(population|question|faults|attacker)(\.[A-Za-z0-9_-]+)*(?=[:, ])")
 
 

@@ -7,13 +7,12 @@ import re
 from fractions import Fraction
 from typing import Final, cast
 
+from fleetcount_protocol.question.fields import Coin
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, shown
 
 from fleetcount_simulator.model import Epochs
-from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of
-
-__all__ = ["QUESTION_KEYS", "read_epochs"]
+from fleetcount_simulator.standing import StandingQuestion, schedule_of
 
 MOST_WINDOWS: Final = 100_000
 MOST_OUTAGES: Final = 100

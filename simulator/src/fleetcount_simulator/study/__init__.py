@@ -1,3 +1,1 @@
 """Carrying out a study: shards, workers, scores, tables, the output directory."""
-
-__all__: list[str] = []

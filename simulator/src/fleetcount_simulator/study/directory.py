@@ -16,8 +16,6 @@ from fleetcount_protocol.errors import MachineError
 
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["IDENTITY", "StudyDirectory", "open_study"]
-
 IDENTITY: Final = ("scenario", "seed", "version", "engine")
 """What must be the same for a study to be continued."""
 RECORD: Final = "run.json"

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from fleetcount_simulator.errors import ProcessError
 
-__all__ = ["carry_out"]
-
 JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
 

@@ -12,8 +12,6 @@ from fleetcount_mechanisms.design import Outputs
 
 from fleetcount_simulator.model import Case, CaseOutcome
 
-__all__ = ["PARTICIPATION", "Reading", "read_releases"]
-
 PARTICIPATION: Final = "participation"
 """The tally that holds the noised number of devices a release of bit vectors opens beside the bits."""
 

@@ -27,20 +27,6 @@ from fleetcount_simulator.study.scores import Cells
 from fleetcount_simulator.study.shards import ShardResult
 from fleetcount_simulator.study.statements import Statement
 
-__all__ = [
-    "TABLES",
-    "Columns",
-    "TableWriter",
-    "case_columns",
-    "case_name",
-    "cell_columns",
-    "joined",
-    "place_columns",
-    "place_numbers",
-    "row_columns",
-    "statement_columns",
-]
-
 Columns = dict[str, NDArray[Any]]
 
 TABLES: Final = ("cases", "releases", "cells", "attackers", "statement", "places", "rules")

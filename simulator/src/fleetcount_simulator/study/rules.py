@@ -18,11 +18,10 @@ from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
 from fleetcount_mechanisms.noise import LARGEST_NOISE_EPSILON, GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.question.fields import Coin
 
 from fleetcount_simulator.model import Case, Row
-from fleetcount_simulator.standing import Coin, StandingQuestion, schedule_of
-
-__all__ = ["rule_rows"]
+from fleetcount_simulator.standing import StandingQuestion, schedule_of
 
 _RATES: Final = (Fraction(1, 2), Fraction(1, 4))
 _POINTS: Final = 5

@@ -13,8 +13,6 @@ from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.study.processes import carry_out
 from fleetcount_simulator.study.shards import ShardOrder, run_shard
 
-__all__ = ["DaskCluster", "Runner", "ThisProcess", "WorkerPool"]
-
 _CONNECT_S: Final = 20
 
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
+from fleetcount_analysis.reading import Reading
 from numpy.typing import NDArray
 
 from fleetcount_simulator.model import CaseOutcome, Integers
-from fleetcount_simulator.study.readings import Reading
-
-__all__ = ["METRICS", "Cells", "score_cells", "score_releases"]
 
 Floats = NDArray[np.float64]
 

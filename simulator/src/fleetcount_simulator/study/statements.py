@@ -16,8 +16,6 @@ from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.model import Case
 from fleetcount_simulator.standing import StandingQuestion
 
-__all__ = ["Statement", "statement_of"]
-
 _PLACES: Final = Decimal("0.00001")
 _FINE_PLACES: Final = Decimal("0.000000001")
 _CHANGES: Final = ("One answer", "One day", "All windows")

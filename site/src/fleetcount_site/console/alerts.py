@@ -13,8 +13,6 @@ from fleetcount_transport.watching import duration
 
 from fleetcount_site.console.history import History, Labels, Sample
 
-__all__ = ["DOWN", "NAMES", "RULES", "Firing", "Rule", "Standing", "Watch"]
-
 _SLOT: Final = re.compile(r"\{\{ \$(?:labels\.(?P<label>\w+)|value)(?: \| (?P<as>\w+))? \}\}")
 _MINUTE_S: Final = 60.0
 _HERE: Final = "here"

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["KEPT_S", "History", "Labels", "Sample", "samples"]
-
 KEPT_S: Final = 3600.0
 """How far back a counter is remembered, in seconds: the longest window of an alert."""
 _STEP_S: Final = 15.0

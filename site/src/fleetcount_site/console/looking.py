@@ -27,8 +27,6 @@ from fleetcount_transport.watching import days_left
 from fleetcount_site.console.alerts import NAMES, Standing, Watch
 from fleetcount_site.console.history import History, Sample, samples
 
-__all__ = ["Ask", "Check", "Looker", "Peer", "Seen", "WindowSeen", "how_often"]
-
 Ask = Callable[[str], bytes | None]
 """Returns what the aggregator's process answers at a path, None if nothing answers."""
 

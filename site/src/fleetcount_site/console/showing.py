@@ -17,8 +17,6 @@ from fleetcount_site.console.looking import Looker, Seen
 from fleetcount_site.console.tables import body, parts
 from fleetcount_site.pages import page
 
-__all__ = ["LOOK_S", "Looking", "console_app", "show"]
-
 LOOK_S: Final = 3.0
 """How long a console waits between two looks, in seconds."""
 _UNSEEN: Final = {"cache-control": "no-store"}

@@ -15,8 +15,6 @@ from fleetcount_transport.watching import duration
 from fleetcount_site.console.looking import Seen, WindowSeen
 from fleetcount_site.pages import escaped
 
-__all__ = ["body", "parts"]
-
 _SHORT: Final = 12
 _OPEN: Final = ("announced", "collecting", "agreeing", "releasing")
 _STATES: Final = (*_OPEN, "released", "aborted")

@@ -9,8 +9,6 @@ from typing import Any
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 
-__all__ = ["law_of"]
-
 
 def law_of(design: Design, level: Fraction) -> dict[str, Any]:
     """Return the law of one published count, for the function sumInterval of a page.

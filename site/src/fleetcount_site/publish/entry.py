@@ -15,17 +15,6 @@ from fleetcount_analysis.answers.places import DEGREES, Places
 
 from fleetcount_site.publish.count_law import law_of
 
-__all__ = [
-    "CHUNK_NUMBERS",
-    "Entry",
-    "PinnedKey",
-    "WindowEntry",
-    "line_scripts",
-    "number_scripts",
-    "question_script",
-    "record_script",
-]
-
 CHUNK_NUMBERS: Final = 1 << 15
 """How many numbers one script hands over: some 100 kB compressed, a tenth of a second to read."""
 _PLACES: Final = {True: 6, False: 3}

@@ -13,8 +13,6 @@ from xml.sax.saxutils import escape, quoteattr
 from fleetcount_site.publish.entry import Entry, WindowEntry
 from fleetcount_site.publish.texts import utc
 
-__all__ = ["atom_feed", "json_feed"]
-
 _ITEMS: Final = 100
 """The latest; the page has all."""
 

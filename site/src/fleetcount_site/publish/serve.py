@@ -11,8 +11,6 @@ from starlette.staticfiles import StaticFiles
 
 from fleetcount_site.publish.site import MARK
 
-__all__ = ["check_site", "site_routes"]
-
 
 def check_site(site: Path) -> None:
     """Refuse a folder that is no site.

@@ -14,8 +14,6 @@ from fleetcount_site.publish.entry import Entry, line_scripts, number_scripts, q
 from fleetcount_site.publish.feeds import atom_feed, json_feed
 from fleetcount_site.publish.texts import index_page, question_page, release_page
 
-__all__ = ["MARK", "write_entry", "write_record", "write_site"]
-
 MARK = "fleetcount-site.json"
 """The file by which a folder is known as a site that `fleetcount publish` wrote."""
 

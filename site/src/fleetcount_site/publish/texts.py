@@ -9,8 +9,6 @@ from typing import Final
 from fleetcount_site.pages import LINE_SCRIPTS, MAP_SCRIPTS, RECORD_SCRIPTS, escaped, page
 from fleetcount_site.publish.entry import Entry
 
-__all__ = ["index_page", "question_page", "release_page", "utc"]
-
 _ATOM: Final = "application/atom+xml"
 _JSON_FEED: Final = "application/feed+json"
 _EVERY_ADVERSARY: Final = "What could be learned of one device: every adversary in turn"

@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["MOST_READERS", "MOST_SUBJECTS", "Board", "BoardFullError"]
-
 MOST_SUBJECTS: Final = 64
 MOST_READERS: Final = 32
 """Pages that follow at once; each holds a connection."""

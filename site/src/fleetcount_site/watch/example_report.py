@@ -28,8 +28,6 @@ from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.window import Window
 
-__all__ = ["ExampleReport"]
-
 _SEED_BYTES: Final = 32
 _MOST_SHADES: Final = 1_024
 _SHOWN_BYTES: Final = 24

@@ -13,8 +13,6 @@ from fleetcount_analysis.reading import read
 from fleetcount_mechanisms.design import Design
 from fleetcount_simulator.engines.exact_law import drawn_outputs
 
-__all__ = ["Expectation", "expectation_of"]
-
 _RUNS: Final = 1_000
 _MOST_DRAWN: Final = 200_000
 """Cells of all drawn releases together; fewer releases are drawn of questions with many cells."""

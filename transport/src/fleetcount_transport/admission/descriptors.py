@@ -9,8 +9,6 @@ from typing import Final
 
 from fleetcount_transport.logs import log
 
-__all__ = ["connections_allowed", "raise_descriptors"]
-
 _RESERVED: Final = 256
 """Descriptors that no connection gets: the store and its logs, workers, connections to others, metrics, and what is
 accepted and not counted yet."""

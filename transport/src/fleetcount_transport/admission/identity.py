@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LOCAL", "Identity"]
-
 
 @dataclass(frozen=True, slots=True)
 class Identity:

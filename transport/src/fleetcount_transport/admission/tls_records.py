@@ -6,8 +6,6 @@ Looks at five bytes a record (RFC 8446, section 5.1) and at nothing in it.
 from enum import Enum, auto
 from typing import Final
 
-__all__ = ["Flight", "flight_of"]
-
 _HEAD_BYTES: Final = 5
 _MAJOR: Final = 3
 _LONGEST: Final = (1 << 14) + 256
