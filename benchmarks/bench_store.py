@@ -19,7 +19,7 @@ from unittest import mock
 
 import numpy as np
 from fleetcount_aggregator.agreement.report_set import BatchVerdicts, OwnSet
-from fleetcount_aggregator.storage import sql_store
+from fleetcount_aggregator.storage import store_keys
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.report_ids import ReportIds
@@ -204,7 +204,7 @@ def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
     """Report what the tags of rows cost beside all that the store does for a window's reports."""
     ratios: list[float] = []
     for _ in range(TURNS):
-        with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(sql_store, "RowSeal", _Timed):
+        with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(store_keys, "RowSeal", _Timed):
             _Timed.used, begun = 0.0, time.process_time()
             asyncio.run(keep_window(Path(name), count, part_bytes))
             whole = time.process_time() - begun
