@@ -14,6 +14,7 @@ from fleetcount_protocol.release import (
     check_commitment,
     check_range,
     commit_to,
+    commitment,
     noise_bound,
     open_noised_shares,
 )
