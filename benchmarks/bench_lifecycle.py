@@ -25,13 +25,13 @@ from fleetcount_aggregator.context import Context, Identity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.storage import archive_rows, question_rows
-from fleetcount_aggregator.storage.archive import Rest, RestRow
+from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.row_seal import SealedDatabase
+from fleetcount_aggregator.storage.row_types import DecidedWindow, LedgerRow, Rest, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.rows import apply_change, install_window
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_aggregator.windows.loading import window_row

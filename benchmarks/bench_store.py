@@ -21,19 +21,13 @@ import numpy as np
 from fleetcount_aggregator.agreement.report_set import OwnSet, Standing
 from fleetcount_aggregator.storage import sql_store
 from fleetcount_aggregator.storage.file_frames import FileFrames
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict, WindowChange, WindowRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
-    BatchRow,
-    ReportVerdict,
-    StoreOutcome,
-    WindowChange,
-    WindowRow,
-    every_batch,
-)
+from fleetcount_aggregator.storage.store import every_batch
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import SealSet, WindowState
 from fleetcount_protocol.release.set_digest import set_digest

@@ -30,10 +30,11 @@ from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
 from fleetcount_aggregator.storage.lease_tables import DONE_CHANNEL, JOB_CHANNEL
 from fleetcount_aggregator.storage.leases import Member
+from fleetcount_aggregator.storage.log_slice import ReportSource
 from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.opening import open_engine, server_of
+from fleetcount_aggregator.storage.row_types import WindowChange
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import ReportSource, WindowChange
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
 from fleetcount_aggregator.verification.workers import (
     InlineWorkers,

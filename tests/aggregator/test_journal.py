@@ -19,8 +19,9 @@ from fleetcount_aggregator.host.states import TRANSITIONS, StateConflictError
 from fleetcount_aggregator.journal import RULES, Entry, Step, move, once, step_name, taken
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import LedgerRow, StepRow, Store, WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem, RejectReason

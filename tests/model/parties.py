@@ -19,16 +19,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.at_rest import AtRest
 from fleetcount_aggregator.storage.data_keys import DataKey
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import (
-    BatchRow,
-    LedgerRow,
-    SessionRow,
-    StepRow,
-    StoreError,
-    WindowChange,
-    WindowRow,
-)
+from fleetcount_aggregator.storage.row_types import BatchRow, LedgerRow, SessionRow, StepRow, WindowChange, WindowRow
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import MachineError

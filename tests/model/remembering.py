@@ -14,8 +14,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.intake import session_opening
 from fleetcount_aggregator.storage import session_chains
+from fleetcount_aggregator.storage.log_slice import LoadedReports
 from fleetcount_aggregator.storage.report_ids import sorted_leaf_digests
-from fleetcount_aggregator.storage.store import LoadedReports
 from fleetcount_aggregator.verification.workers import InlineWorkers, sum_reports, verify_reports
 from fleetcount_protocol.channel.greetings import decode_epoch, decode_greeting
 from fleetcount_protocol.release import decode_record

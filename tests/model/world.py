@@ -20,11 +20,9 @@ from typing import Any, Final
 from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import (
-    StoreError,
-    WindowChange,
-)
+from fleetcount_aggregator.storage.row_types import WindowChange
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId

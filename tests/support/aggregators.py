@@ -25,10 +25,11 @@ from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.at_rest import at_rest_key_of
 from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import Store, StoreError
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.memory_peers import MemoryPeer
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_aggregator.windows.loading import load_windows

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.digest_file import chosen_in
-from fleetcount_aggregator.storage.frame_homes import FileHome, FrameHome
+from fleetcount_aggregator.storage.frame_homes import FileHome
+from fleetcount_aggregator.storage.frames import FrameHome
 from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie, toss

@@ -36,7 +36,7 @@ from fleetcount_protocol.messages import WindowState
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, StateConflictError
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.store import BatchRow, LedgerRow, StepRow, WindowChange
+from fleetcount_aggregator.storage.row_types import BatchRow, LedgerRow, StepRow, WindowChange
 
 
 class Step(enum.Enum):

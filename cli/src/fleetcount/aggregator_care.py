@@ -119,7 +119,7 @@ def repair(config: Path, windows: tuple[str, ...], dry_run: bool) -> None:
     """
     from fleetcount_aggregator.app import repair as mend
     from fleetcount_aggregator.roles.repair import Settled
-    from fleetcount_aggregator.storage.store import StoreError
+    from fleetcount_aggregator.storage.errors import StoreError
     from fleetcount_transport.logs import configure
 
     chosen = [_window_id(one) for one in windows]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.store import StoreBusyError, StoreError
+from fleetcount_aggregator.storage.errors import Damage, StoreBusyError, StoreError
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel import report_ids
 from fleetcount_protocol.channel.certificates import Purpose, key_digest

@@ -16,8 +16,9 @@ from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes
 from fleetcount_aggregator.release.set_sum import set_sum
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict, StoreError
+from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict
 from fleetcount_aggregator.transport.memory_peers import MemoryPeer
 from fleetcount_aggregator.verification.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom

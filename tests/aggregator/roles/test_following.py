@@ -16,10 +16,10 @@ from fleetcount_aggregator.journal import KEPT, move
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.storage import archive_rows
 from fleetcount_aggregator.storage.archive import RestRow
+from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_aggregator.windows.retention import Retention

@@ -12,7 +12,7 @@ from fleetcount_aggregator.journal import KEPT, Entry, Step, move, once
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import Repair, Settled
 from fleetcount_aggregator.storage.archive import RestRow
-from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
+from fleetcount_aggregator.storage.errors import Damage, DamagedError
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError, RejectReason

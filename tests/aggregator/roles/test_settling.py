@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem

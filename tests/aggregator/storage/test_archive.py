@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, Rest, RestRow
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, RestRow
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.mending import mend_others
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
+from fleetcount_aggregator.storage.row_types import (
     DecidedWindow,
     LedgerRow,
     QuestionRow,
+    Rest,
     StepRow,
-    Store,
-    StoreError,
-    StoreOutcome,
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import Digest, QuestionId, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState

@@ -2,7 +2,7 @@
 
 import pytest
 from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 from hypothesis import given
 from hypothesis import strategies as st
 

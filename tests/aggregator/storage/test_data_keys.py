@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.storage.at_rest import AtRest, at_rest_key_of
 from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.key_places import MemoryKeys
+from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreError, WindowChange, WindowRow
 from fleetcount_aggregator.windows.loading import learn_window
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState

@@ -15,18 +15,19 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, chosen_in
-from fleetcount_aggregator.storage.frame_homes import FileHome, FrameHome, MemoryHome
-from fleetcount_aggregator.storage.frames import FrameRange
+from fleetcount_aggregator.storage.errors import DamagedError, FencedError, StoreError, UnknownWriteError
+from fleetcount_aggregator.storage.frame_homes import FileHome, MemoryHome
+from fleetcount_aggregator.storage.frames import FrameHome, FrameRange
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES
 from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.report_logs import ReportLogs
-from fleetcount_aggregator.storage.row_seal import DamagedError
+from fleetcount_aggregator.storage.row_types import WindowRow
 from fleetcount_aggregator.storage.schema import FRAME_TABLES
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import FencedError, StoreError, StoreOutcome, UnknownWriteError, WindowRow
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import Digest, ReportId, WindowId

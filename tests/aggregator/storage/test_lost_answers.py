@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.postgres_frames import PatientLink
 from fleetcount_aggregator.storage.report_log import ReportLog
+from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, StoreOutcome, WindowChange, WindowRow
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
 

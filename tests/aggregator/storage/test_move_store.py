@@ -13,20 +13,20 @@ from click.testing import CliRunner
 from fleetcount.aggregator_commands import aggregator
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import move_store as moving
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.move_store import move_store
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
+from fleetcount_aggregator.storage.row_types import (
     DecidedWindow,
     LedgerRow,
     QuestionRow,
     SessionRow,
     StepRow,
-    StoreError,
-    StoreOutcome,
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.errors import RejectReason, UsageError

@@ -5,8 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreError
 
 KEY = bytes(range(32))
 REFUSE = "CREATE TRIGGER refuse BEFORE UPDATE ON instance BEGIN SELECT RAISE(ABORT, 'disk is full'); END"

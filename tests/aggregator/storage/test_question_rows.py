@@ -5,19 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
+from fleetcount_aggregator.storage.row_types import (
     Charged,
     Cost,
     DecidedWindow,
     LedgerRow,
     QuestionRow,
-    Store,
-    StoreError,
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import WindowState
 

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from fleetcount_aggregator.storage import report_log
 from fleetcount_aggregator.storage.digest_file import DigestFile, DigestRecords, chosen_in
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.frames import MemoryFrames
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead, NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.store import StoreError, StoreOutcome
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.run_codec import (
     DigestQuery,
     decode_digests,
@@ -15,7 +15,6 @@ from fleetcount_aggregator.storage.run_codec import (
     encode_query,
     encode_runs,
 )
-from fleetcount_aggregator.storage.store import StoreOutcome
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, WindowId
 

@@ -18,29 +18,26 @@ from fleetcount_aggregator.host.states import StateConflictError
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.database import Answer
+from fleetcount_aggregator.storage.errors import DamagedError, StoreBusyError, StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
-from fleetcount_aggregator.storage.row_seal import DamagedError
-from fleetcount_aggregator.storage.schema import SQLITE
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
-    BATCHES_AT_ONCE,
+from fleetcount_aggregator.storage.row_seal import SealedDatabase
+from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     LedgerRow,
     ReportVerdict,
     SessionRow,
     StepRow,
-    Store,
-    StoreBusyError,
-    StoreError,
-    StoreOutcome,
     WindowChange,
     WindowRow,
-    every_batch,
 )
+from fleetcount_aggregator.storage.rows import BATCHES_AT_ONCE
+from fleetcount_aggregator.storage.schema import SQLITE
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store, every_batch
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import WindowState

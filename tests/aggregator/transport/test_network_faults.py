@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
-from fleetcount_aggregator.storage.store import ReportVerdict
+from fleetcount_aggregator.storage.row_types import ReportVerdict
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState

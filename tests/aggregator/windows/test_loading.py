@@ -12,8 +12,8 @@ import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.archive import RestRow
+from fleetcount_aggregator.storage.row_types import DecidedWindow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import DecidedWindow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId

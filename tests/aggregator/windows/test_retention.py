@@ -7,9 +7,9 @@ import pytest
 from fleetcount_aggregator.context import no_broker
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.journal import move
-from fleetcount_aggregator.storage.archive import FIRST, Rest, RestRow
+from fleetcount_aggregator.storage.archive import FIRST, RestRow
+from fleetcount_aggregator.storage.row_types import LedgerRow, Rest, WindowChange, WindowRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import LedgerRow, WindowChange, WindowRow
 from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_aggregator.windows.rollback_guard import note_ledger_rows, shown_ledger
 from fleetcount_protocol.errors import QuestionError, RejectReason

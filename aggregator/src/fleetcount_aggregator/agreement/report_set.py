@@ -23,7 +23,8 @@ from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, move, once, taken
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, leaves_of, sorted_leaf_digests
-from fleetcount_aggregator.storage.store import ReportVerdict, every_batch
+from fleetcount_aggregator.storage.row_types import ReportVerdict
+from fleetcount_aggregator.storage.store import every_batch
 
 
 @dataclass(frozen=True, slots=True)

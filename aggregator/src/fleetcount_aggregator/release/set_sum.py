@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.agreement.verification import kept_sum, proof_setting
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.storage.store import ReportVerdict, StoreError, every_batch
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_types import ReportVerdict
+from fleetcount_aggregator.storage.store import every_batch
 from fleetcount_aggregator.verification.workers import sum_reports
 
 _BLOCK: Final = 4096

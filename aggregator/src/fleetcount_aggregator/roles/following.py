@@ -14,7 +14,7 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.storage.row_seal import DamagedError
+from fleetcount_aggregator.storage.errors import DamagedError
 from fleetcount_aggregator.windows.loading import follow_window
 from fleetcount_aggregator.windows.question_install import follow_question
 

@@ -22,10 +22,11 @@ from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.adoption import Adoption
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.mending import canonical_of, end_window, mend_others, note_settled
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.row_seal import SealedDatabase
+from fleetcount_aggregator.storage.row_types import LedgerRow
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import LedgerRow, StoreError
 from fleetcount_aggregator.windows.budget import debit_row
 
 _PAUSE_S = 5.0

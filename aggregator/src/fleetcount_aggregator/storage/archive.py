@@ -6,27 +6,17 @@ retired: its outcome, its record and its debit stay. At last it may be forgotten
 (windows.retention).
 """
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import WindowState
 
-if TYPE_CHECKING:
-    from fleetcount_aggregator.storage.store import LedgerRow
+from fleetcount_aggregator.storage.row_types import LedgerRow, Rest
 
 AT_ONCE: Final = 64
 """Windows read, put to rest, retired or forgotten together."""
-
-
-class Rest(enum.IntEnum):
-    """How far the life of a window has come; the value is in existing stores."""
-
-    IN_WORK = 0
-    AT_REST = 1
-    RETIRED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,11 @@ from fleetcount_protocol.limits import MAX_LEDGER_ROWS
 from fleetcount_protocol.messages import WindowState
 
 from fleetcount_aggregator.host.states import FINAL_STATES
-from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
+from fleetcount_aggregator.storage.archive import AT_ONCE, Place, RestRow
+from fleetcount_aggregator.storage.errors import DamagedError
 from fleetcount_aggregator.storage.question_rows import read_decided
-from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, WINDOWS, DamagedError
+from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, WINDOWS, SealedDatabase
+from fleetcount_aggregator.storage.row_types import Charged, Cost, LedgerRow, Rest, WindowRow
 from fleetcount_aggregator.storage.rows import (
     IN_WORK,
     WINDOW,
@@ -23,8 +25,6 @@ from fleetcount_aggregator.storage.rows import (
     window_holds,
     window_row,
 )
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, WindowRow
 
 _OF_WINDOW: Final = ("windows", "steps", "rejections", "ledger")
 """The tables that still have rows of a retired window."""

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 
 AT_REST_KEY_BYTES: Final = 32
 _INFO: Final = b"fleetcount aggregator at rest 1"

@@ -23,13 +23,12 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.durable_files import erase_file, replace_file, sync_directory
 
 from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_scan import every_damage
-from fleetcount_aggregator.storage.row_seal import CHOSEN, RowSeal
+from fleetcount_aggregator.storage.row_seal import CHOSEN, RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.schema import RESTORED, check_readable
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sqlite_engine import restoring_beside
-from fleetcount_aggregator.storage.store import StoreError
 
 _FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"

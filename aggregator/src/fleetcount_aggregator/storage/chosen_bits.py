@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from fleetcount_protocol.layout import uint
 
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 
 _COUNT_BYTES: Final = 8
 

@@ -15,9 +15,9 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES, AtRest
-from fleetcount_aggregator.storage.key_places import KeyPlace, MemoryKeys
-from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.database import KeyPlace
+from fleetcount_aggregator.storage.errors import Damage, StoreAwayError, StoreError
+from fleetcount_aggregator.storage.key_places import MemoryKeys
 
 _MAGIC: Final = b"FCDATAK1"
 _CHECK: Final = b"key check"

@@ -1,17 +1,10 @@
-"""What a store needs of a database: statements, transactions, and a word for what it cannot do.
+"""What a store needs of a database's connection: statements, and a place for wrapped keys.
 
-SQLite (`sqlite_engine`) and PostgreSQL (`postgres_engine`) are the engines. Statements are written once, with `?` for
-values, in words that both read alike.
+Statements are written once, with `?` for values, in words that SQLite and PostgreSQL read alike.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-from fleetcount_aggregator.storage.frame_homes import FrameHome
-from fleetcount_aggregator.storage.key_places import KeyPlace
-
-T = TypeVar("T")
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 
 class Answer(Protocol):
@@ -38,82 +31,29 @@ class Database(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """One open database. `write` and `read` may run at once, each by one thread at a time."""
+class KeyPlace(Protocol):
+    """Small wrapped secrets by name. A write returns when it is durable; whatever fails raises StoreError."""
 
-    @property
-    def place(self) -> str:
-        """How an error names the database; never with a password."""
+    def where(self, name: str) -> str:
+        """How an error names a key."""
         ...
 
-    @property
-    def fatal(self) -> tuple[type[Exception], ...]:
-        """What ends a transaction whole, when a statement in it raises it; anything else is undone by a savepoint."""
+    def read(self, name: str) -> bytes | None:
+        """Return what lies there, or None."""
         ...
 
-    @property
-    def heartbeat_s(self) -> float | None:
-        """How often `trouble` is to be asked while nothing is written; None: never."""
+    def names(self) -> Sequence[str]:
+        """Return the names of all that lie there."""
         ...
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other process serves this database."""
+    def add(self, name: str, wrapped: bytes) -> bytes:
+        """Put it where nothing lies; return what lies there then, durably, which another process may have put there."""
         ...
 
-    @property
-    def epoch(self) -> int | None:
-        """The number under which this process leads, None while it does not; who is the only one has one number."""
+    def write(self, name: str, wrapped: bytes) -> None:
+        """Put it in the place of what was there: a crash leaves the old one or the new one."""
         ...
 
-    @property
-    def begun_again(self) -> int:
-        """How many transactions were begun again since others stood in their way, since this one was opened."""
-        ...
-
-    def frame_home(self, path: Path) -> FrameHome:
-        """Return where the frames of the store's report logs lie; files are named after `path`."""
-        ...
-
-    def key_place(self) -> KeyPlace:
-        """Return where the keys of the store in this database lie."""
-        ...
-
-    def write(self, work: Callable[[Database], T]) -> T:
-        """Run work in one transaction and return when it is durable.
-
-        Work may be run again from its beginning, until it is committed: it changes nothing but the database, and what
-        it draws it was given.
-
-        Raises:
-            StoreError: nothing was committed, or what became of it cannot be learned.
-        """
-        ...
-
-    def read(self, work: Callable[[Database], T]) -> T:
-        """Run work that only reads what is committed; raises StoreError if it cannot."""
-        ...
-
-    def peek(self, work: Callable[[Database], T]) -> T:
-        """Run work that only reads, by the thread that writes; raises StoreError if it cannot."""
-        ...
-
-    def leads(self, database: Database) -> bool:
-        """Whether this process may take the steps that happen once a window, for the length of this transaction."""
-        ...
-
-    def trouble(self) -> str:
-        """Look, a second apart at most, whether what is committed is durable; return why nothing may be, or ""."""
-        ...
-
-    def fold(self) -> bool:
-        """Let no journal of the database hold what was erased in it; return whether that is done."""
-        ...
-
-    def slim(self) -> None:
-        """Hold no more memory than is needed, after everything was looked at once."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the database."""
+    def erase(self, name: str) -> None:
+        """Destroy it as far as the place allows; doing it again changes nothing."""
         ...

@@ -19,7 +19,8 @@ from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_transport.durable_files import sync_directory
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.frames import HeldDigest
 
 _MAGIC: Final = b"FCDIGST1"
 _HEADER: Final = struct.Struct("<8s32sQ")
@@ -29,16 +30,7 @@ _KEY_BYTES: Final = ReportId.SIZE + 1
 _AT_ONCE: Final = 8_192
 """Records that are read at once to be taken elsewhere."""
 RECORD_BYTES: Final = _KEY_BYTES + 2 * Digest.SIZE + 1
-
 Bytes = NDArray[np.uint8]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldDigest:
-    """What is remembered of one instalment."""
-
-    certificate: Digest
-    digest: Digest
 
 
 @dataclass(frozen=True, slots=True)

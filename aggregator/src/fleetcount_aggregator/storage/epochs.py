@@ -6,8 +6,7 @@ Each is signed by the aggregator it is of, and looked at before it is believed. 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fleetcount_aggregator.storage.row_seal import EPOCHS
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.row_seal import EPOCHS, SealedDatabase
 
 EPOCH_TABLE: Final = "CREATE TABLE epochs (name TEXT PRIMARY KEY, epoch BLOB NOT NULL, seal BLOB)"
 _NOTE: Final = (

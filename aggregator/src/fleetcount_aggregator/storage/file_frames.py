@@ -12,7 +12,8 @@ from pathlib import Path
 from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.durable_files import sync_directory
 
-from fleetcount_aggregator.storage.frames import DamagedFrameError, FrameRange, RawFrame, ReadFrame
+from fleetcount_aggregator.storage.errors import DamagedFrameError, StoreError
+from fleetcount_aggregator.storage.frames import FrameRange, RawFrame, ReadFrame
 from fleetcount_aggregator.storage.log_format import (
     FILE_HEADER_BYTES,
     HEAD_BYTES,
@@ -21,7 +22,6 @@ from fleetcount_aggregator.storage.log_format import (
     encode_file_header,
 )
 from fleetcount_aggregator.storage.log_scan import LogScan, damaged_at, read_at
-from fleetcount_aggregator.storage.store import StoreError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ from contextlib import closing
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.frame_homes import FrameHome, LogState
-from fleetcount_aggregator.storage.frames import DamagedFrameError
+from fleetcount_aggregator.storage.errors import Damage, DamagedFrameError
+from fleetcount_aggregator.storage.frames import FrameHome, LogState
 from fleetcount_aggregator.storage.opening import server_of
-from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.row_seal import SealedDatabase
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
 

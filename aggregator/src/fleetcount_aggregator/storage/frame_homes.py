@@ -4,150 +4,17 @@ A home makes and finds `Frames`; it reads none. `report_logs` decides when. Anot
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from fleetcount_protocol.ids import ReportId, WindowId
 from fleetcount_transport.durable_files import sync_directory
 
-from fleetcount_aggregator.storage.digest_file import (
-    RECORD_BYTES,
-    DigestFile,
-    HeldDigest,
-    find_record,
-)
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, DigestFile, find_record
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_frames import FileFrames, FileReader, load_file, unload_file
-from fleetcount_aggregator.storage.frames import FrameReader, Frames, MemoryFrames, RawFrame
-from fleetcount_aggregator.storage.store import StoreError
-
-if TYPE_CHECKING:
-    from fleetcount_aggregator.storage.database import Database
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogState:
-    """What the store knows of a window when it starts: so many bytes of its log were durable, at least.
-
-    `closed_length`: how long it was when intake closed, None before.
-    """
-
-    window_id: WindowId
-    ended: bool
-    durable_length: int
-    closed_length: int | None
-    set_sealed: bool
-
-
-class EndedDigests(Protocol):
-    """What is remembered of the instalments of one ended window: digests, and no share."""
-
-    def write(self, count: int, blocks: Iterable[bytes]) -> None:
-        """Write `count` records in all, by ascending report id (`DigestRecords.encode`), in place of what was there.
-
-        Raises:
-            StoreError: it failed, or there are other records than that; then there are none.
-        """
-        ...
-
-    def records(self) -> Iterator[bytes]:
-        """Yield all records in their order, some at once; none where nothing was written. Raises StoreError."""
-        ...
-
-    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
-        """Return what is remembered of an instalment, or None; raises StoreError if it is damaged."""
-        ...
-
-    def delete(self) -> None:
-        """Remember nothing of the window any more; doing it again changes nothing."""
-        ...
-
-
-class FrameHome(Protocol):
-    """The frames of a store."""
-
-    @property
-    def counts_bytes(self) -> bool:
-        """Whether what was durable has to be noted in the database, to see later if it is gone."""
-        ...
-
-    @property
-    def cuts(self) -> bool:
-        """Whether a window may lie here in several shards."""
-        ...
-
-    def know(self, states: Sequence[LogState]) -> None:
-        """Take it that logs were so long, and see later whether they are."""
-        ...
-
-    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
-        """Return the windows whose logs the operator has put aside, before their set was sealed: they can only end."""
-        ...
-
-    def leaves(self, window_id: WindowId) -> bool:
-        """Whether there is something of an ended window that `drop` deletes."""
-        ...
-
-    def install(self, db: "Database", window_id: WindowId) -> None:
-        """Make the place of a window that is installed in this transaction; one that is there stays."""
-        ...
-
-    def close_window(self, db: "Database", window_id: WindowId) -> None:
-        """Let no owner append to a window any more, from the commit of this transaction on."""
-        ...
-
-    def seize(self, window_id: WindowId) -> Mapping[int, int]:
-        """Become the owner of every shard of a window, as who is alone may; return the epoch of each."""
-        ...
-
-    def shard_count(self, window_id: WindowId) -> int:
-        """Return into how many shards a window is cut: a power of two, 1 to 256; 0 for one that has no place here."""
-        ...
-
-    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> Frames:
-        """Return the frames of a shard: to be read back and written to under an epoch, or with None only read."""
-        ...
-
-    def reader(self, window_id: WindowId) -> FrameReader:
-        """Return what reads the frames of all shards of a window."""
-        ...
-
-    def ended(self, window_id: WindowId) -> EndedDigests:
-        """Return what is left of an ended window."""
-        ...
-
-    def holds(self, window_id: WindowId) -> bool:
-        """Whether frames of a window lie there, as they do from its first instalment until it is purged."""
-        ...
-
-    def drop(self, window_id: WindowId) -> None:
-        """Delete every frame of an ended window; doing it again changes nothing."""
-        ...
-
-    def windows(self) -> set[WindowId]:
-        """Return the windows of which there are frames or digests."""
-        ...
-
-    def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
-        """Yield every frame of a store that nobody serves, to be taken to another home; needs no key.
-
-        Raises:
-            StoreError: it is not all there; the text names the place.
-        """
-        ...
-
-    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
-        """Write frames that another home has unloaded, in place of what an earlier try has left; durable on return.
-
-        Raises:
-            StoreError: it failed, or a window in so many shards cannot lie here.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of connections."""
-        ...
-
+from fleetcount_aggregator.storage.frames import HeldDigest, LogState, MemoryFrames, RawFrame
 
 _ENDS: Final = (".log", ".digests", ".log.lost")
 

@@ -1,30 +1,36 @@
-"""Where the frames of a report log lie, as the index sees it: a file, a table of PostgreSQL, or memory.
+"""What stays of a window's reports when it has ended: digests, without any share, sorted in one file and not in memory.
 
-`Frames` are those of one shard of one window. Sealed bytes alone go in and out; what is in a frame is log_format's,
-what becomes of instalments is report_log's.
+With it, a late repeat of the same bytes still gets its receipt. Written once and never changed; holds no share.
+
+    file      "FCDIGST1" | window id | u64 count | crc32 of what is before it
+    record    report id | u8 round | certificate digest | instalment digest | u8 1 if the report is in the set, else 0
 """
 
 import hmac
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import DamagedFrameError
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES, FrameHead, FrameSeal, NewFrame
-from fleetcount_aggregator.storage.store import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDigest:
+    """What is remembered of one instalment."""
+
+    certificate: Digest
+    digest: Digest
+
 
 FRAME_BITS: Final = 48
 """A frame's number has its shard above so many bits, so that one number is enough in a window of many shards."""
-
-
 LEAVES: Final = 256
 """Values of the first byte of a report id, which says its shard."""
-
-
-class DamagedFrameError(StoreError):
-    """A frame is not what was written there; the text names the place."""
 
 
 class FrameRange(NamedTuple):
@@ -212,3 +218,127 @@ class MemoryFrames:
 
     def close(self) -> None:
         """See `Frames.close`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """What the store knows of a window when it starts: so many bytes of its log were durable, at least.
+
+    `closed_length`: how long it was when intake closed, None before.
+    """
+
+    window_id: WindowId
+    ended: bool
+    durable_length: int
+    closed_length: int | None
+    set_sealed: bool
+
+
+class EndedDigests(Protocol):
+    """What is remembered of the instalments of one ended window: digests, and no share."""
+
+    def write(self, count: int, blocks: Iterable[bytes]) -> None:
+        """Write `count` records in all, by ascending report id (`DigestRecords.encode`), in place of what was there.
+
+        Raises:
+            StoreError: it failed, or there are other records than that; then there are none.
+        """
+        ...
+
+    def records(self) -> Iterator[bytes]:
+        """Yield all records in their order, some at once; none where nothing was written. Raises StoreError."""
+        ...
+
+    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
+        """Return what is remembered of an instalment, or None; raises StoreError if it is damaged."""
+        ...
+
+    def delete(self) -> None:
+        """Remember nothing of the window any more; doing it again changes nothing."""
+        ...
+
+
+class FrameHome(Protocol):
+    """The frames of a store."""
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether what was durable has to be noted in the database, to see later if it is gone."""
+        ...
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a window may lie here in several shards."""
+        ...
+
+    def know(self, states: Sequence[LogState]) -> None:
+        """Take it that logs were so long, and see later whether they are."""
+        ...
+
+    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
+        """Return the windows whose logs the operator has put aside, before their set was sealed: they can only end."""
+        ...
+
+    def leaves(self, window_id: WindowId) -> bool:
+        """Whether there is something of an ended window that `drop` deletes."""
+        ...
+
+    def install(self, db: "Database", window_id: WindowId) -> None:
+        """Make the place of a window that is installed in this transaction; one that is there stays."""
+        ...
+
+    def close_window(self, db: "Database", window_id: WindowId) -> None:
+        """Let no owner append to a window any more, from the commit of this transaction on."""
+        ...
+
+    def seize(self, window_id: WindowId) -> Mapping[int, int]:
+        """Become the owner of every shard of a window, as who is alone may; return the epoch of each."""
+        ...
+
+    def shard_count(self, window_id: WindowId) -> int:
+        """Return into how many shards a window is cut: a power of two, 1 to 256; 0 for one that has no place here."""
+        ...
+
+    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> Frames:
+        """Return the frames of a shard: to be read back and written to under an epoch, or with None only read."""
+        ...
+
+    def reader(self, window_id: WindowId) -> FrameReader:
+        """Return what reads the frames of all shards of a window."""
+        ...
+
+    def ended(self, window_id: WindowId) -> EndedDigests:
+        """Return what is left of an ended window."""
+        ...
+
+    def holds(self, window_id: WindowId) -> bool:
+        """Whether frames of a window lie there, as they do from its first instalment until it is purged."""
+        ...
+
+    def drop(self, window_id: WindowId) -> None:
+        """Delete every frame of an ended window; doing it again changes nothing."""
+        ...
+
+    def windows(self) -> set[WindowId]:
+        """Return the windows of which there are frames or digests."""
+        ...
+
+    def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
+        """Yield every frame of a store that nobody serves, to be taken to another home; needs no key.
+
+        Raises:
+            StoreError: it is not all there; the text names the place.
+        """
+        ...
+
+    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+        """Write frames that another home has unloaded, in place of what an earlier try has left; durable on return.
+
+        Raises:
+            StoreError: it failed, or a window in so many shards cannot lie here.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,5 +1,6 @@
 """Instalments of one window and round as columns, as they are stored together; `run_codec` spells them in bytes."""
 
+import enum
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -82,3 +83,21 @@ class InstalmentRun:
             parts=cut(self.parts),
             key_uses=cut(self.key_uses),
         )
+
+
+class StoreOutcome(enum.IntEnum):
+    """What became of one instalment; the value is a byte of what `Store.add_instalments` returns."""
+
+    STORED = 0
+    SAME = 1
+    """The same bytes are held already: the same receipt is due."""
+    OTHER_BYTES = 2
+    """Another instalment holds this (window, report id, round), or another device the report: the first one wins."""
+    SECOND_REPORT = 3
+    """This device already has a report with another id in this window."""
+    CLOSED = 4
+    """The window takes no instalments any more."""
+    FULL = 5
+    """The window has as many reports as a window can have; a second instalment of one of them is still taken."""
+    BUSY = 6
+    """Who decides about it cannot be reached at present; it is to be sent again."""

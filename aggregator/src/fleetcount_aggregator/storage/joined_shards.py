@@ -11,12 +11,11 @@ from itertools import groupby
 from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.database import Engine
+from fleetcount_aggregator.storage.engine import Engine, SealedEngine
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.frames import RawFrame
 from fleetcount_aggregator.storage.log_format import FrameHead
-from fleetcount_aggregator.storage.row_seal import WINDOWS
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.row_seal import WINDOWS, SealedDatabase
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
 

@@ -6,10 +6,10 @@ Afterwards nothing in it needs the key before, which can be destroyed. Decides n
 from fleetcount_mechanisms.randomness import SystemRandom
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.engine import SealedEngine
 from fleetcount_aggregator.storage.question_rows import reseal_seeds
-from fleetcount_aggregator.storage.row_seal import reseal
+from fleetcount_aggregator.storage.row_seal import SealedDatabase, reseal
 from fleetcount_aggregator.storage.rows import put_chains
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
 from fleetcount_aggregator.storage.session_chains import ChainSeal
 
 _AT_ONCE = 4096

@@ -5,39 +5,10 @@ It opens no key, and what it holds is wrapped.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from fleetcount_transport.durable_files import erase_file, replace_file, sync_directory
 
-from fleetcount_aggregator.storage.store import StoreError
-
-
-class KeyPlace(Protocol):
-    """Small wrapped secrets by name. A write returns when it is durable; whatever fails raises StoreError."""
-
-    def where(self, name: str) -> str:
-        """How an error names a key."""
-        ...
-
-    def read(self, name: str) -> bytes | None:
-        """Return what lies there, or None."""
-        ...
-
-    def names(self) -> Sequence[str]:
-        """Return the names of all that lie there."""
-        ...
-
-    def add(self, name: str, wrapped: bytes) -> bytes:
-        """Put it where nothing lies; return what lies there then, durably, which another process may have put there."""
-        ...
-
-    def write(self, name: str, wrapped: bytes) -> None:
-        """Put it in the place of what was there: a crash leaves the old one or the new one."""
-        ...
-
-    def erase(self, name: str) -> None:
-        """Destroy it as far as the place allows; doing it again changes nothing."""
-        ...
+from fleetcount_aggregator.storage.errors import StoreError
 
 
 class MemoryKeys:

@@ -15,8 +15,8 @@ from typing import Final
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount_aggregator.storage.async_link import AsyncLink
+from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.schema import POSTGRES
-from fleetcount_aggregator.storage.store import FencedError, StoreError
 
 _MEMBER_BYTES: Final = 8
 _SHORTEST_S: Final = 0.5

@@ -14,7 +14,8 @@ from typing import Final, Self
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 
-from fleetcount_aggregator.storage.frames import DamagedFrameError, ReadFrame
+from fleetcount_aggregator.storage.errors import DamagedFrameError, StoreError
+from fleetcount_aggregator.storage.frames import ReadFrame
 from fleetcount_aggregator.storage.log_format import (
     FILE_HEADER_BYTES,
     FRAME_MAGIC,
@@ -23,7 +24,6 @@ from fleetcount_aggregator.storage.log_format import (
     FrameSeal,
     decode_file_header,
 )
-from fleetcount_aggregator.storage.store import StoreError
 
 _BLOCK_BYTES: Final = 1024 * 1024
 _SECTOR_BYTES: Final = 512

@@ -6,7 +6,7 @@ network process. Reads and opens parts; verifies nothing.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
@@ -14,11 +14,40 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from numpy.typing import NDArray
 
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.frames import FrameRange, FrameReader, FrameReads, read_heads
 from fleetcount_aggregator.storage.log_format import FrameHead, FrameSeal
 from fleetcount_aggregator.storage.report_ids import ID_BYTES, ReportIds
 from fleetcount_aggregator.storage.report_index import CompleteRows
-from fleetcount_aggregator.storage.store import LoadedReports, StoreError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedReports:
+    """Reports ready for verification, and which of those asked for are missing: damaged in the store, by number."""
+
+    batch: ProofBatch
+    damaged: tuple[int, ...] = ()
+
+
+class ReportSource(Protocol):
+    """Some complete reports of one window; survives pickling, so that a worker process loads them by itself."""
+
+    def load(self) -> LoadedReports:
+        """Return the reports with their input shares joined, in order; raises StoreError if the file fails."""
+        ...
+
+
+class CompleteReports(Protocol):
+    """The reports of a window that have all their instalments, by position. Fixed from the moment intake is closed."""
+
+    @property
+    def ids(self) -> ReportIds:
+        """The report ids by position."""
+        ...
+
+    def source(self, positions: NDArray[np.integer]) -> ReportSource:
+        """Return where a worker finds the reports at these positions."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,28 +13,28 @@ from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 from fleetcount_protocol.messages import WindowState
 
 from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError, check_move
-from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
+from fleetcount_aggregator.storage.archive import AT_ONCE, Place, RestRow
 from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES
 from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.errors import Damage, StoreError
 from fleetcount_aggregator.storage.frame_homes import MemoryHome
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.report_logs import ReportLogs
-from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.store import (
-    BATCHES_AT_ONCE,
+from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     Charged,
-    CompleteReports,
     Cost,
     DecidedWindow,
     LedgerRow,
     QuestionRow,
+    Rest,
     SessionRow,
     StepRow,
-    StoreError,
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.rows import BATCHES_AT_ONCE
 
 _OPEN = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 

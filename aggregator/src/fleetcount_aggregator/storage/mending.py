@@ -11,7 +11,7 @@ from typing import Any, Final
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 
-from fleetcount_aggregator.storage.archive import Rest
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.question_rows import decide_windows
 from fleetcount_aggregator.storage.row_seal import (
     CANONICAL,
@@ -25,12 +25,12 @@ from fleetcount_aggregator.storage.row_seal import (
     SESSIONS,
     STEPS,
     WINDOWS,
+    SealedDatabase,
     SealedTable,
 )
+from fleetcount_aggregator.storage.row_types import DecidedWindow, LedgerRow, Rest, WindowRow
 from fleetcount_aggregator.storage.rows import add_debit, install_window
 from fleetcount_aggregator.storage.schema import RESTORED, SERVING
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StoreError, WindowRow
 
 Debit = Callable[[bytes], LedgerRow]
 """The debit of a window by its bytes."""

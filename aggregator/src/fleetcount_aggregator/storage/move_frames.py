@@ -12,10 +12,9 @@ from typing import Any
 from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage.digest_file import RECORD_BYTES
-from fleetcount_aggregator.storage.frame_homes import FrameHome
-from fleetcount_aggregator.storage.frames import RawFrame
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.frames import FrameHome, RawFrame
 from fleetcount_aggregator.storage.joined_shards import ShardJoiner
-from fleetcount_aggregator.storage.store import StoreError
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,13 @@ from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.database import Database, Engine
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.engine import Engine
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.joined_shards import ShardJoiner
 from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVING, TABLES, TableColumns
-from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
 _AT_ONCE: Final = 500

@@ -10,10 +10,11 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.key_files import read_secret
 
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.database import Database, Engine
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.engine import Engine
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
-from fleetcount_aggregator.storage.store import StoreError
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.postgres import Server

@@ -23,8 +23,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from fleetcount_aggregator.storage.async_link import WAIT_OF_SERVER
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.server_mark import LogEnd
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ import numpy as np
 from fleetcount_protocol.ids import ReportId, WindowId
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, HeldDigest, find_record
-from fleetcount_aggregator.storage.frames import LEAVES
+from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, find_record
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.frames import LEAVES, HeldDigest
 from fleetcount_aggregator.storage.postgres import Link
-from fleetcount_aggregator.storage.store import StoreError
 
 _FORGET: Final = "DELETE FROM ended WHERE window_id = ?"
 

@@ -14,11 +14,11 @@ from fleetcount_transport.logs import log
 from fleetcount_transport.migrations import NEW, bring_up
 
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.postgres import FATAL, Link, PostgresDatabase, Server, ServerState, one_line
 from fleetcount_aggregator.storage.postgres_frames import PostgresHome
 from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing, check_version, made_as
 from fleetcount_aggregator.storage.server_mark import ServerMark
-from fleetcount_aggregator.storage.store import StoreError
 
 T = TypeVar("T")
 

@@ -21,15 +21,14 @@ from psycopg.adapt import Loader
 from psycopg.pq import Format
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.frame_homes import LogState
-from fleetcount_aggregator.storage.frames import (
-    FRAME_BITS,
+from fleetcount_aggregator.storage.errors import (
     DamagedFrameError,
-    FrameRange,
-    RawFrame,
-    ReadFrame,
-    checked_frame,
+    FencedError,
+    StoreAwayError,
+    StoreError,
+    UnknownWriteError,
 )
+from fleetcount_aggregator.storage.frames import FRAME_BITS, FrameRange, LogState, RawFrame, ReadFrame, checked_frame
 from fleetcount_aggregator.storage.log_format import (
     HEAD_BYTES,
     FrameHead,
@@ -39,7 +38,6 @@ from fleetcount_aggregator.storage.log_format import (
 )
 from fleetcount_aggregator.storage.postgres import Link, Server
 from fleetcount_aggregator.storage.postgres_digests import PostgresDigests
-from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError, UnknownWriteError
 
 PATIENCE_S: float = 10.0
 """How long a write or a read waits for a server that comes back; a killed one takes one to four seconds."""

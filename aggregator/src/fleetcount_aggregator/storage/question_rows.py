@@ -10,10 +10,10 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.row_seal import DECIDED, NOTES, QUESTION, Damage, DamagedError
+from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
+from fleetcount_aggregator.storage.row_seal import DECIDED, NOTES, QUESTION, SealedDatabase
+from fleetcount_aggregator.storage.row_types import DecidedWindow, QuestionRow, WindowRow
 from fleetcount_aggregator.storage.rows import install_window
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import DecidedWindow, QuestionRow, StoreError, WindowRow
 
 
 def install_question(db: SealedDatabase, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:

@@ -12,10 +12,9 @@ from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.limits import MAX_REPORTS_PER_LEAF, MAX_REPORTS_PER_WINDOW, SET_LEAVES
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.key_table import KeyTable, Words
 from fleetcount_aggregator.storage.report_ids import ReportIds
-from fleetcount_aggregator.storage.store import StoreOutcome
 
 NO_ROW: Final = 2**32 - 1
 """The row number that means: this instalment has not arrived."""

@@ -15,13 +15,19 @@ from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.frame_homes import FrameHome, LogState
-from fleetcount_aggregator.storage.frames import LEAVES, DamagedFrameError
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.errors import (
+    Damage,
+    DamagedError,
+    DamagedFrameError,
+    FencedError,
+    StoreAwayError,
+    StoreError,
+    UnknownWriteError,
+)
+from fleetcount_aggregator.storage.frames import LEAVES, FrameHome, LogState
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.log_slice import CompleteLog
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError, StoreOutcome, UnknownWriteError
 
 GroupAnswer = list[bytes] | StoreError
 """What became of one list of runs of a group: `StoreOutcome` bytes, run by run."""

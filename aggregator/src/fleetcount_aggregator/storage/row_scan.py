@@ -13,6 +13,7 @@ from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.window.window import decode_window
 
+from fleetcount_aggregator.storage.errors import Damage
 from fleetcount_aggregator.storage.row_seal import (
     BATCHES,
     CANONICAL,
@@ -29,12 +30,11 @@ from fleetcount_aggregator.storage.row_seal import (
     SEALED,
     STEPS,
     WINDOWS,
-    Damage,
+    SealedDatabase,
     SealedTable,
     row_pages,
 )
 from fleetcount_aggregator.storage.rows import IN_WORK
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 
 _SEEMS_AT_REST: Final = "rest < 0 OR rest > 2 OR (rest IN (1, 2) AND expiry <= 0)"
 _WORKED: Final = f"SELECT window_id FROM windows WHERE {IN_WORK}"  # noqa: S608 - constant

@@ -9,42 +9,16 @@ import hmac
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fleetcount_protocol.ids import WindowId
 
-from fleetcount_aggregator.storage.store import StoreError
-
-if TYPE_CHECKING:
-    from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
 
 SEAL_BYTES: Final = 16
 _AT_ONCE: Final = 4096
 _INFO: Final = b"fleetcount aggregator rows 1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
-    """Something of a store that is not as it was written: in which table, of which window if that shows, and what.
-
-    Of files the table is "log" or "data key". `hides_charge`: with it nobody can tell what was charged, or for what.
-    """
-
-    table: str
-    what: str
-    window_id: WindowId | None = None
-    hides_charge: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.table}: {self.what}"
-
-
-class DamagedError(StoreError):
-    """What was read is not what was written. `damage` names it; the store is left as it is."""
-
-    def __init__(self, damage: Damage) -> None:
-        super().__init__(f"{damage}; see `fleetcount aggregator check`")
-        self.damage = damage
 
 
 class RowSeal:
@@ -91,6 +65,17 @@ def _spelt(place: str, values: Sequence[object]) -> bytes:
             shown.append(value)
     parts[0] = repr((place, shown)).encode()
     return b"".join(parts)
+
+
+class SealedDatabase:
+    """A `Database`, and `seal`, which makes and checks the tags of its rows."""
+
+    __slots__ = ("execute", "executemany", "seal")
+
+    def __init__(self, database: Database, seal: RowSeal) -> None:
+        self.execute = database.execute
+        self.executemany = database.executemany
+        self.seal = seal
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.signal import normal_signal
 
 from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError, check_move
-from fleetcount_aggregator.storage.archive import Rest
 from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
-from fleetcount_aggregator.storage.frame_homes import LogState
+from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
+from fleetcount_aggregator.storage.frames import LogState
 from fleetcount_aggregator.storage.row_seal import (
     BATCHES,
     CANONICAL,
@@ -32,21 +32,20 @@ from fleetcount_aggregator.storage.row_seal import (
     SESSIONS,
     STEPS,
     WINDOWS,
-    Damage,
-    DamagedError,
+    SealedDatabase,
 )
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import (
-    BATCHES_AT_ONCE,
+from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     LedgerRow,
+    Rest,
     SessionRow,
     StepRow,
-    StoreError,
     WindowChange,
     WindowRow,
 )
 
+BATCHES_AT_ONCE: Final = 64
+"""Batches read at once, so that memory holds a few thousand reports of them and not a million."""
 _OPEN = (WindowState.ANNOUNCED.value, WindowState.COLLECTING.value)
 _POSITION_BYTES = "<u4"
 _AT_ONCE: Final = 256

@@ -11,8 +11,7 @@ from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.layout import Reader, sized, uint
 
-from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
-from fleetcount_aggregator.storage.store import StoreOutcome
+from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun, StoreOutcome
 
 MOST_RUN_BYTES: Final = 64 << 20
 """The largest message; a batch of a device is much smaller (`MAX_BATCH_BYTES`)."""

@@ -12,8 +12,8 @@ from fleetcount_transport.migrations import Schema
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.epochs import EPOCH_TABLE
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE, LEASE_TABLES, NOTICE_TABLES
-from fleetcount_aggregator.storage.store import StoreError
 
 _INSTANCE_TABLES: Final = (
     "CREATE TABLE instance (one INTEGER PRIMARY KEY, standing TEXT NOT NULL, system_id TEXT NOT NULL,"

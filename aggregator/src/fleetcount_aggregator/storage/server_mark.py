@@ -12,7 +12,7 @@ from typing import Final
 
 from fleetcount_transport.durable_files import replace_file
 
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 
 _WRITE_S: Final = 10.0
 """How often the file is written while the log grows; a process that dies remembers that much less."""

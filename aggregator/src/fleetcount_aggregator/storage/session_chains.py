@@ -17,8 +17,9 @@ from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.ids import Digest, SessionId, WindowId
 from fleetcount_transport.logs import log
 
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES
-from fleetcount_aggregator.storage.store import Store, StoreError
+from fleetcount_aggregator.storage.store import Store
 
 USES_AT_ONCE: Final = 256
 """Keys erased between two turns of the event loop: some 10 ms."""

@@ -10,11 +10,11 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import WindowState
 
 from fleetcount_aggregator.storage import archive_rows, question_rows
-from fleetcount_aggregator.storage.archive import Place, Rest, RestRow
+from fleetcount_aggregator.storage.archive import Place, RestRow
 from fleetcount_aggregator.storage.report_logs import ReportLogs
+from fleetcount_aggregator.storage.row_seal import SealedDatabase
+from fleetcount_aggregator.storage.row_types import LedgerRow, Rest
 from fleetcount_aggregator.storage.rows import read_ledger_rows
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import LedgerRow
 
 
 class SqlArchive:

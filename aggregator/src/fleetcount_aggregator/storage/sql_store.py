@@ -22,31 +22,30 @@ from fleetcount_aggregator.storage import question_rows
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.archive_rows import purge_window, read_cost, read_unpurged
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.database import Engine
+from fleetcount_aggregator.storage.engine import Engine, SealedEngine
 from fleetcount_aggregator.storage.epochs import SqlEpochs
+from fleetcount_aggregator.storage.errors import Damage, StoreError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.key_move import move_to_present_key
+from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.mending import is_restored
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.row_scan import damage_at_start
-from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
-from fleetcount_aggregator.storage.sql_archive import SqlArchive
-from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
-from fleetcount_aggregator.storage.store import (
+from fleetcount_aggregator.storage.row_seal import SealedDatabase
+from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     Charged,
-    CompleteReports,
     Cost,
     DecidedWindow,
     LedgerRow,
     QuestionRow,
     SessionRow,
     StepRow,
-    StoreError,
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.sql_archive import SqlArchive
+from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.storage.write_queue import WriteQueue
 

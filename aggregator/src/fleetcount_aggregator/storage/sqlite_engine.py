@@ -15,10 +15,10 @@ from fleetcount_transport.durable_files import sync_directory
 from fleetcount_transport.migrations import bring_up
 
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.frame_homes import FileHome
 from fleetcount_aggregator.storage.key_places import KeyFiles
 from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as
-from fleetcount_aggregator.storage.store import StoreError
 
 T = TypeVar("T")
 

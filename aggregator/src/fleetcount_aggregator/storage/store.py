@@ -4,255 +4,30 @@ Defines the rows and the `Store` protocol; it does not know files or SQL (memory
 columns: they are named by their position among a closed window's complete reports.
 """
 
-import enum
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
 
-import numpy as np
-from fleetcount_kernel.proofs import ProofBatch
-from fleetcount_protocol.errors import MachineError, RejectReason
+from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
-from fleetcount_protocol.messages import WindowState
-from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.archive import Archive
+from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.errors import Damage
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.report_ids import ReportIds
-
-if TYPE_CHECKING:
-    from fleetcount_aggregator.storage.data_keys import DataKeys
-    from fleetcount_aggregator.storage.row_seal import Damage
-
-BATCHES_AT_ONCE: Final = 64
-"""Batches read at once, so that memory holds a few thousand reports of them and not a million."""
-
-
-class StoreError(MachineError):
-    """The store could not do what it was asked: disk full, file damaged, another process in the directory, closed."""
-
-
-class StoreAwayError(StoreError):
-    """The server that has the store was not reached or did not answer: nothing that it has is damaged."""
-
-
-class FencedError(StoreError):
-    """Somebody else has taken over what this process wanted to change, or it is closed: nothing was written."""
-
-
-class UnknownWriteError(StoreAwayError):
-    """Whether something was written is not known, and only what lies there will say."""
-
-
-class StoreBusyError(StoreError):
-    """The store's queue is full; try again later."""
-
-
-class StoreOutcome(enum.IntEnum):
-    """What became of one instalment; the value is a byte of what `Store.add_instalments` returns."""
-
-    STORED = 0
-    SAME = 1
-    """The same bytes are held already: the same receipt is due."""
-    OTHER_BYTES = 2
-    """Another instalment holds this (window, report id, round), or another device the report: the first one wins."""
-    SECOND_REPORT = 3
-    """This device already has a report with another id in this window."""
-    CLOSED = 4
-    """The window takes no instalments any more."""
-    FULL = 5
-    """The window has as many reports as a window can have; a second instalment of one of them is still taken."""
-    BUSY = 6
-    """Who decides about it cannot be reached at present; it is to be sent again."""
-
-
-class ReportVerdict(enum.IntEnum):
-    """How far one report of a batch has come at this aggregator; the value is a byte of `BatchRow.verdicts`."""
-
-    VERIFIED = 0
-    """`verify_init` is done, and what the others say is not known yet."""
-    ACCEPTED = 1
-    """The proof holds for this aggregator and, once the set is sealed, for all."""
-    DROPPED = 2
-    """Verified, and so in the batch's sum, but out since, and counted under its reason."""
-    REFUSED = 3
-    """Not verified: in no sum, and counted under its reason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRow:
-    """A device's session: the request as it came, what was answered, and its keys sealed at rest (`session_chains`).
-
-    The request opens nothing a second time; it is judged again when the session comes back into memory. `accepted` is
-    the aggregator's ephemeral public key and its confirmation, joined.
-    """
-
-    session_id: SessionId
-    request: bytes = field(repr=False)
-    certificate: Digest
-    expiry: int
-    accepted: bytes = field(repr=False)
-    chain: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRow:
-    """A window's canonical bytes, its verify key (sealed at rest) and where it stands."""
-
-    window_id: WindowId
-    canonical: bytes = field(repr=False)
-    verify_key: bytes = field(repr=False)
-    state: WindowState
-    abort_reason: str
-    installed_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionRow:
-    """A question signed by all and the seed of its verify keys, sealed at rest."""
-
-    question_id: QuestionId
-    signed: bytes = field(repr=False)
-    seed: bytes = field(repr=False)
-    installed_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecidedWindow:
-    """What was decided about one window of a question, once: its window is installed, or it is missing for a reason.
-
-    `window_id` is None where nothing says what the window would have been: a missing later step of a drill-down.
-    """
-
-    question_id: QuestionId
-    index: int
-    window_id: WindowId | None
-    missing: str = ""
-
-
-class Cost(enum.Enum):
-    """What a question costs, by what was decided about its windows."""
-
-    NOTHING = enum.auto()
-    OPEN = enum.auto()
-    """It may be debited yet, or what was decided is damaged: it counts."""
-    DEBITED = enum.auto()
-
-
-class Charged(NamedTuple):
-    """A question whose cost is asked for: how many windows it has, and whether it was withdrawn.
-
-    It was if a party refused it, or stopped it before its first window.
-    """
-
-    question_id: QuestionId
-    windows: int
-    withdrawn: bool
-
-    def cost(self, decided: int, windows: Iterable[tuple[WindowState | None, bool]]) -> Cost:
-        """Return what it costs: nothing if it was withdrawn or its one window failed, and without a debit.
-
-        Windows of others that failed give nothing back: those that follow count from the unit that they began.
-        `decided`: how many windows are; `windows`: the state of each window that was installed, and whether it was
-        debited.
-        """
-        if not self.withdrawn and (self.windows > 1 or not decided):
-            return Cost.OPEN
-        found = list(windows)
-        if any(debited for _, debited in found):
-            return Cost.DEBITED
-        return Cost.NOTHING if all(state is WindowState.ABORTED for state, _ in found) else Cost.OPEN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedReports:
-    """Reports ready for verification, and which of those asked for are missing: damaged in the store, by number."""
-
-    batch: ProofBatch
-    damaged: tuple[int, ...] = ()
-
-
-class ReportSource(Protocol):
-    """Some complete reports of one window; survives pickling, so that a worker process loads them by itself."""
-
-    def load(self) -> LoadedReports:
-        """Return the reports with their input shares joined, in order; raises StoreError if the file fails."""
-        ...
-
-
-class CompleteReports(Protocol):
-    """The reports of a window that have all their instalments, by position. Fixed from the moment intake is closed."""
-
-    @property
-    def ids(self) -> ReportIds:
-        """The report ids by position."""
-        ...
-
-    def source(self, positions: NDArray[np.integer]) -> ReportSource:
-        """Return where a worker finds the reports at these positions."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BatchRow:
-    """One batch of verified reports, in columns of n: what is needed to finish it and to add it up.
-
-    `positions` are those of `CompleteReports`; `verdicts` one byte of `ReportVerdict` each; `share_digests` n x 32: of
-    their public shares. `kept` is sealed at rest: the sum of the verified output shares, and at a helper the seeds.
-    """
-
-    number: int
-    positions: NDArray[np.int64]
-    verdicts: bytes
-    share_digests: bytes
-    kept: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
-    """A step that happens once a window: the digest of what was asked, and the bytes answered ever after.
-
-    `passing`: not needed once the window has ended; `Store.purge` deletes it.
-    """
-
-    name: str
-    request: bytes
-    answer: bytes = field(repr=False)
-    passing: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow:
-    """One release charged to a signal and window. `epsilon` is decimal text, "none" without a finite eps."""
-
-    window_id: WindowId
-    signal: str
-    opens: int
-    closes: int
-    epsilon: str
-    debited_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowChange:
-    """Everything one step changes, applied in one transaction or not at all.
-
-    `required` are the states in which the change is allowed. If `step` is stored already, nothing is applied.
-    Moving to AGREEING closes intake: what lacks an instalment then is counted as a half pair.
-    """
-
-    window_id: WindowId
-    required: frozenset[WindowState]
-    new_state: WindowState | None = None
-    abort_reason: str = ""
-    step: StepRow | None = None
-    batch: BatchRow | None = None
-    """Stored under its number, in place of the one before."""
-    chosen: bytes | None = field(default=None, repr=False)
-    """The set: one byte of 0 or 1 a complete report, by position."""
-    rejections: Mapping[RejectReason, int] = field(default_factory=dict[RejectReason, int])
-    debit: LedgerRow | None = None
+from fleetcount_aggregator.storage.log_slice import CompleteReports
+from fleetcount_aggregator.storage.row_types import (
+    BatchRow,
+    Charged,
+    Cost,
+    DecidedWindow,
+    LedgerRow,
+    QuestionRow,
+    SessionRow,
+    StepRow,
+    WindowChange,
+    WindowRow,
+)
 
 
 class Store(Archive, Protocol):

@@ -16,16 +16,15 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import Damage, StoreError
 from fleetcount_aggregator.storage.frame_check import damaged_frames
-from fleetcount_aggregator.storage.frame_homes import LogState
+from fleetcount_aggregator.storage.frames import LogState
 from fleetcount_aggregator.storage.key_places import KeyFiles
 from fleetcount_aggregator.storage.log_scan import LogScan
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_scan import every_damage
-from fleetcount_aggregator.storage.row_seal import Damage
+from fleetcount_aggregator.storage.row_seal import SealedDatabase
 from fleetcount_aggregator.storage.schema import check_readable
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
 _WINDOW: Final = (

@@ -17,10 +17,11 @@ from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.engine import SealedEngine
+from fleetcount_aggregator.storage.errors import FencedError, StoreBusyError, StoreError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.report_logs import ReportLogs
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
-from fleetcount_aggregator.storage.store import FencedError, StoreBusyError, StoreError
+from fleetcount_aggregator.storage.row_seal import SealedDatabase
 
 QUEUE_LENGTH: Final = 4096
 """Writes waiting for the disk before the store says it is busy."""

@@ -21,11 +21,11 @@ from fleetcount_aggregator.host.reasons import Wait, expected_wait
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import archive_rows, question_rows
 from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
-from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.row_seal import RowSeal, SealedDatabase
+from fleetcount_aggregator.storage.row_types import Charged, Cost, LedgerRow, QuestionRow, WindowRow
 from fleetcount_aggregator.storage.schema import check_readable, check_standing
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, QuestionRow, StoreError, WindowRow
 from fleetcount_aggregator.windows.period_budget import PeriodCharge, question_charge, spent_from
 from fleetcount_aggregator.windows.question_notes import orders_of, refused_by, stored_question
 
