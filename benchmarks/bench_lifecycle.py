@@ -26,12 +26,11 @@ from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.storage import archive_rows, question_rows
 from fleetcount_aggregator.storage.archive import RestRow
-from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.row_seal import SealedDatabase
 from fleetcount_aggregator.storage.row_types import DecidedWindow, LedgerRow, Rest, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.rows import apply_change, install_window
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_aggregator.windows.loading import window_row
@@ -77,11 +76,11 @@ class Running:
     idle_share: float
 
 
-def opened(config: AggregatorConfig) -> SqlStore:
+def opened(config: AggregatorConfig) -> Store:
     """Open an aggregator's store, as its process would."""
     keys, place = config.keys, config.store_place
     wrapping = StoreKeys.load(keys.signing_key_file, keys.store_key_file, None, load_signing_key(keys.signing_key_file))
-    return SqlStore.over(open_engine(place), place.file, wrapping.at_rest, wrapping.former)
+    return Store.over(open_engine(place), place.file, wrapping.at_rest, wrapping.former)
 
 
 def seat_of(deployment: Deployment) -> Seat:
@@ -132,7 +131,7 @@ def fill_ended(db: SealedDatabase, question: InstalledQuestion, rows: Sequence[W
 
 
 @asynccontextmanager
-async def store_of(config: AggregatorConfig) -> AsyncIterator[SqlStore]:
+async def store_of(config: AggregatorConfig) -> AsyncIterator[Store]:
     """Hold a store open."""
     store = opened(config)
     try:
@@ -157,14 +156,17 @@ async def fill(seat: Seat) -> None:
                 expiry_s=30 * 86_400,
             )
             question = await take_on(context, seat, number, schedule)
-            # Keys of ended windows are gone: here they lie in memory and not in a file each.
-            passing = context_over(MemoryStore(), seat.identity, InlineWorkers())
-            rows = [await window_row(passing, question.window(index)) for index in range(WINDOWS)]
+            # Without a verify key, as after a purge: a data key a window would be made only to be destroyed again.
             ended = [
-                replace(
-                    row, verify_key=b"", state=WindowState.RELEASED, installed_at=question.asked.schedule.opens(index)
+                WindowRow(
+                    window_id=window.window_id,
+                    canonical=window.asked.canonical,
+                    verify_key=b"",
+                    state=WindowState.RELEASED,
+                    abort_reason="",
+                    installed_at=question.asked.schedule.opens(index),
                 )
-                for index, row in enumerate(rows)
+                for index, window in enumerate(map(question.window, range(WINDOWS)))
             ]
             await store.mend(partial(fill_ended, question=question, rows=ended))
 

@@ -34,7 +34,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
 from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
@@ -129,9 +129,9 @@ def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Seque
 # The stores.
 
 
-def open_store(seat: Seat) -> SqlStore:
+def open_store(seat: Seat) -> Store:
     """Open or make an aggregator's store; on a server a window is cut into shards as by default."""
-    return SqlStore.over(open_engine(seat.place, shards=SHARDS), seat.place.file, seat.signing_keys[seat.position])
+    return Store.over(open_engine(seat.place, shards=SHARDS), seat.place.file, seat.signing_keys[seat.position])
 
 
 def say(seat: Seat, what: str, since: float) -> None:
@@ -142,7 +142,7 @@ def say(seat: Seat, what: str, since: float) -> None:
 class Filler:
     """Makes the shares of simulated devices and puts one aggregator's into its store."""
 
-    def __init__(self, window: Window, position: int, store: SqlStore) -> None:
+    def __init__(self, window: Window, position: int, store: Store) -> None:
         self._window = window
         self._position = position
         self._store = store

@@ -55,7 +55,7 @@ from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import certified_peer, claimed_peer
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
@@ -72,7 +72,7 @@ class Replica:
     """One process of an aggregator; `begin`, then open `listeners`, then do the `work` until it is cancelled."""
 
     def __init__(
-        self, config: AggregatorConfig, context: Context, store: SqlStore, roles: frozenset[Role], release: str = ""
+        self, config: AggregatorConfig, context: Context, store: Store, roles: frozenset[Role], release: str = ""
     ) -> None:
         server, tls, table = server_of(config.store_place), load_tls(config), config.store
         engine = store.engine

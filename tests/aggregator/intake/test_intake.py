@@ -142,7 +142,7 @@ async def test_no_receipt_without_a_commit() -> None:
     with pytest.raises(SimulatedCrashError):
         await network.core(0).service.upload([instalment])
 
-    digest = await network.seats[0].memory.instalment_digest(window.window_id, device.report_id, 1)
+    digest = await network.core(0).context.store.instalment_digest(window.window_id, device.report_id, 1)
     assert digest is None
 
 

@@ -13,7 +13,7 @@ from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import Repair, Settled
 from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.errors import Damage, DamagedError
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -38,7 +38,7 @@ def damage(database: Path, statement: str, *values: object) -> None:
 
 
 def repair_of(context: Context) -> Repair:
-    assert isinstance(context.store, SqlStore)
+    assert isinstance(context.store, Store)
     return Repair(context, ReleaseSteps(context), context.store)
 
 

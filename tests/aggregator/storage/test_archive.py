@@ -11,7 +11,6 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, RestRow
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
-from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.mending import mend_others
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.row_types import (
@@ -23,7 +22,6 @@ from fleetcount_aggregator.storage.row_types import (
     WindowChange,
     WindowRow,
 )
-from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import Digest, QuestionId, ReportId, WindowId
@@ -37,16 +35,13 @@ REPORT, DEVICE, DIGEST = ReportId(b"r" * 16), b"d" * 32, b"i" * 32
 QUESTION = QuestionRow(question_id=QuestionId(b"s" * 32), signed=b"signed", seed=b"sealed", installed_at=7)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store
-    if request.param == "memory":
-        opened = MemoryStore()
-    elif request.param == "sqlite":
-        opened = SqlStore.open(tmp_path / "a.db", bytes(32))
+    if request.param == "sqlite":
+        opened = Store.open(tmp_path / "a.db", bytes(32))
     else:
         place = StorePlace(directory=tmp_path, url=request.getfixturevalue("postgres_url"))
-        opened = SqlStore.over(open_engine(place), tmp_path / "a.db", bytes(32))
+        opened = Store.over(open_engine(place), tmp_path / "a.db", bytes(32))
     yield opened
     await opened.close()
 
@@ -241,7 +236,7 @@ async def test_places_stay_in_order_when_the_first_windows_are_forgotten(store: 
 
 
 async def test_a_window_whose_rest_is_damaged_is_not_retired_and_comes_back_by_repair(tmp_path: Path) -> None:
-    store = SqlStore.open(tmp_path / "a.db", bytes(32))
+    store = Store.open(tmp_path / "a.db", bytes(32))
     await install(store, [1, 2])
     await store.put_to_rest([rest_of(1), rest_of(2)])
     await store.close()
@@ -249,7 +244,7 @@ async def test_a_window_whose_rest_is_damaged_is_not_retired_and_comes_back_by_r
         database.execute("UPDATE windows SET expiry = 0 WHERE window_id = ?", (window_id(1),))
         database.commit()
 
-    store = SqlStore.open(tmp_path / "a.db", bytes(32))
+    store = Store.open(tmp_path / "a.db", bytes(32))
     named = [one.window_id for one in await store.damaged()]
     found = await resting(store, Rest.AT_REST)
     await store.retire([window_id(1)], KEPT)

@@ -16,9 +16,10 @@ from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, chosen_in
 from fleetcount_aggregator.storage.errors import DamagedError, FencedError, StoreError, UnknownWriteError
-from fleetcount_aggregator.storage.frame_homes import FileHome, MemoryHome
+from fleetcount_aggregator.storage.frame_homes import FileHome
 from fleetcount_aggregator.storage.frames import FrameHome, FrameRange
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
+from fleetcount_aggregator.storage.key_places import KeyFiles
 from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES
 from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
@@ -27,7 +28,7 @@ from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.row_types import WindowRow
 from fleetcount_aggregator.storage.schema import FRAME_TABLES
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
@@ -72,22 +73,18 @@ Homes = Callable[[], FrameHome]
 """Each call is a process that comes up and finds what the one before has left."""
 
 
-@pytest.fixture(params=["memory", "file", "postgres"])
+@pytest.fixture(params=["file", "postgres"])
 def homes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Homes]:
     if request.param == "postgres":
         yield postgres_homes(request.getfixturevalue("postgres_url"), 1)
         return
-    memory = MemoryHome()
-    yield (lambda: memory) if request.param == "memory" else lambda: FileHome(tmp_path / "store.db")
+    yield lambda: FileHome(tmp_path / "store.db")
 
 
-@pytest.fixture(params=["memory", "postgres"])
-def cut_homes(request: pytest.FixtureRequest) -> Homes:
+@pytest.fixture
+def cut_homes(postgres_url: str) -> Homes:
     """Homes of a window in four shards."""
-    if request.param == "postgres":
-        return postgres_homes(request.getfixturevalue("postgres_url"), 4)
-    memory = MemoryHome(4)
-    return lambda: memory
+    return postgres_homes(postgres_url, 4)
 
 
 @pytest.fixture
@@ -250,10 +247,9 @@ def test_key_uses_come_back(homes: Homes) -> None:
     assert opened(homes()).key_uses() == uses
 
 
-def test_digests_outlive_their_window(homes: Homes) -> None:
+def test_digests_outlive_their_window(homes: Homes, keys: DataKeys) -> None:
     """Written again after a crash, they are what was written last; fewer than said are none."""
-    home, keys = homes(), DataKeys(KEY)
-    keys.make(WINDOW)
+    home = homes()
     logs = ReportLogs(home, keys)
     logs.take(WINDOW)
     [outcomes] = logs.add([runs_of([row(number, one) for number in range(20) for one in (1, 2)])], lambda _: True)
@@ -295,8 +291,8 @@ def written(logs: ReportLogs) -> set[int]:
 
 
 @pytest.fixture
-def keys() -> DataKeys:
-    made = DataKeys(KEY)
+def keys(tmp_path: Path) -> DataKeys:
+    made = DataKeys(KEY, KeyFiles(tmp_path / "keys.db"))
     made.make(WINDOW)
     return made
 
@@ -665,7 +661,7 @@ def test_a_damaged_frame_is_named(url: str, change: str, why: str) -> None:
 
 async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) -> None:
     place = StorePlace(directory=tmp_path, url=postgres_url)
-    opened_store = SqlStore.over(open_engine(place), place.file, KEY)
+    opened_store = Store.over(open_engine(place), place.file, KEY)
     sealed = opened_store.data_keys.make(WINDOW).seal(b"the verify key", b"verify key", WINDOW)
     await opened_store.decide_windows(
         (),

@@ -26,7 +26,7 @@ from fleetcount_aggregator.storage.row_types import (
     WindowChange,
     WindowRow,
 )
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.errors import RejectReason, UsageError
@@ -63,8 +63,8 @@ def move(source: StorePlace, target: StorePlace) -> bool:
     return move_store(source, target, lambda: StoreKeys(KEY, None))
 
 
-def opened(place: StorePlace, shards: int = 1) -> SqlStore:
-    return SqlStore.over(open_engine(place, shards=shards), place.file, KEY)
+def opened(place: StorePlace, shards: int = 1) -> Store:
+    return Store.over(open_engine(place, shards=shards), place.file, KEY)
 
 
 async def filled(place: StorePlace) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from fleetcount_aggregator.storage import report_log
 from fleetcount_aggregator.storage.digest_file import DigestFile, DigestRecords, chosen_in
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_frames import FileFrames
-from fleetcount_aggregator.storage.frames import MemoryFrames
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead, NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog
@@ -162,18 +162,20 @@ def test_many_small_frames_of_both_rounds_read_back_as_one_by_one(
 
 @pytest.mark.parametrize("numbers", [(1, 1), (1, 2, 3, 2), (1, 2, 3, 4, 1)])
 def test_an_instalment_that_lies_there_twice_is_damage_however_far_apart(
-    monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, numbers: Sequence[int]
 ) -> None:
     monkeypatch.setattr(report_log, "_ROWS_AT_ONCE", 3)
-    frames = MemoryFrames(WINDOW, KEY)
+    frames = FileFrames(tmp_path / "log", WINDOW, KEY)
     new = [
         NewFrame(runs_of([row(number)]), sequence=at, group=at, log_key=KEY, salt=bytes((at,)) * 32)
         for at, number in enumerate(numbers)
     ]
     frames.append(new, 2)
 
-    with pytest.raises(StoreError, match="is there twice"):
-        ReportLog.open(frames, WINDOW, KEY)
+    frames.close()
+
+    with pytest.raises(StoreError, match="is there twice"), closing(FileFrames(tmp_path / "log", WINDOW, KEY)) as again:
+        ReportLog.open(again, WINDOW, KEY)
 
 
 def test_a_group_larger_than_a_frame_is_stored_in_several(tmp_path: Path) -> None:

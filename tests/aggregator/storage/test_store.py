@@ -21,7 +21,6 @@ from fleetcount_aggregator.storage.database import Answer
 from fleetcount_aggregator.storage.errors import DamagedError, StoreBusyError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES
-from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
 from fleetcount_aggregator.storage.row_seal import SealedDatabase
@@ -36,7 +35,6 @@ from fleetcount_aggregator.storage.row_types import (
 )
 from fleetcount_aggregator.storage.rows import BATCHES_AT_ONCE
 from fleetcount_aggregator.storage.schema import SQLITE
-from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import Store, every_batch
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
@@ -50,15 +48,15 @@ OPEN = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 CLOSE = WindowChange(window_id=WINDOW, required=OPEN, new_state=WindowState.AGREEING)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened = MemoryStore() if request.param == "memory" else opener(request)(tmp_path)
+    opened = opener(request)(tmp_path)
     await opened.decide_windows((), window_row())
     yield opened
     await opened.close()
 
 
-Opening = Callable[..., SqlStore]
+Opening = Callable[..., Store]
 
 
 def opener(request: pytest.FixtureRequest) -> Opening:
@@ -66,7 +64,7 @@ def opener(request: pytest.FixtureRequest) -> Opening:
     if request.param == "sqlite":
         return open_store
     url = request.getfixturevalue("postgres_url")
-    return lambda directory, key=LOG_KEY: SqlStore.over(
+    return lambda directory, key=LOG_KEY: Store.over(
         open_engine(StorePlace(directory=directory, url=url)), directory / "store.db", key
     )
 
@@ -77,11 +75,11 @@ def opens(request: pytest.FixtureRequest) -> Opening:
     return opener(request)
 
 
-def open_store(directory: Path, key: bytes = LOG_KEY) -> SqlStore:
-    return SqlStore.open(directory / "store.db", key)
+def open_store(directory: Path, key: bytes = LOG_KEY) -> Store:
+    return Store.open(directory / "store.db", key)
 
 
-async def reopened(directory: Path, opens: "Opening | None" = None) -> SqlStore:
+async def reopened(directory: Path, opens: "Opening | None" = None) -> Store:
     """Return the store as an aggregator has it that finished what a crash left."""
     store = (opens or open_store)(directory)
     for window_id in await store.unpurged():

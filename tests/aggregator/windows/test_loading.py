@@ -13,7 +13,7 @@ from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.row_types import DecidedWindow, StepRow, WindowChange, WindowRow
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -90,13 +90,13 @@ async def test_thousands_of_ended_windows_are_not_loaded_and_answer_as_before(
         await fill(network, question, position, MANY)
     await network.advance_to(schedule.closes(MANY))
     reads: Counter[WindowId] = Counter()
-    read = SqlStore.window
+    read = Store.window
 
-    async def counted(store: SqlStore, window_id: WindowId) -> WindowRow | None:
+    async def counted(store: Store, window_id: WindowId) -> WindowRow | None:
         reads[window_id] += 1
         return await read(store, window_id)
 
-    monkeypatch.setattr(SqlStore, "window", counted)
+    monkeypatch.setattr(Store, "window", counted)
 
     await network.start_all()
     at_start = sum(reads.values())

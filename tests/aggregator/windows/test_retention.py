@@ -9,7 +9,7 @@ from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.storage.archive import FIRST, RestRow
 from fleetcount_aggregator.storage.row_types import LedgerRow, Rest, WindowChange, WindowRow
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_aggregator.windows.rollback_guard import note_ledger_rows, shown_ledger
 from fleetcount_protocol.errors import QuestionError, RejectReason
@@ -179,7 +179,7 @@ async def test_a_damaged_row_of_an_ended_window_keeps_no_other_from_its_rest(tmp
         if purged:
             await core.context.purge(window_id)
     store = core.context.store
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     await store.mend(lambda db: db.execute("UPDATE windows SET abort_reason = 'other' WHERE window_id = ?", (both[0],)))
 
     retention = Retention(core.context)

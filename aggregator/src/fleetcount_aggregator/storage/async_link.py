@@ -1,7 +1,7 @@
 """One connection to PostgreSQL on the event loop, opened again when it is lost; each statement commits by itself.
 
 What is asked here is small and done again by whoever asked: a statement that fails may have happened or not. The
-store's own writes go another way (`sql_store`).
+store's own writes go another way (`write_queue`).
 """
 
 import asyncio

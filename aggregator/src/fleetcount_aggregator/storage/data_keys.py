@@ -17,7 +17,6 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES, AtRest
 from fleetcount_aggregator.storage.database import KeyPlace
 from fleetcount_aggregator.storage.errors import Damage, StoreAwayError, StoreError
-from fleetcount_aggregator.storage.key_places import MemoryKeys
 
 _MAGIC: Final = b"FCDATAK1"
 _CHECK: Final = b"key check"
@@ -42,19 +41,18 @@ class DataKey(AtRest):
 class DataKeys:
     """The data keys of one store, and `at_rest`, under the key that wraps them.
 
-    `place` is where they lie; without one they are in memory alone. `former`: the key that wraps them
-    until the store is moved to `at_rest_key` (`key_move`).
+    `place` is where they lie. `former`: the key that wraps them until the store is moved to `at_rest_key`.
     """
 
     def __init__(
         self,
         at_rest_key: bytes,
-        place: KeyPlace | None = None,
+        place: KeyPlace,
         former: bytes | None = None,
         source: RandomSource | None = None,
     ) -> None:
         self.at_rest = AtRest(at_rest_key, source)
-        self._place = place or MemoryKeys()
+        self._place = place
         self._former = former
         self._source = source or SystemRandom()
         keys = (at_rest_key,) if former is None else (at_rest_key, former)

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fleetcount_protocol.ids import ReportId, WindowId
+from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.durable_files import sync_directory
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, DigestFile, find_record
+from fleetcount_aggregator.storage.digest_file import DigestFile
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_frames import FileFrames, FileReader, load_file, unload_file
-from fleetcount_aggregator.storage.frames import HeldDigest, LogState, MemoryFrames, RawFrame
+from fleetcount_aggregator.storage.frames import LogState, RawFrame
 
 _ENDS: Final = (".log", ".digests", ".log.lost")
 
@@ -116,105 +116,3 @@ class FileHome:
     def _lost_path(self, window_id: WindowId) -> Path:
         """Where the operator puts a log that is lost, to end its window."""
         return self._directory / f"{self._stem}.{window_id.hex()}.log.lost"
-
-
-class _MemoryDigests:
-    """Implements `EndedDigests`."""
-
-    def __init__(self) -> None:
-        self._records = b""
-
-    def write(self, count: int, blocks: Iterable[bytes]) -> None:
-        """See `EndedDigests.write`."""
-        self._records = b"".join(blocks)
-
-    def records(self) -> Iterator[bytes]:
-        """See `EndedDigests.records`."""
-        yield self._records
-
-    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
-        """See `EndedDigests.find`."""
-        records, size = self._records, RECORD_BYTES
-        return find_record(
-            len(records) // size, lambda at: records[at * size : (at + 1) * size], report_id, round_number
-        )
-
-    def delete(self) -> None:
-        """See `EndedDigests.delete`."""
-        self._records = b""
-
-
-class MemoryHome:
-    """Implements `FrameHome`, for tests and simulations; each window is cut into `shards`."""
-
-    counts_bytes = False
-    cuts = True
-
-    def __init__(self, shards: int = 1) -> None:
-        self._shards = shards
-        self._frames: dict[WindowId, dict[int, MemoryFrames]] = {}
-        self._bytes: dict[WindowId, dict[int, bytes]] = {}
-        self._ended: dict[WindowId, _MemoryDigests] = {}
-
-    def know(self, states: Sequence[LogState]) -> None:
-        """See `FrameHome.know`: nothing outlives the process."""
-
-    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
-        """See `FrameHome.given_up`."""
-        return []
-
-    def leaves(self, window_id: WindowId) -> bool:
-        """See `FrameHome.leaves`."""
-        return self.holds(window_id)
-
-    def install(self, db: "Database", window_id: WindowId) -> None:
-        """See `FrameHome.install`."""
-
-    def close_window(self, db: "Database", window_id: WindowId) -> None:
-        """See `FrameHome.close_window`."""
-
-    def seize(self, window_id: WindowId) -> Mapping[int, int]:
-        """See `FrameHome.seize`."""
-        return dict.fromkeys(range(self._shards), 0)
-
-    def shard_count(self, window_id: WindowId) -> int:
-        """See `FrameHome.shard_count`."""
-        return self._shards
-
-    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> MemoryFrames:
-        """See `FrameHome.frames`."""
-        stored = self._bytes.setdefault(window_id, {})
-        fresh = MemoryFrames(window_id, log_key, shard, stored)
-        return self._frames.setdefault(window_id, {}).setdefault(shard, fresh)
-
-    def reader(self, window_id: WindowId) -> MemoryFrames:
-        """See `FrameHome.reader`."""
-        return MemoryFrames(window_id, b"", 0, self._bytes.get(window_id, {}))
-
-    def ended(self, window_id: WindowId) -> _MemoryDigests:
-        """See `FrameHome.ended`."""
-        return self._ended.setdefault(window_id, _MemoryDigests())
-
-    def holds(self, window_id: WindowId) -> bool:
-        """See `FrameHome.holds`."""
-        return bool(self._bytes.get(window_id))
-
-    def drop(self, window_id: WindowId) -> None:
-        """See `FrameHome.drop`."""
-        self._bytes.pop(window_id, None)
-        self._frames.pop(window_id, None)
-
-    def windows(self) -> set[WindowId]:
-        """See `FrameHome.windows`: none is there for another process."""
-        return set()
-
-    def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
-        """See `FrameHome.unload`."""
-        return iter(())
-
-    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
-        """See `FrameHome.load`."""
-        raise StoreError(f"window {window_id.hex()} cannot be moved into memory")
-
-    def close(self) -> None:
-        """See `FrameHome.close`."""

@@ -8,7 +8,7 @@ With it, a late repeat of the same bytes still gets its receipt. Written once an
 
 import hmac
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -160,64 +160,6 @@ def checked_frame(
     if not hmac.compare_digest(seal.of_columns(columns), found.columns_seal):
         raise reads.damaged(number, "its columns are not what was written")
     return ReadFrame(number, found, columns)
-
-
-class MemoryFrames:
-    """Implements `Frames`, and its own reader: frames that outlive no process, for tests and simulations."""
-
-    is_final = False
-
-    def __init__(
-        self, window_id: WindowId, log_key: bytes, shard: int = 0, frames: dict[int, bytes] | None = None
-    ) -> None:
-        self.expected = 0
-        self.length = 0
-        self._window_id = window_id
-        self._log_key = log_key
-        self._first = shard << FRAME_BITS
-        self._frames = {} if frames is None else frames
-        """Those of all shards of the window, by number."""
-
-    @property
-    def reader(self) -> "MemoryFrames":
-        """See `Frames.reader`: where it is pickled, a copy of all frames."""
-        return self
-
-    def opened(self) -> AbstractContextManager["MemoryFrames"]:
-        """See `FrameReader.opened`."""
-        return nullcontext(self)
-
-    def ends_elsewhere(self) -> bool:
-        """See `Frames.ends_elsewhere`: nobody else has them."""
-        return False
-
-    def columns(self) -> Iterator[ReadFrame]:
-        """See `Frames.columns`."""
-        for sequence in range(self.length):
-            number = self._first + sequence
-            frame = self._frames[number]
-            head = _head(self, number, frame[:HEAD_BYTES], self._log_key)
-            columns = frame[HEAD_BYTES : HEAD_BYTES + head.columns_bytes]
-            yield checked_frame(self, number, frame[:HEAD_BYTES], columns, sequence, self._window_id, self._log_key)
-
-    def append(self, frames: Sequence[NewFrame], expected: int) -> list[int]:
-        """See `Frames.append`."""
-        first = self._first + self.length
-        numbers = list(range(first, first + len(frames)))
-        self._frames.update((number, frame.joined()) for number, frame in zip(numbers, frames, strict=True))
-        self.expected, self.length = expected, self.length + len(frames)
-        return numbers
-
-    def read(self, ranges: Sequence[FrameRange]) -> list[bytes]:
-        """See `FrameReads.read`."""
-        return [self._frames[one.frame][one.start : one.start + one.size] for one in ranges]
-
-    def damaged(self, frame: int, why: str) -> DamagedFrameError:
-        """See `FrameReads.damaged`."""
-        return DamagedFrameError(f"frame {frame} in memory is damaged: {why}")
-
-    def close(self) -> None:
-        """See `Frames.close`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

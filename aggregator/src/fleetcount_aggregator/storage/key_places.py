@@ -11,32 +11,6 @@ from fleetcount_transport.durable_files import erase_file, replace_file, sync_di
 from fleetcount_aggregator.storage.errors import StoreError
 
 
-class MemoryKeys:
-    """Implements `KeyPlace` for a store that outlives no process, which holds its keys itself: nothing lies here."""
-
-    def where(self, name: str) -> str:
-        """See `KeyPlace.where`."""
-        return name
-
-    def read(self, name: str) -> bytes | None:
-        """See `KeyPlace.read`."""
-        return None
-
-    def names(self) -> Sequence[str]:
-        """See `KeyPlace.names`."""
-        return ()
-
-    def add(self, name: str, wrapped: bytes) -> bytes:
-        """See `KeyPlace.add`."""
-        return wrapped
-
-    def write(self, name: str, wrapped: bytes) -> None:
-        """See `KeyPlace.write`."""
-
-    def erase(self, name: str) -> None:
-        """See `KeyPlace.erase`."""
-
-
 class KeyFiles:
     """Implements `KeyPlace` by files beside a database's file, named after it; erasing overwrites in place."""
 

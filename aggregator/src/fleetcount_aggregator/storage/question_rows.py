@@ -1,6 +1,6 @@
 """The statements of a store in SQL about questions: every read and write as a function of a database.
 
-Owns no connection, no thread and no transaction (sql_store).
+Owns no connection, no thread and no transaction (store).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """The statements of a store in SQL: every read and every write as a function of a database, inside its transaction.
 
 What is read is as it was written (`row_seal`), or DamagedError. Owns no connection, no thread and no transaction
-(sql_store).
+(store).
 """
 
 from collections.abc import Mapping, Sequence

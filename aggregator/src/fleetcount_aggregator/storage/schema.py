@@ -11,7 +11,6 @@ from fleetcount_transport.migrations import Schema
 
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.epochs import EPOCH_TABLE
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE, LEASE_TABLES, NOTICE_TABLES
 
@@ -60,7 +59,8 @@ _TABLES: Final = (
     "CREATE TABLE decided (question_id BLOB NOT NULL, number INTEGER NOT NULL, window_id BLOB NOT NULL,"
     " missing TEXT NOT NULL, seal BLOB, PRIMARY KEY (question_id, number))",
     "CREATE INDEX decided_by_window ON decided (window_id)",
-    EPOCH_TABLE,
+    # Each is signed by the aggregator it is of, and looked at before it is believed (`greetings`).
+    "CREATE TABLE epochs (name TEXT PRIMARY KEY, epoch BLOB NOT NULL, seal BLOB)",
     "CREATE TABLE schema_version (version INTEGER NOT NULL)",
     *_INSTANCE_TABLES,
 )

@@ -1,25 +1,22 @@
 """Sessions as an aggregator holds them: packed in memory, their chains of keys sealed at rest, moved on to erase keys.
 
-The chain in the store is the only way to a session's window keys: what `erase_window_keys` has taken out of it is gone.
+The chain in the store is the only way to a session's window keys: what `Store.erase_window_keys` has taken out of it is
+gone.
 """
 
-import asyncio
 import hmac
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.chain import KeyChain
-from fleetcount_protocol.ids import Digest, SessionId, WindowId
+from fleetcount_protocol.ids import Digest
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.instalment_run import USE_BYTES
-from fleetcount_aggregator.storage.store import Store
 
 USES_AT_ONCE: Final = 256
 """Keys erased between two turns of the event loop: some 10 ms."""
@@ -129,33 +126,7 @@ def _cipher(key: bytes, session_id: bytes) -> AESGCM:
     return AESGCM(hmac.digest(key, session_id, "sha256"))
 
 
-async def erase_window_keys(
-    store: Store, seal: ChainSeal, live: MutableMapping[bytes, PackedSession], window_id: WindowId
-) -> None:
-    """Take the keys of a window's reports out of every chain, in the store and in memory; run when the window has
-    ended.
-
-    In slices, each durable: doing it again after a crash finishes it, and then changes nothing.
-    """
-    uses = await store.key_uses(window_id)
-    # Sorted as the store has them, so that each of its pages is written once; a million take a second.
-    rows = await asyncio.to_thread(np.unique, np.frombuffer(uses, dtype=f"V{USE_BYTES}"))
-    for start in range(0, len(rows), USES_AT_ONCE):
-        numbers: dict[bytes, list[int]] = {}
-        for row in map(bytes, rows[start : start + USES_AT_ONCE]):
-            numbers.setdefault(row[: SessionId.SIZE], []).append(int.from_bytes(row[SessionId.SIZE :]))
-        found = await store.chains(list(numbers))
-        moved = await asyncio.to_thread(_moved_on, seal, found, numbers)
-        for session_id, _, chain in moved:
-            if chain is None:
-                live.pop(session_id, None)
-            elif session_id in live:
-                live[session_id] = live[session_id].with_chain(chain)
-        if moved:
-            await store.put_chains([(session_id, sealed) for session_id, sealed, _ in moved])
-
-
-def _moved_on(
+def moved_on(
     seal: ChainSeal, found: Sequence[tuple[bytes, bytes]], numbers: Mapping[bytes, Sequence[int]]
 ) -> list[tuple[bytes, bytes, KeyChain | None]]:
     """Return the chains from which some numbers are to be erased and are not yet: without them, sealed and open.

@@ -1,21 +1,38 @@
-"""What an aggregator remembers, and what every store keeps to: durable before answered, first bytes win.
+"""The durable store: reports in append-only logs, the rest in a database; one writer thread, one reader thread.
 
-Defines the rows and the `Store` protocol; it does not know files or SQL (memory_store, sql_store). Reports are
-columns: they are named by their position among a closed window's complete reports.
+What is written goes through one queue (`write_queue`). Decides nothing about the protocol.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Final, Self, TypeVar
 
+import numpy as np
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
+from fleetcount_protocol.messages import WindowState
+from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.storage.archive import Archive
+from fleetcount_aggregator.host.malloc import give_back
+from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason
+from fleetcount_aggregator.storage import archive_rows, question_rows
+from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.archive import Place, RestRow
+from fleetcount_aggregator.storage.archive_rows import purge_window, read_cost, read_unpurged
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.errors import Damage
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.engine import Engine, SealedEngine
+from fleetcount_aggregator.storage.errors import Damage, StoreError
+from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
+from fleetcount_aggregator.storage.key_move import move_to_present_key
 from fleetcount_aggregator.storage.log_slice import CompleteReports
+from fleetcount_aggregator.storage.mending import is_restored
+from fleetcount_aggregator.storage.report_logs import ReportLogs
+from fleetcount_aggregator.storage.row_scan import damage_at_start
+from fleetcount_aggregator.storage.row_seal import EPOCHS, SealedDatabase
 from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     Charged,
@@ -23,100 +40,249 @@ from fleetcount_aggregator.storage.row_types import (
     DecidedWindow,
     LedgerRow,
     QuestionRow,
+    Rest,
     SessionRow,
     StepRow,
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.session_chains import USES_AT_ONCE, ChainSeal, PackedSession, moved_on
+from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
+from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_aggregator.storage.write_queue import WriteQueue
+
+T = TypeVar("T")
+
+_NOTE: Final = (
+    EPOCHS.insert + " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, seal = excluded.seal"
+    " WHERE excluded.epoch > epochs.epoch"
+)
 
 
-class Store(Archive, Protocol):
+class Store:
     """The durable memory of one aggregator; a write returns after it is durable, any method may raise StoreError."""
 
-    @property
-    def data_keys(self) -> "DataKeys":
-        """The keys that what lies sealed is sealed under, one a window; every window that has not ended has its key."""
-        ...
+    def __init__(
+        self,
+        engine: SealedEngine,
+        logs: ReportLogs,
+        data_keys: DataKeys,
+        unpurged: Sequence[WindowId],
+        damaged: Sequence[Damage],
+    ) -> None:
+        self.data_keys = data_keys
+        self._sealed = engine
+        self._engine = self.engine = engine.plain
+        self._place = engine.plain.place
+        self._damaged = tuple(damaged)
+        self.logs = logs
+        """Who shares the windows of this store with other processes says here which shards are its own."""
+        self._closed = False
+        self._unpurged = tuple(unpurged)
+        self._writes = WriteQueue(engine, logs)
+        self._read_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
+
+    @classmethod
+    def open(cls, path: Path, at_rest_key: bytes, former: bytes | None = None) -> Self:
+        """Open or make a store in a SQLite file; see `over`."""
+        return cls.over(SqliteEngine.open(path), path, at_rest_key, former)
+
+    @classmethod
+    def over(cls, engine: Engine, path: Path, at_rest_key: bytes, former: bytes | None = None) -> Self:
+        """Return the store of an open database, which is closed with it; files beside it are named after `path`.
+
+        What a crash left of purging is `unpurged`, and what is damaged of single windows is `damaged`. The keys are
+        those of `DataKeys`.
+
+        Raises:
+            StoreError: the database is damaged, or the store lies under another key.
+        """
+        with ExitStack() as opened:
+            opened.callback(engine.close)
+            data_keys = DataKeys(at_rest_key, engine.key_place(), former)
+            sealed = SealedEngine(engine, StoreKeys(at_rest_key, former).row_seal)
+            # Before the first row is read: under a wrong key every one of them seems damaged.
+            data_keys.seals_store()
+            home = engine.frame_home(path)
+            logs = opened.enter_context(closing(ReportLogs(home, data_keys, alone=engine.alone)))
+            states = sealed.read(sql.read_log_states)
+            if given_up := home.given_up(states):
+                sealed.write(lambda db: _end_lost(db, given_up))
+                states = sealed.read(sql.read_log_states)
+            needed = [one.window_id for one in states if not one.ended or home.holds(one.window_id)]
+            damaged = data_keys.take_up(needed)
+            move_to_present_key(sealed, data_keys)
+            keyless = {one.window_id for one in damaged}
+            # Without its key a log cannot be read either, which is one damage and not two.
+            damaged += [one for one in logs.open(states) if one.window_id not in keyless]
+            damaged += sealed.read(damage_at_start)
+            rows, ended = sealed.read(read_unpurged), [one.window_id for one in states if one.ended]
+            keys = data_keys.held()
+            left = [one for one in ended if one in rows or home.leaves(one) or one in keys]
+            engine.slim()
+            give_back()
+            opened.pop_all()
+        return cls(sealed, logs, data_keys, left, damaged)
+
+    async def _write(self, operation: Callable[[SealedDatabase], T], *, leading: bool = False) -> T:
+        self._check_open()
+        return await self._writes.write(operation, leading=leading)
+
+    async def _lead(self, operation: Callable[[SealedDatabase], T]) -> T:
+        return await self._write(operation, leading=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self._place} is closed")
+
+    async def _read(self, operation: Callable[[SealedDatabase], T]) -> T:
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._read_pool, self._sealed.read, operation)
 
     @property
     def begun_again(self) -> int:
         """How many of its transactions were begun again since others stood in their way."""
-        ...
+        return self._engine.begun_again
+
+    async def probe(self) -> None:
+        """Write something that changes nothing, durably; raises StoreError if nothing can be written."""
+        await self._write(lambda db: db.execute("UPDATE instance SET standing = standing"))
+
+    async def close(self) -> None:
+        """Finish what is queued and let go of the files."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._shut)
+
+    def _shut(self) -> None:
+        self._writes.close()
+        self._read_pool.shutdown()
+        self.logs.close()
+        self._engine.close()
+
+    # The rows. Each method names its statement.
 
     async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
         """Remember a session, unless its certificate has `most` that have not expired at `now`: then None.
 
         Returns the row that is stored under its id, which is the first one. The limit holds over all processes.
         """
-        ...
+        return await self._write(lambda db: sql.add_session(db, row, most, now))
 
     async def session(self, session_id: SessionId) -> SessionRow | None:
         """Return a session, or None."""
-        ...
+        return await self._read(lambda db: sql.read_session(db, session_id))
 
     async def sessions(self, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
         """Return those of many sessions that are known, in their order."""
-        ...
+        return await self._read(lambda db: sql.read_sessions(db, session_ids))
 
     async def sessions_of(self, certificate: Digest, now: int) -> int:
         """Return how many sessions of a certificate have not expired at `now`."""
-        ...
+        return await self._read(lambda db: sql.read_sessions_of(db, certificate, now))
 
     async def forget_sessions(self, expired_before: int) -> None:
         """Delete sessions that expired before the given second."""
-        ...
+        await self._write(lambda db: sql.forget_sessions(db, expired_before))
 
     async def chains(self, session_ids: Sequence[bytes]) -> Sequence[tuple[bytes, bytes]]:
         """Return the sealed keys of sessions that are known, each with its session's id."""
-        ...
+        return await self._read(lambda db: sql.read_chains(db, session_ids))
 
     async def put_chains(self, chains: Sequence[tuple[bytes, bytes]]) -> None:
         """Overwrite the sealed keys of sessions, each given with its session's id; one that is forgotten stays so."""
-        ...
+        await self._lead(lambda db: sql.put_chains(db, chains))
 
     async def key_uses(self, window_id: WindowId) -> bytes:
         """Return which keys opened a window's instalments (`InstalmentRun.key_uses`), in any order; none once
         purged.
         """
-        ...
+        return await self._read(lambda _: self.logs.key_uses(window_id))
+
+    async def erase_window_keys(
+        self, seal: ChainSeal, live: MutableMapping[bytes, PackedSession], window_id: WindowId
+    ) -> None:
+        """Take the keys of an ended window's reports out of every chain, in the store and in memory.
+
+        In slices, each durable: doing it again after a crash finishes it, and then changes nothing.
+        """
+        uses = await self.key_uses(window_id)
+        # Sorted as the store has them, so that each of its pages is written once; a million take a second.
+        rows = await asyncio.to_thread(np.unique, np.frombuffer(uses, dtype=f"V{USE_BYTES}"))
+        for start in range(0, len(rows), USES_AT_ONCE):
+            numbers: dict[bytes, list[int]] = {}
+            for row in map(bytes, rows[start : start + USES_AT_ONCE]):
+                numbers.setdefault(row[: SessionId.SIZE], []).append(int.from_bytes(row[SessionId.SIZE :]))
+            found = await self.chains(list(numbers))
+            moved = await asyncio.to_thread(moved_on, seal, found, numbers)
+            for session_id, _, chain in moved:
+                if chain is None:
+                    live.pop(session_id, None)
+                elif session_id in live:
+                    live[session_id] = live[session_id].with_chain(chain)
+            if moved:
+                await self.put_chains([(session_id, sealed) for session_id, sealed, _ in moved])
+
+    async def _ensure_key(self, row: WindowRow) -> None:
+        if row.state not in FINAL_STATES:
+            await asyncio.to_thread(self.data_keys.make, row.window_id)
 
     async def window(self, window_id: WindowId) -> WindowRow | None:
         """Return one window, or None."""
-        ...
+        return await self._read(lambda db: sql.read_window(db, window_id))
 
     async def canonical(self, window_id: WindowId) -> bytes | None:
         """Return a window's bytes, None if they are not as they were written, whatever else of it is."""
-        ...
+        return await self._read(lambda db: sql.read_canonical(db, window_id))
 
-    async def damaged(self) -> Sequence["Damage"]:
-        """Return what was found damaged when the store was opened; of windows at rest it shows later."""
-        ...
+    async def damaged(self) -> Sequence[Damage]:
+        """Return what was found damaged when the store was opened; of ended windows it shows later.
+
+        Another process may have settled some of it since this one started.
+        """
+        if self._damaged and not self._engine.alone:
+            self._damaged = await self._read(self._still_damaged)
+        return self._damaged
+
+    def _still_damaged(self, db: SealedDatabase) -> tuple[Damage, ...]:
+        unended = {one.window_id for one in sql.read_log_states(db) if not one.ended}
+        files = (one for one in self._damaged if one.table in {"log", "data key"} and one.window_id in unended)
+        return *files, *damage_at_start(db)
+
+    async def look(self, work: Callable[[SealedDatabase], T]) -> T:
+        """Run work that only reads."""
+        return await self._read(work)
+
+    async def mend(self, work: Callable[[SealedDatabase], T]) -> T:
+        """Run work that repairs rows (`mending`), in one transaction."""
+        return await self._lead(work)
 
     async def restored(self) -> bool:
         """Return whether the store was put back from a backup, and what came after it is not settled yet."""
-        ...
+        return await self.look(is_restored)
 
     async def install_question(self, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
         """Remember a question with its first notes, all or nothing; return the row that is stored, which is the
         first.
         """
-        ...
+        return await self._lead(lambda db: question_rows.install_question(db, row, notes))
 
     async def questions(self, *, ended_after: int = -1) -> Sequence[QuestionRow]:
         """Return every question that is in work or ended after a second, in order of installation."""
-        ...
+        return await self._read(lambda db: question_rows.read_questions(db, ended_after))
 
     async def one_question(self, question_id: QuestionId) -> QuestionRow | None:
         """Return one question, or None."""
-        ...
+        return await self._read(lambda db: question_rows.read_one_question(db, question_id))
 
     async def note_question(self, question_id: QuestionId, name: str, note: bytes) -> None:
         """Remember something by name beside a question, in place of what was noted under this name before."""
-        ...
+        await self._lead(lambda db: question_rows.note_question(db, question_id, name, note))
 
     async def question_notes(self, question_id: QuestionId) -> Mapping[str, bytes]:
         """Return all notes of a question."""
-        ...
+        return await self._read(lambda db: question_rows.read_notes(db, question_id))
 
     async def decide_windows(self, rows: Sequence[DecidedWindow], window: WindowRow | None = None) -> None:
         """Remember what was decided about windows and install the window of one of them: all of it or nothing.
@@ -126,64 +292,74 @@ class Store(Archive, Protocol):
         Raises:
             StoreError: one of the windows is decided already, otherwise; then nothing changes.
         """
-        ...
+        if window is not None:
+            await self._ensure_key(window)
+        await self._lead(lambda db: self._decide_windows(db, rows, window))
+
+    def _decide_windows(self, db: SealedDatabase, rows: Sequence[DecidedWindow], window: WindowRow | None) -> None:
+        question_rows.decide_windows(db, rows, window)
+        if window is not None:
+            self.logs.home.install(db, window.window_id)
 
     async def decided(
         self, question_id: QuestionId, *, above: int = -1, below: int = MAX_QUESTION_WINDOWS
     ) -> Sequence[DecidedWindow]:
         """Return the windows of a question that are decided, in order, above an index and below another."""
-        ...
+        return await self._read(lambda db: question_rows.read_decided(db, question_id, above, below))
 
     async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
         """Return what each question costs."""
-        ...
+        return await self._read(lambda db: [read_cost(db, one) for one in asked])
 
     async def decided_of(self, window_id: WindowId) -> DecidedWindow | None:
         """Return what was decided about the window that this id names or would name; None if it is none's."""
-        ...
+        return await self._read(lambda db: question_rows.read_decided_of(db, window_id))
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
         """Store instalments with one sync a window; for each run one byte of `StoreOutcome` an instalment, in order."""
-        ...
+        self._check_open()
+        return await self._writes.append(runs)
 
     async def instalment_digest(self, window_id: WindowId, report_id: ReportId, round_number: int) -> Digest | None:
         """Return the digest of a stored instalment, or None."""
-        ...
+        return await self._read(lambda _: self.logs.digest(window_id, report_id, round_number))
 
     async def count_rejections(self, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
         """Add to a window's rejection counters."""
-        ...
+        await self._write(lambda db: sql.count_rejections(db, window_id, counts))
 
     async def rejections(self, window_id: WindowId) -> Mapping[RejectReason, int]:
         """Return a window's rejection counters."""
-        ...
+        return await self._read(lambda db: sql.read_rejections(db, window_id))
 
     async def complete_reports(self, window_id: WindowId) -> CompleteReports:
         """Return the complete reports of a window, until it is purged: the same ever after intake is closed."""
-        ...
+        return await self._read(
+            lambda db: self.logs.complete(window_id, closed=not sql.takes_instalments(db, window_id))
+        )
 
     async def reports_of(self, window_id: WindowId, devices: bytes) -> bytes:
         """Return the ids of the reports of a window under way that these devices sent, joined, in any order.
 
         `devices` are the digests of their public keys, n x 32.
         """
-        ...
+        return await self._read(lambda _: self.logs.reports_of(window_id, devices))
 
     async def batches(self, window_id: WindowId, *, above: int = -1) -> Sequence[BatchRow]:
         """Return the batches of a window by number, above a number and `BATCHES_AT_ONCE` at most (`every_batch`)."""
-        ...
+        return await self._read(lambda db: sql.read_batches(db, window_id, above))
 
     async def batch(self, window_id: WindowId, number: int) -> BatchRow | None:
         """Return one batch, or None."""
-        ...
+        return await self._read(lambda db: sql.read_batch(db, window_id, number))
 
     async def chosen(self, window_id: WindowId) -> bytes | None:
         """Return the sealed set, one byte of 0 or 1 a complete report; None before it is sealed and after purging."""
-        ...
+        return await self._read(lambda db: sql.read_chosen(db, window_id))
 
     async def step(self, window_id: WindowId, name: str) -> StepRow | None:
         """Return a step that was taken, or None."""
-        ...
+        return await self._read(lambda db: sql.read_step(db, window_id, name))
 
     async def apply(self, change: WindowChange) -> StepRow | None:
         """Apply a change; return the stored step if `change.step` had been taken before (then nothing is applied).
@@ -191,31 +367,45 @@ class Store(Archive, Protocol):
         Raises:
             StateConflictError: the window is not in a required state, or the table forbids the move.
         """
-        ...
+        if change.new_state is WindowState.AGREEING and not self._engine.alone:
+            # Other owners stop first. What they have is read back here, and not in the transaction that counts it.
+            await self._lead(lambda db: self._stop(db, change.window_id))
+            await self._read(lambda _: self.logs.incomplete(change.window_id))
+        return await self._lead(lambda db: self._apply(db, change))
+
+    def _stop(self, db: SealedDatabase, window_id: WindowId) -> None:
+        if sql.takes_instalments(db, window_id):
+            self.logs.home.close_window(db, window_id)
+
+    def _apply(self, db: SealedDatabase, change: WindowChange) -> StepRow | None:
+        held = None
+        # A million reports are gone through once, when intake really closes, and not whenever that is asked for.
+        if change.new_state is WindowState.AGREEING and sql.takes_instalments(db, change.window_id):
+            held = sql.Closing(self.logs.length(change.window_id), self.logs.incomplete(change.window_id))
+        if change.new_state not in {None, WindowState.ANNOUNCED, WindowState.COLLECTING}:
+            self.logs.home.close_window(db, change.window_id)
+        return sql.apply_change(db, change, held)
 
     async def ledger(self) -> Sequence[LedgerRow]:
         """Return every debit, oldest first."""
-        ...
+        return await self._read(sql.read_ledger)
 
     async def raise_high_water(self, peer: AggregatorId, ledger_rows: int) -> None:
         """Remember the highest ledger count a peer has shown; a lower one is not stored."""
-        ...
+        await self._lead(lambda db: sql.raise_high_water(db, peer, ledger_rows))
 
     async def high_water(self) -> Mapping[AggregatorId, int]:
         """Return the highest ledger count of every peer seen so far."""
-        ...
-
-    async def note_epoch(self, name: str, epoch: bytes) -> None:
-        """Remember an epoch under a name; one that is not greater, as bytes, than the one there is not stored."""
-        ...
-
-    async def epochs(self) -> Mapping[str, bytes]:
-        """Return the epochs by name (`greetings`)."""
-        ...
+        return await self._read(sql.read_high_water)
 
     async def unpurged(self) -> Sequence[WindowId]:
         """Return the ended windows whose purge a crash has cut off before this start."""
-        ...
+        return self._unpurged
+
+    def forget_destroyed(self) -> None:
+        """Hold nothing of windows whose data key another process has destroyed; for a thread. Raises StoreError."""
+        for window_id in self.data_keys.forget_destroyed():
+            self.logs.let_go(window_id)
 
     async def purge(self, window_id: WindowId) -> None:
         """Delete what an ended window no longer needs: share parts, batches, passing steps, its data key; never
@@ -227,15 +417,98 @@ class Store(Archive, Protocol):
         Raises:
             StoreError: the window has not ended.
         """
-        ...
+        await self._lead(lambda db: self._purge(db, window_id))
+        # Only when the end of the window and of its rows is on the disk: a key that is gone cannot be had back.
+        await asyncio.to_thread(self.data_keys.destroy, window_id)
 
-    async def probe(self) -> None:
-        """Write something that changes nothing, durably; raises StoreError if nothing can be written."""
-        ...
+    def _purge(self, db: SealedDatabase, window_id: WindowId) -> None:
+        sql.check_ended(db, window_id)
+        self.logs.purge(window_id, sql.read_chosen(db, window_id) or b"")
+        purge_window(db, window_id)
+        self._writes.erased = True
 
-    async def close(self) -> None:
-        """Finish what is queued and let go of the files."""
-        ...
+    # Windows that have ended (`ended`).
+
+    async def windows_in_work(self) -> Sequence[WindowId]:
+        """Return the windows that are not at rest and not damaged, in order of installation: all a start has to
+        know.
+        """
+        return await self._read(archive_rows.read_in_work)
+
+    async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
+        """Remember that nothing is left to do for windows; doing it again changes nothing.
+
+        Raises:
+            StoreError: one of them has not ended; then nothing changes.
+        """
+        await self._lead(lambda db: archive_rows.put_to_rest(db, rows))
+
+    async def resting(self, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
+        """Return windows at rest, or retired, by expiry: above a place, expired at `until`, and `AT_ONCE` at most."""
+        return await self._read(lambda db: archive_rows.read_resting(db, rest, above, until))
+
+    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]) -> None:
+        """Delete the digests of windows at rest, and their steps but for those kept by the state they ended in.
+
+        Doing it again changes nothing; a window that is in work is passed over.
+        """
+        await self._lead(lambda db: self._retire(db, window_ids, kept))
+
+    def _retire(
+        self, db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]
+    ) -> None:
+        # Before the commit: a crash in between leaves windows at rest, which are retired again.
+        for window_id in archive_rows.retire_windows(db, window_ids, kept):
+            self.logs.forget(window_id)
+
+    async def forget(self, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
+        """Delete retired windows with all there is of them, debits too; return those that are gone.
+
+        A window stays while its question is in work: the next record's chain names it. A question at rest goes with the
+        last of its windows.
+        """
+        return await self._lead(lambda db: archive_rows.forget_windows(db, window_ids))
+
+    async def debit(self, window_id: WindowId) -> LedgerRow | None:
+        """Return what a window was debited, or None."""
+        return await self._read(lambda db: archive_rows.read_debit(db, window_id))
+
+    async def ledger_rows(self) -> int:
+        """Return how many debits there have ever been, those that are forgotten too: it never falls."""
+        return await self._read(sql.read_ledger_rows)
+
+    async def rest_question(self, question_id: QuestionId, end: int, dropped: str) -> None:
+        """Remember that nothing is left to do for a question that ended then; delete its notes of a name that begins
+        so.
+
+        Its windows and orders stay; it is read at a start only as `Store.question` says.
+        """
+        await self._lead(lambda db: question_rows.rest_question(db, question_id, end, dropped))
+
+    # Starts of aggregators.
+
+    async def note_epoch(self, name: str, epoch: bytes) -> None:
+        """Remember an epoch under a name; one that is not greater, as bytes, than the one there is not stored."""
+        await self._lead(lambda db: db.execute(_NOTE, EPOCHS.sealed(db, name, epoch)))
+
+    async def epochs(self) -> Mapping[str, bytes]:
+        """Return the epochs by name (`greetings`)."""
+        rows = await self._read(lambda db: db.execute("SELECT name, epoch FROM epochs").fetchall())
+        return {name: bytes(epoch) for name, epoch in rows}
+
+
+def _end_lost(db: SealedDatabase, window_ids: Sequence[WindowId]) -> None:
+    """Abort the windows whose logs are lost: receipts were given for reports that no release can count any more."""
+    open_states = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING, WindowState.AGREEING})
+    for window_id in window_ids:
+        change = WindowChange(
+            window_id=window_id,
+            required=open_states,
+            new_state=WindowState.ABORTED,
+            abort_reason=AbortReason.LOG_LOST.value,
+        )
+        sql.apply_change(db, change, None)
+        log.error("window_ended_without_its_log", window=window_id.hex())
 
 
 async def every_batch(store: Store, window_id: WindowId) -> AsyncIterator[BatchRow]:
