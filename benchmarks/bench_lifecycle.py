@@ -24,14 +24,14 @@ from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.context import Context, Identity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.installed_question import InstalledQuestion
-from fleetcount_aggregator.storage import archive_rows, question_rows
-from fleetcount_aggregator.storage.archive import RestRow
+from fleetcount_aggregator.storage import ended, question_rows
+from fleetcount_aggregator.storage.data_keys import StoreKeys
+from fleetcount_aggregator.storage.database import SealedDatabase
+from fleetcount_aggregator.storage.ended import RestRow
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.row_seal import SealedDatabase
 from fleetcount_aggregator.storage.row_types import DecidedWindow, LedgerRow, Rest, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.rows import apply_change, install_window
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_aggregator.windows.loading import window_row
 from fleetcount_aggregator.windows.question_install import adopt_question
@@ -127,7 +127,7 @@ def fill_ended(db: SealedDatabase, question: InstalledQuestion, rows: Sequence[W
             debited_at=window.round_two_closes,
         )
         apply_change(db, WindowChange(window_id=window.window_id, required=frozenset(WindowState), debit=debit), None)
-    archive_rows.put_to_rest(db, [RestRow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
+    ended.put_to_rest(db, [RestRow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
 
 
 @asynccontextmanager

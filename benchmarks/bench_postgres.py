@@ -20,10 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.frames import Frames
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
 from fleetcount_aggregator.storage.log_format import NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.schema import FRAME_TABLES
+from fleetcount_aggregator.storage.schema import COMMIT_TABLE, FRAME_TABLES
 from fleetcount_protocol.ids import WindowId
 from rows import Row, quick, report, smoke
 
@@ -58,7 +57,7 @@ class Bench:
 
     def __init__(self, url: str) -> None:
         from fleetcount_aggregator.storage.postgres import Link, Server
-        from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+        from fleetcount_aggregator.storage.postgres_backend import PostgresHome
 
         server = Server(url=url)
         self.link = Link(server, lambda _: None)

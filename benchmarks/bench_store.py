@@ -19,12 +19,12 @@ from unittest import mock
 
 import numpy as np
 from fleetcount_aggregator.agreement.report_set import OwnSet, Standing
-from fleetcount_aggregator.storage import store as sql_store
+from fleetcount_aggregator.storage import data_keys
+from fleetcount_aggregator.storage.database import RowSeal
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store, every_batch
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
@@ -197,7 +197,7 @@ def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
     """Report what the tags of rows cost beside all that the store does for a window's reports."""
     ratios: list[float] = []
     for _ in range(TURNS):
-        with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(sql_store, "RowSeal", _Timed):
+        with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(data_keys, "RowSeal", _Timed):
             _Timed.used, begun = 0.0, time.process_time()
             asyncio.run(keep_window(Path(name), count, part_bytes))
             whole = time.process_time() - begun

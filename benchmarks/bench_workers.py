@@ -28,12 +28,12 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.lease_tables import DONE_CHANNEL, JOB_CHANNEL
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.log_slice import ReportSource
 from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.opening import open_engine, server_of
 from fleetcount_aggregator.storage.row_types import WindowChange
+from fleetcount_aggregator.storage.schema import DONE_CHANNEL, JOB_CHANNEL
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
 from fleetcount_aggregator.verification.workers import (

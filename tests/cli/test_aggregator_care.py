@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.storage import backup, schema
+from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.row_types import WindowRow
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import WindowState
 

@@ -22,7 +22,7 @@ from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.serving import Core
-from fleetcount_aggregator.storage.at_rest import at_rest_key_of
+from fleetcount_aggregator.storage.data_keys import at_rest_key_of
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store

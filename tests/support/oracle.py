@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.digest_file import chosen_in
-from fleetcount_aggregator.storage.frame_homes import FileHome
+from fleetcount_aggregator.storage.file_backend import FileHome, chosen_in
 from fleetcount_aggregator.storage.frames import FrameHome
 from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -81,7 +80,7 @@ def _frames(place: StorePlace) -> FrameHome:
         return FileHome(place.file)
     # Tests of stores in files run without its library.
     from fleetcount_aggregator.storage.postgres import Link
-    from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+    from fleetcount_aggregator.storage.postgres_backend import PostgresHome
 
     server = server_of(place)
     return PostgresHome(server, Link(server, lambda _: None))

@@ -50,9 +50,9 @@ from fleetcount_aggregator.serving import (
     peer_listener,
     watching_work,
 )
+from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.trust import trusted_by
 from fleetcount_aggregator.verification.compile_ahead import compile_ahead

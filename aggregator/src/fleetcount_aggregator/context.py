@@ -40,10 +40,10 @@ from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.peers import Peer
-from fleetcount_aggregator.storage.data_keys import DataKey
+from fleetcount_aggregator.storage.data_keys import ChainSeal, DataKey
 from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
 from fleetcount_aggregator.storage.row_types import StepRow, WindowChange
-from fleetcount_aggregator.storage.session_chains import ChainSeal, PackedSession
+from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import Workers
 

@@ -42,7 +42,11 @@ from fleetcount_aggregator.serving import (
 )
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.lease_tables import (
+from fleetcount_aggregator.storage.leases import Member, Slot
+from fleetcount_aggregator.storage.notices import Notices
+from fleetcount_aggregator.storage.opening import server_of
+from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
+from fleetcount_aggregator.storage.schema import (
     CHAIN_CHANNEL,
     DONE_CHANNEL,
     JOB_CHANNEL,
@@ -50,10 +54,6 @@ from fleetcount_aggregator.storage.lease_tables import (
     QUESTION_CHANNEL,
     WINDOW_CHANNEL,
 )
-from fleetcount_aggregator.storage.leases import Member, Slot
-from fleetcount_aggregator.storage.notices import Notices
-from fleetcount_aggregator.storage.opening import server_of
-from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server

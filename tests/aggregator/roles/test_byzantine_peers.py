@@ -17,8 +17,8 @@ from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes
 from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.storage import rows
+from fleetcount_aggregator.storage.database import SealedDatabase
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.row_seal import SealedDatabase
 from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict
 from fleetcount_aggregator.verification.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom

@@ -14,8 +14,8 @@ from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.journal import KEPT, move
 from fleetcount_aggregator.roles.following import Following
-from fleetcount_aggregator.storage import archive_rows
-from fleetcount_aggregator.storage.archive import RestRow
+from fleetcount_aggregator.storage import ended
+from fleetcount_aggregator.storage.ended import RestRow
 from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.session_chains import PackedSession
@@ -173,7 +173,7 @@ async def test_who_is_elected_has_no_question_that_was_put_to_rest_and_forgotten
     await pair.following.follow()
     assert list(pair.context.questions) == [question.question_id]
     await coordinator.store.rest_question(question.question_id, question.schedule.end, "keys/")
-    await coordinator.store.mend(lambda db: archive_rows._forget_question(db, question.question_id))  # type: ignore[attr-defined]
+    await coordinator.store.mend(lambda db: ended._forget_question(db, question.question_id))  # type: ignore[attr-defined]
 
     store.engine.epoch = 1  # type: ignore[misc]
     await load_question(pair.context)

@@ -11,7 +11,7 @@ from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import KEPT, Entry, Step, move, once
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import Repair, Settled
-from fleetcount_aggregator.storage.archive import RestRow
+from fleetcount_aggregator.storage.ended import RestRow
 from fleetcount_aggregator.storage.errors import Damage, DamagedError
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import install_question

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, RestRow
+from fleetcount_aggregator.storage.ended import AT_ONCE, FIRST, RestRow
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
-from fleetcount_aggregator.storage.mending import mend_others
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.row_repair import mend_others
 from fleetcount_aggregator.storage.row_types import (
     DecidedWindow,
     LedgerRow,

@@ -19,9 +19,9 @@ from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.storage import backup
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
+from fleetcount_aggregator.storage.database import RowSeal
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.messages import WindowState

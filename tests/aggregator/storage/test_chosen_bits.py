@@ -1,8 +1,8 @@
 """A sealed set at rest: a bit a report, read again as it was."""
 
 import pytest
-from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
 from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.rows import chosen_of, kept_chosen
 from hypothesis import given
 from hypothesis import strategies as st
 

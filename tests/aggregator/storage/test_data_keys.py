@@ -8,11 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.storage.at_rest import AtRest, at_rest_key_of
-from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.data_keys import AtRest, DataKeys, at_rest_key_of
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.key_places import KeyFiles
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
+from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.loading import learn_window
 from fleetcount_protocol.ids import Digest, ReportId, WindowId

@@ -12,25 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, chosen_in
 from fleetcount_aggregator.storage.errors import DamagedError, FencedError, StoreError, UnknownWriteError
-from fleetcount_aggregator.storage.frame_homes import FileHome
-from fleetcount_aggregator.storage.frames import FrameHome, FrameRange
+from fleetcount_aggregator.storage.file_backend import FileHome, chosen_in
+from fleetcount_aggregator.storage.frames import RECORD_BYTES, FrameHome, FrameRange
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
-from fleetcount_aggregator.storage.key_places import KeyFiles
-from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES
-from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
+from fleetcount_aggregator.storage.move_store import KnownLog, move_frames
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.row_types import WindowRow
-from fleetcount_aggregator.storage.schema import FRAME_TABLES
+from fleetcount_aggregator.storage.schema import COMMIT_TABLE, FRAME_TABLES
+from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
 
@@ -40,7 +37,7 @@ from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.postgres import Link
-    from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+    from fleetcount_aggregator.storage.postgres_backend import PostgresHome
 
 WINDOW = WindowId(b"t" * 32)
 KEY = bytes(range(32))
@@ -115,7 +112,7 @@ def link_of(url: str, server: Any = None) -> "Link":
 
 def home_of(url: str, shards: int = 1, server: Any = None) -> "PostgresHome":
     from fleetcount_aggregator.storage.postgres import Server
-    from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+    from fleetcount_aggregator.storage.postgres_backend import PostgresHome
 
     home = PostgresHome(Server(url=url), link_of(url, server), shards)
     _HOMES.append(home)

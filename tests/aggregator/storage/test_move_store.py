@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from fleetcount.aggregator_commands import aggregator
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import move_store as moving
+from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.move_store import move_store
@@ -28,7 +29,6 @@ from fleetcount_aggregator.storage.row_types import (
 )
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import WindowState

@@ -12,15 +12,14 @@ from typing import Any
 import psycopg
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.at_rest import AtRest
+from fleetcount_aggregator.storage.data_keys import AtRest
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.postgres import Server, ServerState
-from fleetcount_aggregator.storage.postgres_engine import KeyRows, PostgresEngine, _next_epoch
+from fleetcount_aggregator.storage.postgres_engine import KeyRows, PostgresEngine, ServerMark, _next_epoch
 from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowChange, WindowRow
-from fleetcount_aggregator.storage.server_mark import ServerMark
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_aggregator.storage import report_log
-from fleetcount_aggregator.storage.digest_file import DigestFile, DigestRecords, chosen_in
 from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.file_backend import DigestFile, chosen_in
 from fleetcount_aggregator.storage.file_frames import FileFrames
+from fleetcount_aggregator.storage.frames import DigestRecords
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead, NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
-from fleetcount_aggregator.storage.run_codec import (
+from fleetcount_aggregator.storage.instalment_run import (
     DigestQuery,
+    InstalmentRun,
+    StoreOutcome,
     decode_digests,
     decode_outcomes,
     decode_query,

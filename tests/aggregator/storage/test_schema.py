@@ -19,16 +19,16 @@ import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import schema
 from fleetcount_aggregator.storage.backup import BackupFile, write_backup
+from fleetcount_aggregator.storage.data_keys import StoreKeys
+from fleetcount_aggregator.storage.database import RowSeal
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
-from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.windows.status import read_status
 from fleetcount_client.spool_file import APPLICATION_ID, SCHEMA, StateFile
 from fleetcount_protocol.errors import MachineError

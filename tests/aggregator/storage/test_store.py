@@ -17,13 +17,12 @@ import pytest
 from fleetcount_aggregator.host.states import StateConflictError
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
-from fleetcount_aggregator.storage.database import Answer
+from fleetcount_aggregator.storage.database import Answer, SealedDatabase
 from fleetcount_aggregator.storage.errors import DamagedError, StoreBusyError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
-from fleetcount_aggregator.storage.row_seal import SealedDatabase
 from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     LedgerRow,

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import store_check
-from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.data_keys import StoreKeys
+from fleetcount_aggregator.storage.database import WINDOWS, Database, RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.row_seal import WINDOWS, RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.row_types import BatchRow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import StoreCheck, check_store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 

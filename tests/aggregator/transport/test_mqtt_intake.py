@@ -17,7 +17,7 @@ from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.serving import Core
-from fleetcount_aggregator.storage.archive import FIRST
+from fleetcount_aggregator.storage.ended import FIRST
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import Rest
 from fleetcount_aggregator.transport import mqtt_announcing, mqtt_intake, mqtt_subscribing

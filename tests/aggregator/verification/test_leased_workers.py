@@ -15,9 +15,9 @@ from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.lease_tables import DONE_CHANNEL, JOB_CHANNEL
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.notices import Notices
+from fleetcount_aggregator.storage.schema import DONE_CHANNEL, JOB_CHANNEL
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers, open_job, open_result, seal_result
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_protocol.release import decode_record

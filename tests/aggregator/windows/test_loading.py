@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.archive import RestRow
+from fleetcount_aggregator.storage.ended import RestRow
 from fleetcount_aggregator.storage.row_types import DecidedWindow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.loading import load_windows

@@ -7,7 +7,7 @@ import pytest
 from fleetcount_aggregator.context import no_broker
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.journal import move
-from fleetcount_aggregator.storage.archive import FIRST, RestRow
+from fleetcount_aggregator.storage.ended import FIRST, RestRow
 from fleetcount_aggregator.storage.row_types import LedgerRow, Rest, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.retention import Retention

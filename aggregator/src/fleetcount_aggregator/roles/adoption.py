@@ -22,7 +22,7 @@ from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.storage.errors import Damage
-from fleetcount_aggregator.storage.mending import take_up_ended
+from fleetcount_aggregator.storage.row_repair import take_up_ended
 from fleetcount_aggregator.storage.row_types import WindowRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.decided import decided_window

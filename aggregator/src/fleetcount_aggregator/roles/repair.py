@@ -22,9 +22,9 @@ from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.adoption import Adoption
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
+from fleetcount_aggregator.storage.database import SealedDatabase
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.mending import canonical_of, end_window, mend_others, note_settled
-from fleetcount_aggregator.storage.row_seal import SealedDatabase
+from fleetcount_aggregator.storage.row_repair import canonical_of, end_window, mend_others, note_settled
 from fleetcount_aggregator.storage.row_types import LedgerRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.budget import debit_row

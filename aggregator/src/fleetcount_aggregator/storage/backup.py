@@ -23,10 +23,10 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.durable_files import erase_file, replace_file, sync_directory
 
 from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.database import CHOSEN, RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
-from fleetcount_aggregator.storage.row_scan import every_damage
-from fleetcount_aggregator.storage.row_seal import CHOSEN, RowSeal, SealedDatabase
+from fleetcount_aggregator.storage.row_repair import every_damage
 from fleetcount_aggregator.storage.schema import RESTORED, check_readable
 from fleetcount_aggregator.storage.sqlite_engine import restoring_beside
 

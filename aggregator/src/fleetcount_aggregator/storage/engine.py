@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fleetcount_aggregator.storage.database import Database, KeyPlace
+from fleetcount_aggregator.storage.database import Database, KeyPlace, RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.frames import FrameHome
-from fleetcount_aggregator.storage.row_seal import RowSeal, SealedDatabase
 
 T = TypeVar("T")
 

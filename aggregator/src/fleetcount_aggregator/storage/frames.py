@@ -7,16 +7,54 @@ With it, a late repeat of the same bytes still gets its receipt. Written once an
 """
 
 import hmac
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
+from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import DamagedFrameError
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES, FrameHead, FrameSeal, NewFrame
+
+_KEY_BYTES: Final = ReportId.SIZE + 1
+RECORD_BYTES: Final = _KEY_BYTES + 2 * Digest.SIZE + 1
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class DigestRecords:
+    """What is remembered of n reports and their instalments of r rounds, as arrays of bytes.
+
+    `ids` n x 16, `certificates` n x 32; `held` n x r, which instalments there are; of those, digests (n x r x 32), and
+    `chosen` (n x r) is 1 if the report is in the set. `rounds` ascend.
+    """
+
+    rounds: Sequence[int]
+    ids: Bytes
+    certificates: Bytes
+    held: NDArray[np.bool_]
+    digests: Bytes
+    chosen: Bytes
+
+    def encode(self) -> bytes:
+        """Return the records of the instalments there are, joined, report by report and round by round."""
+        records = np.empty((*self.held.shape, RECORD_BYTES), dtype=np.uint8)
+        start = 0
+        for column in (
+            self.ids[:, np.newaxis],
+            np.array(self.rounds, dtype=np.uint8).reshape(1, -1, 1),
+            self.certificates[:, np.newaxis],
+            self.digests,
+            self.chosen[:, :, np.newaxis],
+        ):
+            width = column.shape[2]
+            records[:, :, start : start + width] = column
+            start += width
+        return records[self.held].tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +63,22 @@ class HeldDigest:
 
     certificate: Digest
     digest: Digest
+
+
+def find_record(
+    count: int, record_at: Callable[[int], bytes], report_id: ReportId, round_number: int
+) -> HeldDigest | None:
+    """Return what is remembered of an instalment in so many records, which ascend, or None."""
+    key = report_id + bytes((round_number,))
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        record = record_at(middle)
+        if record[:_KEY_BYTES] == key:
+            fields = record[_KEY_BYTES:]
+            return HeldDigest(Digest(fields[: Digest.SIZE]), Digest(fields[Digest.SIZE : 2 * Digest.SIZE]))
+        low, high = (middle + 1, high) if record[:_KEY_BYTES] < key else (low, middle)
+    return None
 
 
 FRAME_BITS: Final = 48

@@ -15,6 +15,7 @@ from typing import Final
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount_aggregator.storage.async_link import AsyncLink
+from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.schema import POSTGRES
 
@@ -212,3 +213,9 @@ class Member:
             role,
         )
         return 0 if found is None else int(found[0])
+
+
+def slot_holders(database: Database) -> dict[int, str]:
+    """Return the slots that living members hold, each with the address at which other members reach its holder."""
+    found = database.execute("SELECT slot, address FROM slots JOIN living ON member = owner").fetchall()
+    return {int(slot): str(address) for slot, address in found}

@@ -10,8 +10,8 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.database import DECIDED, NOTES, QUESTION, SealedDatabase
 from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
-from fleetcount_aggregator.storage.row_seal import DECIDED, NOTES, QUESTION, SealedDatabase
 from fleetcount_aggregator.storage.row_types import DecidedWindow, QuestionRow, WindowRow
 from fleetcount_aggregator.storage.rows import install_window
 
@@ -49,7 +49,7 @@ def read_one_question(db: SealedDatabase, question_id: QuestionId) -> QuestionRo
 
 
 def rest_question(db: SealedDatabase, question_id: QuestionId, end: int, dropped: str) -> None:
-    """See `Archive.rest_question`."""
+    """See `Store.rest_question`."""
     row = db.execute(f"{QUESTION.select} WHERE question_id = ?", (question_id,)).fetchone()
     db.execute(QUESTION.update, QUESTION.updating(db, *QUESTION.checked(db, row)[:-2], end))
     db.execute("DELETE FROM question_notes WHERE question_id = ? AND name LIKE ?", (question_id, f"{dropped}%"))

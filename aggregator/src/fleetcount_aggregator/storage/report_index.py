@@ -13,8 +13,7 @@ from fleetcount_protocol.limits import MAX_REPORTS_PER_LEAF, MAX_REPORTS_PER_WIN
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
-from fleetcount_aggregator.storage.key_table import KeyTable, Words
-from fleetcount_aggregator.storage.report_ids import ReportIds
+from fleetcount_aggregator.storage.report_ids import KeyTable, ReportIds, Words
 
 NO_ROW: Final = 2**32 - 1
 """The row number that means: this instalment has not arrived."""

@@ -17,9 +17,8 @@ import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.storage.digest_file import DigestRecords
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
-from fleetcount_aggregator.storage.frames import FrameRange, Frames, ReadFrame, read_heads
+from fleetcount_aggregator.storage.frames import DigestRecords, FrameRange, Frames, ReadFrame, read_heads
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.log_format import MOST_ROWS, NewFrame
 from fleetcount_aggregator.storage.log_slice import CompleteLog, CompleteShard

@@ -11,15 +11,13 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, WindowId
+from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import MAX_LEDGER_ROWS
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.signal import normal_signal
 
 from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError, check_move
-from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
-from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
-from fleetcount_aggregator.storage.frames import LogState
-from fleetcount_aggregator.storage.row_seal import (
+from fleetcount_aggregator.storage.database import (
     BATCHES,
     CANONICAL,
     CHOSEN,
@@ -34,6 +32,8 @@ from fleetcount_aggregator.storage.row_seal import (
     WINDOWS,
     SealedDatabase,
 )
+from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
+from fleetcount_aggregator.storage.frames import LogState
 from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     LedgerRow,
@@ -43,6 +43,26 @@ from fleetcount_aggregator.storage.row_types import (
     WindowChange,
     WindowRow,
 )
+
+_COUNT_BYTES: Final = 8
+
+
+def kept_chosen(chosen: bytes) -> bytes:
+    """Return a sealed set as it is kept: the number of reports (8 bytes), then a bit each, the highest first."""
+    return uint(len(chosen), _COUNT_BYTES) + np.packbits(np.frombuffer(chosen, dtype=np.uint8)).tobytes()
+
+
+def chosen_of(kept: bytes) -> bytes:
+    """Return a sealed set, 1 or 0 a report, as `kept_chosen` gave it.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    count = int.from_bytes(kept[:_COUNT_BYTES])
+    if len(kept) != _COUNT_BYTES + -(-count // 8):
+        raise StoreError("a sealed set has not as many bits as it has reports")  # How many that are nobody learns.
+    return np.unpackbits(np.frombuffer(kept, dtype=np.uint8)[_COUNT_BYTES:], count=count).tobytes()
+
 
 BATCHES_AT_ONCE: Final = 64
 """Batches read at once, so that memory holds a few thousand reports of them and not a million."""
@@ -313,7 +333,7 @@ def read_step(db: SealedDatabase, window_id: WindowId, name: str) -> StepRow | N
     row = db.execute(query, (window_id, name)).fetchone()
     if row is None:
         if "/" in name:
-            return None  # Of a batch, whose row shows that it is gone (`row_scan`).
+            return None  # Of a batch, whose row shows that it is gone (`row_repair`).
         held = db.execute(f"{WINDOWS.select} WHERE window_id = ?", (window_id,)).fetchone()
         if held is None or not _Held.of(WINDOWS.checked(db, held)).has_taken(name):
             return None
@@ -389,7 +409,7 @@ def add_debit(db: SealedDatabase, row: LedgerRow) -> None:
 
 
 def read_ledger_rows(db: SealedDatabase) -> int:
-    """See `Archive.ledger_rows`. With a damaged counter at least what is there counts."""
+    """See `Store.ledger_rows`. With a damaged counter at least what is there counts."""
     row = db.execute(f"{COUNTERS.select} WHERE name = ?", (_DEBITS,)).fetchone()
     if row is not None and COUNTERS.holds(db, row):
         return int(row[1])

@@ -4,18 +4,14 @@ The chain in the store is the only way to a session's window keys: what `Store.e
 gone.
 """
 
-import hmac
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.ids import Digest
 from fleetcount_transport.logs import log
 
+from fleetcount_aggregator.storage.data_keys import ChainSeal
 from fleetcount_aggregator.storage.errors import StoreError
 
 USES_AT_ONCE: Final = 256
@@ -78,52 +74,6 @@ class PackedSession(bytes):
     def with_chain(self, chain: KeyChain) -> "PackedSession":
         """Return the session with another chain."""
         return self.of(chain, self.receipt_key, self.certificate, self.expiry)
-
-
-class ChainSeal:
-    """Seals chains with their receipt keys for the store: AES-256-GCM, a key a session, random nonces.
-
-    A chain is sealed again with every window of its session, so one key for all would see more than 2^32 seals in a
-    year of a large fleet's hours (NIST SP 800-38D, 8.3). `keys`: `DataKeys.chain_keys`, the first of which seals.
-    """
-
-    def __init__(self, keys: Sequence[bytes], source: RandomSource) -> None:
-        self._keys = tuple(keys)
-        self._source = source
-
-    def seal(self, session_id: bytes, receipt_key: bytes, chain: KeyChain) -> bytes:
-        """Return what the store keeps of a session's keys."""
-        nonce = self._source.random_bytes(_NONCE_BYTES)
-        return nonce + _cipher(self._keys[0], session_id).encrypt(nonce, receipt_key + chain.encode(), None)
-
-    def resealed(self, session_id: bytes, sealed: bytes) -> bytes | None:
-        """Return what lies under another key than the first as it lies under the first, None if it does already.
-
-        What opens under none of them is left as it is.
-        """
-        for key in self._keys:
-            with suppress(InvalidTag, ValueError):
-                opened = _cipher(key, session_id).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
-                return (
-                    None if key == self._keys[0] else self.seal(session_id, opened[:32], KeyChain.decode(opened[32:]))
-                )
-        return None
-
-    def open(self, session_id: bytes, sealed: bytes) -> tuple[bytes, KeyChain]:
-        """Return the receipt key and the chain.
-
-        Raises:
-            StoreError: the bytes are damaged, another session's, or from another at-rest key.
-        """
-        for key in self._keys:
-            with suppress(InvalidTag, ValueError):
-                opened = _cipher(key, session_id).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
-                return opened[:32], KeyChain.decode(opened[32:])
-        raise StoreError("a stored session does not open: damaged, or written under another key")
-
-
-def _cipher(key: bytes, session_id: bytes) -> AESGCM:
-    return AESGCM(hmac.digest(key, session_id, "sha256"))
 
 
 def moved_on(

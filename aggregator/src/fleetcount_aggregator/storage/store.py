@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Self, TypeVar
 
 import numpy as np
+from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
@@ -19,20 +20,18 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.host.malloc import give_back
 from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason
-from fleetcount_aggregator.storage import archive_rows, question_rows
+from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage import rows as sql
-from fleetcount_aggregator.storage.archive import Place, RestRow
-from fleetcount_aggregator.storage.archive_rows import purge_window, read_cost, read_unpurged
-from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.data_keys import ChainSeal, DataKeys, StoreKeys
+from fleetcount_aggregator.storage.database import EPOCHS, SealedDatabase, reseal
+from fleetcount_aggregator.storage.ended import Place, RestRow, purge_window, read_cost, read_unpurged
 from fleetcount_aggregator.storage.engine import Engine, SealedEngine
 from fleetcount_aggregator.storage.errors import Damage, StoreError
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
-from fleetcount_aggregator.storage.key_move import move_to_present_key
 from fleetcount_aggregator.storage.log_slice import CompleteReports
-from fleetcount_aggregator.storage.mending import is_restored
+from fleetcount_aggregator.storage.question_rows import reseal_seeds
 from fleetcount_aggregator.storage.report_logs import ReportLogs
-from fleetcount_aggregator.storage.row_scan import damage_at_start
-from fleetcount_aggregator.storage.row_seal import EPOCHS, SealedDatabase
+from fleetcount_aggregator.storage.row_repair import damage_at_start, is_restored
 from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     Charged,
@@ -46,13 +45,43 @@ from fleetcount_aggregator.storage.row_types import (
     WindowChange,
     WindowRow,
 )
-from fleetcount_aggregator.storage.session_chains import USES_AT_ONCE, ChainSeal, PackedSession, moved_on
+from fleetcount_aggregator.storage.rows import put_chains
+from fleetcount_aggregator.storage.session_chains import USES_AT_ONCE, PackedSession, moved_on
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.storage.write_queue import WriteQueue
 
-T = TypeVar("T")
+_MOVED_AT_ONCE = 4096
 
+
+def move_to_present_key(engine: SealedEngine, data_keys: DataKeys) -> None:
+    """Seal rows, seeds and sessions' chains under the present key if the store lies under the one before it.
+
+    A crash leaves the store as it was, or moved: what is moved already is passed over. A million sessions take seconds.
+
+    Raises:
+        StoreError: the store lies under another key than both, or the disk failed.
+    """
+    if data_keys.seals_store():
+        return
+    engine.write(lambda db: _reseal(db, data_keys))
+    engine.plain.fold()
+    data_keys.note_seals_store()
+
+
+def _reseal(db: SealedDatabase, data_keys: DataKeys) -> None:
+    seal = ChainSeal(data_keys.chain_keys, SystemRandom())
+    reseal_seeds(db, data_keys)
+    reseal(db)
+    above = b""
+    while rows := db.execute(
+        "SELECT session_id, chain FROM chains WHERE session_id > ? ORDER BY session_id LIMIT ?",
+        (above, _MOVED_AT_ONCE),
+    ).fetchall():
+        put_chains(db, [(name, moved) for name, chain in rows if (moved := seal.resealed(name, chain)) is not None])
+        above = rows[-1][0]
+
+
+T = TypeVar("T")
 _NOTE: Final = (
     EPOCHS.insert + " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, seal = excluded.seal"
     " WHERE excluded.epoch > epochs.epoch"
@@ -116,9 +145,9 @@ class Store:
             # Without its key a log cannot be read either, which is one damage and not two.
             damaged += [one for one in logs.open(states) if one.window_id not in keyless]
             damaged += sealed.read(damage_at_start)
-            rows, ended = sealed.read(read_unpurged), [one.window_id for one in states if one.ended]
+            rows, over = sealed.read(read_unpurged), [one.window_id for one in states if one.ended]
             keys = data_keys.held()
-            left = [one for one in ended if one in rows or home.leaves(one) or one in keys]
+            left = [one for one in over if one in rows or home.leaves(one) or one in keys]
             engine.slim()
             give_back()
             opened.pop_all()
@@ -433,7 +462,7 @@ class Store:
         """Return the windows that are not at rest and not damaged, in order of installation: all a start has to
         know.
         """
-        return await self._read(archive_rows.read_in_work)
+        return await self._read(ended.read_in_work)
 
     async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
         """Remember that nothing is left to do for windows; doing it again changes nothing.
@@ -441,11 +470,11 @@ class Store:
         Raises:
             StoreError: one of them has not ended; then nothing changes.
         """
-        await self._lead(lambda db: archive_rows.put_to_rest(db, rows))
+        await self._lead(lambda db: ended.put_to_rest(db, rows))
 
     async def resting(self, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
         """Return windows at rest, or retired, by expiry: above a place, expired at `until`, and `AT_ONCE` at most."""
-        return await self._read(lambda db: archive_rows.read_resting(db, rest, above, until))
+        return await self._read(lambda db: ended.read_resting(db, rest, above, until))
 
     async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]) -> None:
         """Delete the digests of windows at rest, and their steps but for those kept by the state they ended in.
@@ -458,7 +487,7 @@ class Store:
         self, db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]
     ) -> None:
         # Before the commit: a crash in between leaves windows at rest, which are retired again.
-        for window_id in archive_rows.retire_windows(db, window_ids, kept):
+        for window_id in ended.retire_windows(db, window_ids, kept):
             self.logs.forget(window_id)
 
     async def forget(self, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
@@ -467,11 +496,11 @@ class Store:
         A window stays while its question is in work: the next record's chain names it. A question at rest goes with the
         last of its windows.
         """
-        return await self._lead(lambda db: archive_rows.forget_windows(db, window_ids))
+        return await self._lead(lambda db: ended.forget_windows(db, window_ids))
 
     async def debit(self, window_id: WindowId) -> LedgerRow | None:
         """Return what a window was debited, or None."""
-        return await self._read(lambda db: archive_rows.read_debit(db, window_id))
+        return await self._read(lambda db: ended.read_debit(db, window_id))
 
     async def ledger_rows(self) -> int:
         """Return how many debits there have ever been, those that are forgotten too: it never falls."""

@@ -17,11 +17,11 @@ from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.database import SealedDatabase
 from fleetcount_aggregator.storage.engine import SealedEngine
 from fleetcount_aggregator.storage.errors import FencedError, StoreBusyError, StoreError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.report_logs import ReportLogs
-from fleetcount_aggregator.storage.row_seal import SealedDatabase
 
 T = TypeVar("T")
 

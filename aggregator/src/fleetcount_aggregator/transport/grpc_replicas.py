@@ -19,10 +19,10 @@ from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.intake.routing import Reports
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.errors import FencedError, StoreBusyError
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.run_codec import (
+from fleetcount_aggregator.storage.instalment_run import (
     MOST_RUN_BYTES,
     DigestQuery,
+    InstalmentRun,
     decode_digests,
     decode_outcomes,
     decode_query,

@@ -20,7 +20,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.device_service import DeviceService
-from fleetcount_aggregator.storage.archive import AT_ONCE, Place
+from fleetcount_aggregator.storage.ended import AT_ONCE, Place
 from fleetcount_aggregator.storage.row_types import Rest
 from fleetcount_aggregator.transport.mqtt_subscribing import FOLLOW_S, Subscribing
 

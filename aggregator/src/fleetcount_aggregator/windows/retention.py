@@ -16,7 +16,7 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import KEPT, Step, taken
-from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, Place, RestRow
+from fleetcount_aggregator.storage.ended import AT_ONCE, FIRST, Place, RestRow
 from fleetcount_aggregator.storage.errors import DamagedError
 from fleetcount_aggregator.storage.row_types import Rest
 from fleetcount_aggregator.windows.question_notes import rest_question

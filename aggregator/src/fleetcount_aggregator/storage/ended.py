@@ -1,9 +1,13 @@
 """The statements of a store in SQL about ended windows: every read and write as a function of a database.
 
-Owns no connection, no thread and no transaction (store).
+A window is in work until nothing is left to do for it, then at rest: not loaded at a start, and answered about as
+before. Once its reports' digests are not needed any more it is retired: its outcome, its record and its debit stay. At
+last it may be forgotten. Owns no connection, no thread and no transaction (store); decides neither when nor why
+(windows.retention).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from fleetcount_protocol.ids import WindowId
@@ -11,10 +15,9 @@ from fleetcount_protocol.limits import MAX_LEDGER_ROWS
 from fleetcount_protocol.messages import WindowState
 
 from fleetcount_aggregator.host.states import FINAL_STATES
-from fleetcount_aggregator.storage.archive import AT_ONCE, Place, RestRow
+from fleetcount_aggregator.storage.database import CHOSEN, LEDGER, RESTS, WINDOWS, SealedDatabase
 from fleetcount_aggregator.storage.errors import DamagedError
 from fleetcount_aggregator.storage.question_rows import read_decided
-from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, WINDOWS, SealedDatabase
 from fleetcount_aggregator.storage.row_types import Charged, Cost, LedgerRow, Rest, WindowRow
 from fleetcount_aggregator.storage.rows import (
     IN_WORK,
@@ -26,13 +29,34 @@ from fleetcount_aggregator.storage.rows import (
     window_row,
 )
 
+AT_ONCE: Final = 64
+"""Windows read, put to rest, retired or forgotten together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestRow:
+    """A window for which nothing is left to do: when it expires, Unix seconds, and whether this aggregator leads it."""
+
+    window_id: WindowId
+    expiry: int
+    led: bool
+
+    @property
+    def place(self) -> "Place":
+        """Where it is among the others."""
+        return self.expiry, self.window_id
+
+
+Place = tuple[int, bytes]
+"""Where a window at rest is in the order by expiry."""
+FIRST: Final[Place] = (-1, b"")
 _OF_WINDOW: Final = ("windows", "steps", "rejections", "ledger")
 """The tables that still have rows of a retired window."""
 _OF_QUESTION: Final = ("decided", "question_notes", "questions")
 
 
 def read_in_work(db: SealedDatabase) -> Sequence[WindowId]:
-    """See `Archive.windows_in_work`."""
+    """See `Store.windows_in_work`."""
     rows = db.execute(f"{WINDOWS.select} WHERE {IN_WORK} ORDER BY place").fetchall()
     return [WindowId(row[0]) for row in rows if WINDOWS.holds(db, row)]
 
@@ -69,7 +93,7 @@ def purge_window(db: SealedDatabase, window_id: WindowId) -> None:
 
 
 def put_to_rest(db: SealedDatabase, rows: Sequence[RestRow]) -> None:
-    """See `Archive.put_to_rest`."""
+    """See `Store.put_to_rest`."""
     for row in rows:
         check_ended(db, row.window_id)
     working = "SELECT 1 FROM windows WHERE window_id = ? AND rest = ?"
@@ -79,7 +103,7 @@ def put_to_rest(db: SealedDatabase, rows: Sequence[RestRow]) -> None:
 
 
 def read_resting(db: SealedDatabase, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
-    """See `Archive.resting`. What is not as it was written stays as it is, until it is repaired."""
+    """See `Store.resting`. What is not as it was written stays as it is, until it is repaired."""
     due = f"{RESTS.select} WHERE rest = ? AND expiry <= ? AND (expiry, window_id) > (?, ?)"
     query = f"{due} ORDER BY expiry, window_id LIMIT ?"
     rows = db.execute(query, (rest.value, until, *above, AT_ONCE)).fetchall()
@@ -91,7 +115,7 @@ def read_resting(db: SealedDatabase, rest: Rest, above: Place, until: int) -> Se
 def retire_windows(
     db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]
 ) -> Sequence[WindowId]:
-    """See `Archive.retire`: what the database holds; return those that were at rest, whose digests may go."""
+    """See `Store.retire`: what the database holds; return those that were at rest, whose digests may go."""
     found: list[WindowId] = []
     for window_id in window_ids:
         rests = db.execute(f"{RESTS.select} WHERE window_id = ?", (window_id,)).fetchone()
@@ -109,7 +133,7 @@ def retire_windows(
 
 
 def forget_windows(db: SealedDatabase, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
-    """See `Archive.forget`."""
+    """See `Store.forget`."""
     retired = (
         "SELECT 1 FROM windows WHERE window_id = ? AND rest = ? AND NOT EXISTS"
         " (SELECT 1 FROM decided JOIN questions ON questions.question_id = decided.question_id"
@@ -148,6 +172,6 @@ def read_cost(db: SealedDatabase, asked: Charged) -> Cost:
 
 
 def read_debit(db: SealedDatabase, window_id: WindowId) -> LedgerRow | None:
-    """See `Archive.debit`."""
+    """See `Store.debit`."""
     row = db.execute(f"{LEDGER.select} WHERE window_id = ?", (window_id,)).fetchone()
     return None if row is None else ledger_row(row)

@@ -1,20 +1,116 @@
-"""Where a store has the frames of its windows, and what it keeps of windows that ended: beside a file, or in memory.
+"""The logs beside a SQLite file: one of frames a window under way, and one of digests a window that has ended.
 
-A home makes and finds `Frames`; it reads none. `report_logs` decides when. Another home is in postgres_frames.
+The digests stay of a window's reports: without any share, sorted in one file and not in memory. With them, a late
+repeat of the same bytes still gets its receipt. Written once and never changed.
+
+    file      "FCDIGST1" | window id | u64 count | crc32 of what is before it
+    record    report id | u8 round | certificate digest | instalment digest | u8 1 if the report is in the set, else 0
 """
 
+import os
+import struct
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.ids import ReportId, WindowId
 from fleetcount_transport.durable_files import sync_directory
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.digest_file import DigestFile
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_frames import FileFrames, FileReader, load_file, unload_file
-from fleetcount_aggregator.storage.frames import LogState, RawFrame
+from fleetcount_aggregator.storage.frames import RECORD_BYTES, HeldDigest, LogState, RawFrame, find_record
+
+_MAGIC: Final = b"FCDIGST1"
+_HEADER: Final = struct.Struct("<8s32sQ")
+_CRC_BYTES: Final = 4
+_HEADER_BYTES: Final = _HEADER.size + _CRC_BYTES
+_AT_ONCE: Final = 8_192
+"""Records that are read at once to be taken elsewhere."""
+
+
+def chosen_in(blocks: Iterable[bytes]) -> set[ReportId]:
+    """Return the reports of joined records that were in the set."""
+    return {
+        ReportId(records[at : at + ReportId.SIZE])
+        for records in blocks
+        for at in range(0, len(records), RECORD_BYTES)
+        if records[at + RECORD_BYTES - 1]
+    }
+
+
+class DigestFile:
+    """Implements `EndedDigests` (frame_homes). Looked up in the file itself: an ended window takes no memory."""
+
+    def __init__(self, path: Path, window_id: WindowId) -> None:
+        self._path = path
+        self._window_id = window_id
+
+    def exists(self) -> bool:
+        """Return whether it was written."""
+        return self._path.exists()
+
+    def write(self, count: int, blocks: Iterable[bytes]) -> None:
+        """See `EndedDigests.write`; durable on return."""
+        header = _HEADER.pack(_MAGIC, self._window_id, count)
+        temporary = self._path.with_name(self._path.name + ".new")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(header + zlib.crc32(header).to_bytes(_CRC_BYTES, "little"))
+                for block in blocks:
+                    file.write(block)
+                if file.tell() != _HEADER_BYTES + count * RECORD_BYTES:
+                    raise StoreError(f"{self._path}: the digests of its instalments are not there")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise StoreError(f"{self._path} could not be written: {error.strerror}") from error
+        except StoreError:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def delete(self) -> None:
+        """See `EndedDigests.delete`."""
+        self._path.unlink(missing_ok=True)
+
+    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
+        """See `EndedDigests.find`."""
+        if not self.exists():
+            return None
+        with self._path.open("rb") as file:
+
+            def record_at(place: int) -> bytes:
+                file.seek(_HEADER_BYTES + place * RECORD_BYTES)
+                return file.read(RECORD_BYTES)
+
+            return find_record(self._count(file.read(_HEADER_BYTES)), record_at, report_id, round_number)
+
+    def records(self) -> Iterator[bytes]:
+        """See `EndedDigests.records`."""
+        if not self.exists():
+            return
+        with self._path.open("rb") as file:
+            left = self._count(file.read(_HEADER_BYTES)) * RECORD_BYTES
+            while left:
+                block = file.read(min(left, _AT_ONCE * RECORD_BYTES))
+                if not block:
+                    raise StoreError(f"{self._path} is damaged: {left} bytes are missing at its end")
+                left -= len(block)
+                yield block
+
+    def _count(self, data: bytes) -> int:
+        if len(data) != _HEADER_BYTES or zlib.crc32(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
+            raise StoreError(f"{self._path} is damaged at byte 0")
+        magic, window_id, count = _HEADER.unpack(data[:-_CRC_BYTES])
+        if magic != _MAGIC or window_id != self._window_id:
+            raise StoreError(f"{self._path} is of another kind or window")
+        return int(count)
+
 
 _ENDS: Final = (".log", ".digests", ".log.lost")
 
