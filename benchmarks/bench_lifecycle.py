@@ -27,9 +27,16 @@ from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.database import SealedDatabase
-from fleetcount_aggregator.storage.ended import RestRow
+from fleetcount_aggregator.storage.ended import ArchivedWindow
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.row_types import DecidedWindow, LedgerRow, Rest, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.row_types import (
+    DecidedWindow,
+    LedgerRow,
+    Lifecycle,
+    StepRow,
+    WindowChange,
+    WindowRow,
+)
 from fleetcount_aggregator.storage.rows import apply_change, install_window
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import InlineWorkers
@@ -127,7 +134,7 @@ def fill_ended(db: SealedDatabase, question: InstalledQuestion, rows: Sequence[W
             debited_at=window.round_two_closes,
         )
         apply_change(db, WindowChange(window_id=window.window_id, required=frozenset(WindowState), debit=debit), None)
-    ended.put_to_rest(db, [RestRow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
+    ended.archive_windows(db, [ArchivedWindow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
 
 
 @asynccontextmanager
@@ -231,9 +238,9 @@ async def longest_stall_s(config: AggregatorConfig) -> float:
 
         watching = asyncio.create_task(watch())
         await asyncio.sleep(0.01)
-        await store.windows_in_work()
+        await store.active_windows()
         now = int(time.time())
-        rows = await store.resting(Rest.AT_REST, (now, b""), now + 10**7)
+        rows = await store.archived_windows(Lifecycle.ARCHIVED, (now, b""), now + 10**7)
         for row in rows:
             await store.window(row.window_id)
         await store.ledger_rows()

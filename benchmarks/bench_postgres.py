@@ -57,11 +57,11 @@ class Bench:
 
     def __init__(self, url: str) -> None:
         from fleetcount_aggregator.storage.postgres import Link, Server
-        from fleetcount_aggregator.storage.postgres_backend import PostgresHome
+        from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
 
         server = Server(url=url)
         self.link = Link(server, lambda _: None)
-        self.home = PostgresHome(server, self.link)
+        self.home = PostgresBackend(server, self.link)
         self.link.read(lambda db: [db.execute(statement) for statement in (COMMIT_TABLE, *FRAME_TABLES)])
 
     def frames(self, window_id: WindowId) -> Frames:

@@ -104,7 +104,7 @@ class Entry:
 
     answer: bytes = field(default=b"", repr=False)
     batch: BatchRow | None = None
-    chosen: bytes | None = field(default=None, repr=False)
+    included: bytes | None = field(default=None, repr=False)
     rejections: Mapping[RejectReason, int] = field(default_factory=dict[RejectReason, int])
     debit: LedgerRow | None = None
 
@@ -183,7 +183,7 @@ def _change(window_id: WindowId, rule: StepRule, row: StepRow, entry: Entry) -> 
         new_state=rule.moves_to,
         step=row,
         batch=entry.batch,
-        chosen=entry.chosen,
+        included=entry.included,
         rejections=entry.rejections,
         debit=entry.debit,
     )

@@ -94,7 +94,7 @@ class Replica:
         self._jobs = Jobs(work, self.member)
         self._leased = LeasedWorkers(self._jobs, context.store.data_keys, local)
         context.workers = self._leased
-        self._worker = WorkerRole(context, self.member, self._jobs, local, store.logs.home.reader)
+        self._worker = WorkerRole(context, self.member, self._jobs, local, store.logs.backend.reader)
         leases = ShardLeases(shards, self.member)
         self.keeper = ShardKeeper(self.member, leases, store.logs, self._has_ended, Role.INTAKE)
         reports = RoutedReports(context.store, store.logs, self.keeper, leases, self._forward, self._is_open)

@@ -214,7 +214,7 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
 
     await asyncio.gather(*racing)
     assert racing
-    in_sum = await helper.context.store.chosen(window.window_id)
+    in_sum = await helper.context.store.included(window.window_id)
     ids = (await helper.context.store.complete_reports(window.window_id)).ids
     assert in_sum is not None
     assert sorted(ids.joined[16 * at : 16 * at + 16] for at, one in enumerate(in_sum) if one) == [

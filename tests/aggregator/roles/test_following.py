@@ -15,7 +15,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.journal import KEPT, move
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.storage import ended
-from fleetcount_aggregator.storage.ended import RestRow
+from fleetcount_aggregator.storage.ended import ArchivedWindow
 from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.session_chains import PackedSession
@@ -155,7 +155,9 @@ async def test_who_is_elected_drives_no_window_that_has_come_to_rest_unheard(pai
     await pair.following.follow()
     coordinator = pair.network.core(0).context
     await move(coordinator, window.window_id, WindowState.ABORTED)
-    await coordinator.store.put_to_rest([RestRow(window_id=window.window_id, expiry=window.expiry, led=True)])
+    await coordinator.store.archive_windows(
+        [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
+    )
     assert pair.context.states[window.window_id] is WindowState.ANNOUNCED
 
     await load_windows(pair.context)
@@ -172,7 +174,7 @@ async def test_who_is_elected_has_no_question_that_was_put_to_rest_and_forgotten
     await decide_windows(coordinator, question.question_id)
     await pair.following.follow()
     assert list(pair.context.questions) == [question.question_id]
-    await coordinator.store.rest_question(question.question_id, question.schedule.end, "keys/")
+    await coordinator.store.archive_question(question.question_id, question.schedule.end, "keys/")
     await coordinator.store.mend(lambda db: ended._forget_question(db, question.question_id))  # type: ignore[attr-defined]
 
     store.engine.epoch = 1  # type: ignore[misc]
@@ -190,7 +192,9 @@ async def test_who_is_elected_again_puts_no_window_to_rest_that_was_forgotten_me
     assert isinstance(store, Store)
     pair.context.ended[window.window_id] = pair.context.live[window.window_id]  # As its last term has left it.
     await abort_here(coordinator, window.window_id, "peer_aborted")
-    await coordinator.store.put_to_rest([RestRow(window_id=window.window_id, expiry=window.expiry, led=True)])
+    await coordinator.store.archive_windows(
+        [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
+    )
     await coordinator.store.retire([window.window_id], KEPT)
     await coordinator.store.forget([window.window_id])
 
@@ -228,10 +232,10 @@ async def test_a_server_that_is_away_while_windows_are_taken_up_damages_none(
     store = coordinator.store
     assert isinstance(store, Store)
     link, nobody = store.engine._reader, Server(url="postgresql://127.0.0.1:1/nobody")  # type: ignore[attr-defined]
-    here, read_in_work, read_canonical = link._server, store.windows_in_work, store.canonical
+    here, read_active, read_canonical = link._server, store.active_windows, store.canonical
 
     async def read_and_lose() -> Sequence[WindowId]:
-        found = await read_in_work()
+        found = await read_active()
         link.close()
         link._server = nobody
         return found
@@ -240,7 +244,7 @@ async def test_a_server_that_is_away_while_windows_are_taken_up_damages_none(
         link._server = here
         return await read_canonical(window_id)
 
-    monkeypatch.setattr(store, "windows_in_work", read_and_lose)
+    monkeypatch.setattr(store, "active_windows", read_and_lose)
     monkeypatch.setattr(store, "canonical", come_back_and_read)
     with pytest.raises(StoreAwayError):
         await load_windows(coordinator)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.storage.data_keys import AtRest, DataKeys, at_rest_key_of
+from fleetcount_aggregator.storage.data_keys import DataKeys, StorageCipher, at_rest_key_of
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
@@ -327,7 +327,7 @@ async def test_a_store_that_gets_a_key_of_its_own_leaves_nothing_under_the_forme
 
     assert blocks == bytes(len(wrapped))
     with pytest.raises(StoreError):
-        AtRest(former).open(path.read_bytes()[8:], b"data key", WINDOW)
+        StorageCipher(former).open(path.read_bytes()[8:], b"data key", WINDOW)
     await open_store(tmp_path, KEY).close()
 
 

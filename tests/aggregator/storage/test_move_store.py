@@ -159,7 +159,7 @@ async def test_a_store_moves_with_all_it_holds_and_leaves_no_key_behind(
     assert await contents(target) == before
     assert not is_served(source)
     keys = open_engine(source, standing=lambda *_: None)
-    assert keys.key_place().names() == []
+    assert keys.key_store().names() == []
     keys.close()
     assert not move(source, target), "it is there already"
     with pytest.raises(StoreError, match="moved elsewhere"):

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.data_keys import AtRest
+from fleetcount_aggregator.storage.data_keys import StorageCipher
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
@@ -100,7 +100,7 @@ async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens
     await old.count_rejections(WINDOW, {RejectReason.MALFORMED: 1})
 
     assert await what_happened(old) == (WindowState.COLLECTING, None, 0, {RejectReason.MALFORMED: 1})
-    assert list(await old.windows_in_work()) == [WINDOW]
+    assert list(await old.active_windows()) == [WINDOW]
     await old.close()
 
 
@@ -451,7 +451,7 @@ async def test_a_store_whose_key_is_replaced_leaves_nothing_under_the_one_before
     wrapped = KeyRows("", store._engine.link()).read(f"{WINDOW.hex()}.data-key")  # type: ignore[attr-defined]
     assert wrapped is not None
     with pytest.raises(StoreError):
-        AtRest(bytes(32)).open(wrapped[8:], b"data key", WINDOW)
+        StorageCipher(bytes(32)).open(wrapped[8:], b"data key", WINDOW)
     await store.close()
 
 

@@ -85,7 +85,7 @@ async def test_a_window_is_decided_once_and_its_window_is_installed_with_it(stor
     assert await store.decided(QUESTION, above=0, below=2) == [window(1)]
     assert await store.decided_of(window_row(1).window_id) == window(1)
     assert await store.decided_of(window_row(3).window_id) is None
-    assert list(await store.windows_in_work()) == [window_row(2).window_id]
+    assert list(await store.active_windows()) == [window_row(2).window_id]
     assert not await store.decided(OTHER)
 
 

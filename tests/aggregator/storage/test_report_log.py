@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from fleetcount_aggregator.storage import report_log
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.file_backend import DigestFile, chosen_in
+from fleetcount_aggregator.storage.file_backend import DigestFile, included_in
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.frames import DigestRecords
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
@@ -561,7 +561,7 @@ def test_digests_of_an_ended_window_are_found_in_their_file(tmp_path: Path) -> N
             assert (found.digest, found.certificate) == (row(number, one).digest, row(number, one).certificate)
     assert file.find(ReportId((20).to_bytes(16)), 1) is None
     assert file.find(ReportId((3).to_bytes(16)), 0) is None
-    assert chosen_in(file.records()) == {ReportId(number.to_bytes(16)) for number in range(1, 20, 2)}
+    assert included_in(file.records()) == {ReportId(number.to_bytes(16)) for number in range(1, 20, 2)}
     assert (tmp_path / "window.digests").stat().st_mode & 0o777 == 0o600
 
 
@@ -604,7 +604,7 @@ def test_digests_of_half_reports_in_any_order_are_found_too(tmp_path: Path) -> N
             if found is not None:
                 assert (found.digest, found.certificate) == (row(number, one).digest, row(number).certificate)
     expected = {number for number in range(9000) if number % 5 not in {1, 2} and number % 256 % 2}
-    assert chosen_in(file.records()) == {ReportId(number.to_bytes(16)) for number in expected}
+    assert included_in(file.records()) == {ReportId(number.to_bytes(16)) for number in expected}
 
 
 def test_digests_that_are_fewer_than_said_are_no_file(tmp_path: Path) -> None:
@@ -633,7 +633,7 @@ def test_digests_of_no_reports_are_an_empty_file(tmp_path: Path) -> None:
     file.write(0, ())
 
     assert file.find(ReportId(bytes(16)), 1) is None
-    assert chosen_in(file.records()) == set()
+    assert included_in(file.records()) == set()
 
 
 def test_digests_are_there_though_all_of_a_round_could_not_be_written(tmp_path: Path) -> None:

@@ -386,14 +386,14 @@ async def test_the_set_is_known_until_the_window_is_purged(store: Store) -> None
         chosen=bytes((1, 0, 1)),
     )
 
-    assert await store.chosen(WINDOW) is None
+    assert await store.included(WINDOW) is None
     await store.apply(change)
-    assert await store.chosen(WINDOW) == bytes((1, 0, 1))
+    assert await store.included(WINDOW) == bytes((1, 0, 1))
 
     over = WindowChange(window_id=WINDOW, required=frozenset({WindowState.RELEASING}), new_state=WindowState.RELEASED)
     await store.apply(over)
     await store.purge(WINDOW)
-    assert await store.chosen(WINDOW) is None
+    assert await store.included(WINDOW) is None
 
 
 async def test_sessions_are_kept_as_they_first_came_until_they_expire(store: Store) -> None:
@@ -441,7 +441,7 @@ async def test_a_window_is_installed_once_and_windows_keep_their_order(store: St
     stored = await store.window(WINDOW)
     assert stored is not None
     assert stored.canonical == b"canonical"
-    assert list(await store.windows_in_work()) == [WINDOW, other]
+    assert list(await store.active_windows()) == [WINDOW, other]
 
 
 async def test_a_release_is_debited_once(store: Store) -> None:
@@ -754,12 +754,12 @@ async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_pa
     await complete(store, 1, 2)
     await store.apply(WindowChange(window_id=WINDOW, required=OPEN, batch=batch()))
     await end(store)
-    assert store.logs.home.holds(WINDOW)
+    assert store.logs.backend.holds(WINDOW)
     await store.close()
 
     again = await reopened(tmp_path, opens)
 
-    assert not again.logs.home.holds(WINDOW)
+    assert not again.logs.backend.holds(WINDOW)
     assert not await again.batches(WINDOW)
     assert await add(again, [instalment(1), instalment(3)]) == [StoreOutcome.SAME, StoreOutcome.CLOSED]
     await again.close()
@@ -1029,6 +1029,6 @@ async def test_a_closed_store_says_so(tmp_path: Path, opens: Opening) -> None:
     await store.close()
 
     with pytest.raises(StoreError, match="closed"):
-        await store.windows_in_work()
+        await store.active_windows()
     with pytest.raises(StoreError, match="closed"):
         await store.purge(WINDOW)

@@ -238,7 +238,7 @@ async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(mo
     sets: list[bytes | None] = []
 
     async def look(position: int) -> None:
-        sets.append(await network.core(position).context.store.chosen(window.window_id))
+        sets.append(await network.core(position).context.store.included(window.window_id))
 
     for position in range(3):
         purge = network.core(position).context.store.purge

@@ -62,7 +62,7 @@ class Bench:
             self.opened.push_async_callback(link.close)
         member, context = Member(links[0], length_s=60, roles="worker"), self.network.core(0).context
         await member.join()
-        role = WorkerRole(context, member, Jobs(links[1], member), local, self.replica.store.logs.home.reader)
+        role = WorkerRole(context, member, Jobs(links[1], member), local, self.replica.store.logs.backend.reader)
         await self.opened.enter_async_context(running(role.run()))
         hears = Notices(connector(self.url), {JOB_CHANNEL: lambda _: role.look()}, role.look)
         await self.opened.enter_async_context(running(hears.run()))

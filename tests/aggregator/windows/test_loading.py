@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.ended import RestRow
+from fleetcount_aggregator.storage.ended import ArchivedWindow
 from fleetcount_aggregator.storage.row_types import DecidedWindow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.loading import load_windows
@@ -50,7 +50,7 @@ async def fill(network: Network, question: Question, position: int, last: int) -
     store = seat.open_store()
     released = frozenset({WindowState.RELEASED})
     writes: list[Coroutine[Any, Any, object]] = []
-    resting: list[RestRow] = []
+    resting: list[ArchivedWindow] = []
     for index in range(first, last + 1):
         window = window_at(question, index)
         row = WindowRow(
@@ -61,7 +61,7 @@ async def fill(network: Network, question: Question, position: int, last: int) -
             abort_reason="",
             installed_at=window.round_one_opens,
         )
-        resting.append(RestRow(window_id=window.window_id, expiry=window.expiry, led=position == 0))
+        resting.append(ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=position == 0))
         decided = DecidedWindow(question_id=question.question_id, index=index, window_id=window.window_id)
         writes.append(store.decide_windows([decided], row))
         for name in ("sign", "delivered") if position == 0 else ("sign",):
@@ -69,7 +69,7 @@ async def fill(network: Network, question: Question, position: int, last: int) -
             writes.append(store.apply(WindowChange(window_id=window.window_id, required=released, step=step)))
     for at in range(0, len(writes), 1000):
         await asyncio.gather(*writes[at : at + 1000])
-    await store.put_to_rest(resting)
+    await store.archive_windows(resting)
     await store.close()
 
 

@@ -159,7 +159,7 @@ async def seal_own(context: Context, window: InstalledWindow) -> OwnSet:
         PeerRefusalError, StateConflictError: as `seal_named`.
     """
     standing = await _standing(context, window.window_id)
-    sealed = await context.store.chosen(window.window_id)
+    sealed = await context.store.included(window.window_id)
     if sealed is None:
         wanted = (standing.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(
             context, window.window_id, standing.ids
@@ -167,7 +167,7 @@ async def seal_own(context: Context, window: InstalledWindow) -> OwnSet:
     else:
         wanted = np.frombuffer(sealed, dtype=np.uint8) != 0
     own = await asyncio.to_thread(OwnSet.of, window.window_id, standing, wanted)
-    await once(context, window.window_id, Step.SET, own.digest, lambda: _chosen(context, window, standing, own))
+    await once(context, window.window_id, Step.SET, own.digest, lambda: _included(context, window, standing, own))
     return own
 
 
@@ -187,7 +187,7 @@ async def seal_named(context: Context, window: InstalledWindow, request: SealSet
     async def work() -> Entry:
         standing = await _standing(context, window.window_id)
         agreed = await asyncio.to_thread(OwnSet.agreed, window.window_id, standing, request)
-        return await _chosen(context, window, standing, agreed)
+        return await _included(context, window, standing, agreed)
 
     try:
         await once(context, window.window_id, Step.SET, set_root(window.window_id, request.leaf_digests), work)
@@ -196,14 +196,14 @@ async def seal_named(context: Context, window: InstalledWindow, request: SealSet
     return b""
 
 
-async def _chosen(context: Context, window: InstalledWindow, standing: Standing, own: OwnSet) -> Entry:
+async def _included(context: Context, window: InstalledWindow, standing: Standing, own: OwnSet) -> Entry:
     if len(own.positions) < window.asked.min_batch_size:
         await abort_here(context, window.window_id, AbortReason.TOO_FEW_REPORTS)
         raise PeerRefusalError(PeerProblem.TOO_FEW)
-    chosen = np.zeros(len(standing.ids), dtype=np.uint8)
-    chosen[own.positions] = 1
-    left_out = (chosen == 0) & ~np.isin(standing.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
+    included = np.zeros(len(standing.ids), dtype=np.uint8)
+    included[own.positions] = 1
+    left_out = (included == 0) & ~np.isin(standing.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
     denied = await of_denied(context, window.window_id, standing.ids)
     rejections = Counter({RejectReason.BAD_CERTIFICATE: int((left_out & denied).sum())})
     rejections[RejectReason.MISSING_AT_PEER] = int((left_out & ~denied).sum())
-    return Entry(answer=own.digest, chosen=chosen.tobytes(), rejections=+rejections)
+    return Entry(answer=own.digest, included=included.tobytes(), rejections=+rejections)

@@ -101,7 +101,7 @@ class Following:
                 await asyncio.to_thread(self._forget_destroyed)
             if everything:
                 questions |= {row.question_id for row in await context.store.questions()}
-                windows |= {*context.live, *await context.store.windows_in_work()}
+                windows |= {*context.live, *await context.store.active_windows()}
             for question_id in questions:
                 await self._unless_damaged(follow_question(context, question_id))
             for window_id in windows:

@@ -23,7 +23,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.durable_files import erase_file, replace_file, sync_directory
 
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.database import CHOSEN, RowSeal, SealedDatabase
+from fleetcount_aggregator.storage.database import INCLUDED, RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_repair import every_damage
@@ -134,8 +134,10 @@ def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:
         connection.execute("BEGIN")
         for statement in _LEFT_OUT:
             connection.execute(statement)
-        chosen = connection.execute("SELECT window_id FROM windows WHERE chosen IS NOT NULL").fetchall()
-        connection.executemany(CHOSEN.update, [CHOSEN.updating(database, window_id, None) for (window_id,) in chosen])
+        sealed = connection.execute("SELECT window_id FROM windows WHERE chosen IS NOT NULL").fetchall()
+        connection.executemany(
+            INCLUDED.update, [INCLUDED.updating(database, window_id, None) for (window_id,) in sealed]
+        )
         connection.execute("UPDATE instance SET standing = ?", (RESTORED,))
         connection.execute("COMMIT")
         connection.execute("VACUUM")

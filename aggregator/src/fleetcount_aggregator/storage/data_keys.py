@@ -3,7 +3,7 @@
 Everything secret of a window (shares, its verify key, sums of batches) lies under its data key: random, in a place of
 its own, wrapped by the store's key. So a copy of the disk made later and every key that lives on open nothing of it.
 Beside SQLite a key is a file, and destroying it is overwriting it where it lies; a row of a database leaves copies in
-its journal (`KeyPlace`). Chains of sessions lie under keys that follow from the store's. Run by any thread; decides
+its journal (`KeyStore`). Chains of sessions lie under keys that follow from the store's. Run by any thread; decides
 nothing about a window.
 """
 
@@ -24,7 +24,7 @@ from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
-from fleetcount_aggregator.storage.database import KeyPlace, RowSeal
+from fleetcount_aggregator.storage.database import KeyStore, RowSeal
 from fleetcount_aggregator.storage.errors import Damage, StoreAwayError, StoreError
 
 AT_REST_KEY_BYTES: Final = 32
@@ -38,7 +38,7 @@ def at_rest_key_of(signing_key: Ed25519PrivateKey) -> bytes:
     return kdf.derive(signing_key.private_bytes_raw())
 
 
-class AtRest:
+class StorageCipher:
     """AES-256-GCM under a key of 32 bytes; random nonces, so below 2^32 seals (NIST SP 800-38D, 8.3).
 
     Why not the ciphertext as it arrived: it could be opened only as long as the session and the HPKE key live, and the
@@ -76,7 +76,7 @@ _FILE_BYTES: Final = len(_MAGIC) + 12 + _SECRET_BYTES + 16
 """Magic, nonce, the secret, tag: less than a sector, so that a disk has the old bytes or the new ones."""
 
 
-class DataKey(AtRest):
+class DataKey(StorageCipher):
     """The key of one window: for what is sealed piece by piece, and `log_key`, from which its report log's keys
     come.
     """
@@ -95,11 +95,11 @@ class DataKeys:
     def __init__(
         self,
         at_rest_key: bytes,
-        place: KeyPlace,
+        place: KeyStore,
         former: bytes | None = None,
         source: RandomSource | None = None,
     ) -> None:
-        self.at_rest = AtRest(at_rest_key, source)
+        self.at_rest = StorageCipher(at_rest_key, source)
         self._place = place
         self._former = former
         self._source = source or SystemRandom()
@@ -267,7 +267,7 @@ class DataKeys:
         """Return what was sealed under the former key, None if there is none or it does not open."""
         if self._former is not None:
             with suppress(StoreError):
-                return AtRest(self._former).open(sealed, *place)
+                return StorageCipher(self._former).open(sealed, *place)
         return None
 
 

@@ -43,7 +43,7 @@ class Database(Protocol):
         ...
 
 
-class KeyPlace(Protocol):
+class KeyStore(Protocol):
     """Small wrapped secrets by name. A write returns when it is durable; whatever fails raises StoreError."""
 
     def where(self, name: str) -> str:
@@ -210,11 +210,11 @@ WINDOWS: Final = SealedTable(
 """`taken` names the lasting steps of the window, so that one whose row is gone is not taken again."""
 CANONICAL: Final = SealedTable("windows", ("window_id",), ("canonical",), "canonical_seal")
 DURABLE: Final = SealedTable("windows", ("window_id",), ("durable_bytes",), "durable_seal")
-CHOSEN: Final = SealedTable("windows", ("window_id",), ("chosen",), "chosen_seal")
+INCLUDED: Final = SealedTable("windows", ("window_id",), ("chosen",), "chosen_seal")
 STEPS: Final = SealedTable("steps", ("window_id", "name"), ("request", "answer", "passing"))
 BATCHES: Final = SealedTable("batches", ("window_id", "number"), ("positions", "verdicts", "share_digests", "kept"))
 REJECTIONS: Final = SealedTable("rejections", ("window_id", "reason"), ("count",))
-RESTS: Final = SealedTable("windows", ("window_id",), ("rest", "expiry", "led"), "rest_seal")
+LIFECYCLE: Final = SealedTable("windows", ("window_id",), ("rest", "expiry", "led"), "rest_seal")
 LEDGER: Final = SealedTable(
     "ledger", ("window_id",), ("signal", "opens", "closes", "epsilon", "debited_at", "place", "normal_signal")
 )
@@ -226,7 +226,7 @@ NOTES: Final = SealedTable("question_notes", ("question_id", "name"), ("note",))
 DECIDED: Final = SealedTable("decided", ("question_id", "number"), ("window_id", "missing"))
 EPOCHS: Final = SealedTable("epochs", ("name",), ("epoch",))
 SEALED: Final = (
-    *(WINDOWS, CANONICAL, DURABLE, CHOSEN, RESTS, STEPS, BATCHES, REJECTIONS, LEDGER, COUNTERS, MARKS),
+    *(WINDOWS, CANONICAL, DURABLE, INCLUDED, LIFECYCLE, STEPS, BATCHES, REJECTIONS, LEDGER, COUNTERS, MARKS),
     *(SESSIONS, QUESTION, NOTES, DECIDED, EPOCHS),
 )  # fmt: skip
 """All there are. Chains of sessions and verify keys are not among them: they lie sealed, and open or do not."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fleetcount_aggregator.storage.database import Database, KeyPlace, RowSeal, SealedDatabase
-from fleetcount_aggregator.storage.frames import FrameHome
+from fleetcount_aggregator.storage.database import Database, KeyStore, RowSeal, SealedDatabase
+from fleetcount_aggregator.storage.frames import LogBackend
 
 T = TypeVar("T")
 
@@ -46,11 +46,11 @@ class Engine(Protocol):
         """How many transactions were begun again since others stood in their way, since this one was opened."""
         ...
 
-    def frame_home(self, path: Path) -> FrameHome:
+    def log_backend(self, path: Path) -> LogBackend:
         """Return where the frames of the store's report logs lie; files are named after `path`."""
         ...
 
-    def key_place(self) -> KeyPlace:
+    def key_store(self) -> KeyStore:
         """Return where the keys of the store in this database lie."""
         ...
 

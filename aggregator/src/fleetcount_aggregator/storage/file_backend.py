@@ -30,7 +30,7 @@ _AT_ONCE: Final = 8_192
 """Records that are read at once to be taken elsewhere."""
 
 
-def chosen_in(blocks: Iterable[bytes]) -> set[ReportId]:
+def included_in(blocks: Iterable[bytes]) -> set[ReportId]:
     """Return the reports of joined records that were in the set."""
     return {
         ReportId(records[at : at + ReportId.SIZE])
@@ -115,8 +115,8 @@ class DigestFile:
 _ENDS: Final = (".log", ".digests", ".log.lost")
 
 
-class FileHome:
-    """Implements `FrameHome` beside a database file: one log and one digest file a window, uncut."""
+class FileBackend:
+    """Implements `LogBackend` beside a database file: one log and one digest file a window, uncut."""
 
     counts_bytes = True
     cuts = False
@@ -127,21 +127,21 @@ class FileHome:
         self._states: Mapping[WindowId, LogState] = {}
 
     def know(self, states: Sequence[LogState]) -> None:
-        """See `FrameHome.know`."""
+        """See `LogBackend.know`."""
         self._states = {state.window_id: state for state in states if not state.ended}
 
     def install(self, db: "Database", window_id: WindowId) -> None:
-        """See `FrameHome.install`: the first instalment makes the file."""
+        """See `LogBackend.install`: the first instalment makes the file."""
 
     def close_window(self, db: "Database", window_id: WindowId) -> None:
-        """See `FrameHome.close_window`: the one writer knows."""
+        """See `LogBackend.close_window`: the one writer knows."""
 
     def seize(self, window_id: WindowId) -> Mapping[int, int]:
-        """See `FrameHome.seize`: the lock of the directory is the only epoch."""
+        """See `LogBackend.seize`: the lock of the directory is the only epoch."""
         return {0: 0}
 
     def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
-        """See `FrameHome.given_up`."""
+        """See `LogBackend.given_up`."""
         return [
             state.window_id
             for state in states
@@ -152,59 +152,59 @@ class FileHome:
         ]
 
     def shard_count(self, window_id: WindowId) -> int:
-        """See `FrameHome.shard_count`: who has one file has one owner."""
+        """See `LogBackend.shard_count`: who has one file has one owner."""
         return 1
 
     def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> FileFrames:
-        """See `FrameHome.frames`."""
+        """See `LogBackend.frames`."""
         state = self._states.get(window_id)
         closed, durable = (None, 0) if state is None else (state.closed_length, state.durable_length)
         return FileFrames(self._log_path(window_id), window_id, log_key, closed, durable)
 
     def reader(self, window_id: WindowId) -> FileReader:
-        """See `FrameHome.reader`."""
+        """See `LogBackend.reader`."""
         return FileReader(self._log_path(window_id))
 
     def ended(self, window_id: WindowId) -> DigestFile:
-        """See `FrameHome.ended`."""
+        """See `LogBackend.ended`."""
         return DigestFile(self._directory / f"{self._stem}.{window_id.hex()}.digests", window_id)
 
     def holds(self, window_id: WindowId) -> bool:
-        """See `FrameHome.holds`."""
+        """See `LogBackend.holds`."""
         return self._log_path(window_id).exists()
 
     def leaves(self, window_id: WindowId) -> bool:
-        """See `FrameHome.leaves`."""
+        """See `LogBackend.leaves`."""
         return self.holds(window_id) or self._lost_path(window_id).exists()
 
     def drop(self, window_id: WindowId) -> None:
-        """See `FrameHome.drop`."""
+        """See `LogBackend.drop`."""
         self._lost_path(window_id).unlink(missing_ok=True)
         if self.holds(window_id):
             self._log_path(window_id).unlink()
             sync_directory(self._directory)
 
     def windows(self) -> set[WindowId]:
-        """See `FrameHome.windows`."""
+        """See `LogBackend.windows`."""
         names = [path.name.removeprefix(f"{self._stem}.") for path in self._directory.glob(f"{self._stem}.*")]
         found = [name.removesuffix(end) for name in names for end in _ENDS if name.endswith(end)]
         return {WindowId(bytes.fromhex(name)) for name in found}
 
     def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
-        """See `FrameHome.unload`."""
+        """See `LogBackend.unload`."""
         lost = self._lost_path(window_id)
         if lost.exists():
             raise StoreError(f"{lost} was put aside: start the aggregator once, so that its window ends")
         return unload_file(self._log_path(window_id))
 
     def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
-        """See `FrameHome.load`."""
+        """See `LogBackend.load`."""
         if shards != 1:
             raise StoreError(f"window {window_id.hex()} is cut into {shards} shards; allowed beside a file is 1")
         load_file(self._log_path(window_id), frames)
 
     def close(self) -> None:
-        """See `FrameHome.close`."""
+        """See `LogBackend.close`."""
 
     def _log_path(self, window_id: WindowId) -> Path:
         return self._directory / f"{self._stem}.{window_id.hex()}.log"

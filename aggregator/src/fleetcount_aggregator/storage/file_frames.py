@@ -353,7 +353,7 @@ class FileFrames(_Reads):
 
 
 def unload_file(path: Path) -> Iterator[RawFrame]:
-    """See `FrameHome.unload`."""
+    """See `LogBackend.unload`."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -371,7 +371,7 @@ def unload_file(path: Path) -> Iterator[RawFrame]:
 
 
 def load_file(path: Path, frames: Iterable[RawFrame]) -> None:
-    """See `FrameHome.load`; a log without frames is no file."""
+    """See `LogBackend.load`; a log without frames is no file."""
     temporary = path.with_name(path.name + ".new")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -30,7 +30,7 @@ class DigestRecords:
     """What is remembered of n reports and their instalments of r rounds, as arrays of bytes.
 
     `ids` n x 16, `certificates` n x 32; `held` n x r, which instalments there are; of those, digests (n x r x 32), and
-    `chosen` (n x r) is 1 if the report is in the set. `rounds` ascend.
+    `included` (n x r) is 1 if the report is in the set. `rounds` ascend.
     """
 
     rounds: Sequence[int]
@@ -38,7 +38,7 @@ class DigestRecords:
     certificates: Bytes
     held: NDArray[np.bool_]
     digests: Bytes
-    chosen: Bytes
+    included: Bytes
 
     def encode(self) -> bytes:
         """Return the records of the instalments there are, joined, report by report and round by round."""
@@ -49,7 +49,7 @@ class DigestRecords:
             np.array(self.rounds, dtype=np.uint8).reshape(1, -1, 1),
             self.certificates[:, np.newaxis],
             self.digests,
-            self.chosen[:, :, np.newaxis],
+            self.included[:, :, np.newaxis],
         ):
             width = column.shape[2]
             records[:, :, start : start + width] = column
@@ -186,12 +186,12 @@ class Frames(FrameReads, Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         ...
 
 
 def read_heads(reads: FrameReads, frames: Sequence[int], log_key: bytes) -> list[FrameHead]:
-    """Return the heads of frames, in order; raises StoreError if one is none."""
+    """Return the heads of frames, in order; raises StoreError if a head is invalid."""
     found = reads.read([FrameRange(frame, 0, HEAD_BYTES) for frame in frames])
     return [_head(reads, frame, bytes(data), log_key) for frame, data in zip(frames, found, strict=True)]
 
@@ -254,7 +254,7 @@ class EndedDigests(Protocol):
         ...
 
 
-class FrameHome(Protocol):
+class LogBackend(Protocol):
     """The frames of a store."""
 
     @property
@@ -320,7 +320,7 @@ class FrameHome(Protocol):
         ...
 
     def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
-        """Yield every frame of a store that nobody serves, to be taken to another home; needs no key.
+        """Yield every frame of a store that nobody serves, to be taken to another backend; needs no key.
 
         Raises:
             StoreError: it is not all there; the text names the place.
@@ -328,7 +328,7 @@ class FrameHome(Protocol):
         ...
 
     def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
-        """Write frames that another home has unloaded, in place of what an earlier try has left; durable on return.
+        """Write frames that another backend has unloaded, in place of what an earlier try has left; durable on return.
 
         Raises:
             StoreError: it failed, or a window in so many shards cannot lie here.

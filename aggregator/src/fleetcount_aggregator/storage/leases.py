@@ -146,7 +146,7 @@ class Member:
         await self._link.rows("DELETE FROM members WHERE member = %s", self.name)
 
     async def stand(self) -> int | None:
-        """Become the coordinator if there is none; return the new epoch, else None. For who is not the coordinator.
+        """Become the coordinator if there is none; return the new epoch, else None. Call only while not coordinator.
 
         Who is it by its row alone, since the answer to an election or a resignation was lost, is elected again.
         A transaction that still holds the row under the former epoch is waited for by asking again.
@@ -199,7 +199,7 @@ class Member:
         return {Slot(*row) for row in found}
 
     async def keep_slots(self, kept: Iterable[Slot]) -> None:
-        """Let go of every other slot that is this member's."""
+        """Release every other slot that is this member's."""
         await self._link.rows(
             "UPDATE slots SET owner = '' WHERE owner = %s AND slot <> ALL (%s::smallint[])",
             self.name,

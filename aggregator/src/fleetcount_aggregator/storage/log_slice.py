@@ -129,7 +129,7 @@ class _Run:
 
     @property
     def end_row(self) -> int:
-        """The instalment behind the last that is read."""
+        """The end of the instalments that are read, exclusive."""
         return min((self.blocks[-1] + 1) * self.head.block_rows, self.head.count)
 
     def pieces(self) -> Iterator["_Run"]:

@@ -27,7 +27,7 @@ from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
 from fleetcount_aggregator.storage.database import WINDOWS, Database, SealedDatabase
 from fleetcount_aggregator.storage.engine import Engine, SealedEngine
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.frames import RECORD_BYTES, FrameHome, RawFrame
+from fleetcount_aggregator.storage.frames import RECORD_BYTES, LogBackend, RawFrame
 from fleetcount_aggregator.storage.log_format import FrameHead
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVING, TABLES, TableColumns
@@ -53,7 +53,7 @@ class ShardJoiner:
         Raises:
             StoreError: a frame is damaged, or the window has no data key.
         """
-        log_key = DataKeys(self._keys.at_rest, self._target.key_place(), self._keys.former).of(window_id).log_key
+        log_key = DataKeys(self._keys.at_rest, self._target.key_store(), self._keys.former).of(window_id).log_key
         first, header = 0, b""
         for shard, alike in groupby(frames, lambda frame: frame.shard):
             before = first
@@ -124,7 +124,7 @@ class _Passed:
     __hash__ = None  # type: ignore[assignment] # it changes
 
 
-def move_frames(old: FrameHome, new: FrameHome, known: Mapping[WindowId, KnownLog], joiner: ShardJoiner) -> None:
+def move_frames(old: LogBackend, new: LogBackend, known: Mapping[WindowId, KnownLog], joiner: ShardJoiner) -> None:
     """Copy the frames and digests of every window, and compare what is read back.
 
     Raises:
@@ -139,7 +139,9 @@ def move_frames(old: FrameHome, new: FrameHome, known: Mapping[WindowId, KnownLo
         _move_digests(old, new, window_id)
 
 
-def _move_log(old: FrameHome, new: FrameHome, window_id: WindowId, known: KnownLog | None, joiner: ShardJoiner) -> None:
+def _move_log(
+    old: LogBackend, new: LogBackend, window_id: WindowId, known: KnownLog | None, joiner: ShardJoiner
+) -> None:
     shards = max(1, old.shard_count(window_id))
     there, arrived = _Passed(), _Passed()
     frames, closed = old.unload(window_id), known is not None and known.closed
@@ -160,7 +162,7 @@ def _move_log(old: FrameHome, new: FrameHome, window_id: WindowId, known: KnownL
         joiner.note_length(window_id, there.size)
 
 
-def _move_digests(old: FrameHome, new: FrameHome, window_id: WindowId) -> None:
+def _move_digests(old: LogBackend, new: LogBackend, window_id: WindowId) -> None:
     counted, there, arrived = _Passed(), _Passed(), _Passed()
     for _ in counted.records(old.ended(window_id).records()):
         pass
@@ -227,11 +229,11 @@ def _move(
         raise StoreError(f"{source.name} was moved elsewhere: {target.name} is the target of another move")
     if moves:
         _stand(new, SERVING)
-    left, home = old.key_place(), old.frame_home(source.file)
+    left, backend = old.key_store(), old.log_backend(source.file)
     for name in left.names():
         left.erase(name)
-    for window_id in home.windows():
-        home.drop(window_id)
+    for window_id in backend.windows():
+        backend.drop(window_id)
     return moves
 
 
@@ -267,7 +269,7 @@ def _copy(old: Engine, new: Engine, source: StorePlace, target: StorePlace, keys
         _copy_table(old, new, table)
         if _summed(old, table) != _summed(new, table):
             raise StoreError(f"table {table.name} did not arrive as it was; {source.name} serves on")
-    from_keys, to_keys = old.key_place(), new.key_place()
+    from_keys, to_keys = old.key_store(), new.key_store()
     for name in from_keys.names():
         wrapped = from_keys.read(name)
         to_keys.write(name, wrapped or b"")
@@ -278,7 +280,7 @@ def _copy(old: Engine, new: Engine, source: StorePlace, target: StorePlace, keys
         WindowId(bytes(window)): KnownLog(durable if closed is None else closed, closed is not None, state in _FINAL)
         for window, durable, closed, state in known
     }
-    move_frames(old.frame_home(source.file), new.frame_home(target.file), logs, ShardJoiner(new, keys))
+    move_frames(old.log_backend(source.file), new.log_backend(target.file), logs, ShardJoiner(new, keys))
     return number
 
 

@@ -83,7 +83,7 @@ def open_engine(
 
 @contextmanager
 def reading(place: StorePlace) -> Generator[Database]:
-    """Give the rows of a store to somebody who only looks, whether an aggregator has it open or not.
+    """Open a store read-only, whether an aggregator has it open or not.
 
     Raises:
         StoreError: there is none, or it cannot be read.

@@ -114,8 +114,8 @@ def close_shards(db: Database, window_id: WindowId) -> None:
     db.execute("UPDATE shards SET closed_seq = seq WHERE window_id = ? AND closed_seq IS NULL", (bytes(window_id),))
 
 
-class PostgresHome:
-    """Implements `FrameHome` over a link of its own; a window that is installed is cut into `shards`.
+class PostgresBackend:
+    """Implements `LogBackend` over a link of its own; a window that is installed is cut into `shards`.
 
     Raises UsageError unless `shards` is a power of two, 1 to 256.
     """
@@ -132,52 +132,52 @@ class PostgresHome:
         self._shards = shards
 
     def know(self, states: Sequence[LogState]) -> None:
-        """See `FrameHome.know`: the rows of shards know."""
+        """See `LogBackend.know`: the rows of shards know."""
 
     def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
-        """See `FrameHome.given_up`."""
+        """See `LogBackend.given_up`."""
         return []
 
     def leaves(self, window_id: WindowId) -> bool:
-        """See `FrameHome.leaves`."""
+        """See `LogBackend.leaves`."""
         return self.holds(window_id)
 
     def install(self, db: Database, window_id: WindowId) -> None:
-        """See `FrameHome.install`."""
+        """See `LogBackend.install`."""
         install_shards(db, window_id, self._shards)
 
     def close_window(self, db: Database, window_id: WindowId) -> None:
-        """See `FrameHome.close_window`."""
+        """See `LogBackend.close_window`."""
         close_shards(db, window_id)
 
     def seize(self, window_id: WindowId) -> Mapping[int, int]:
-        """See `FrameHome.seize`."""
+        """See `LogBackend.seize`."""
         statement = "UPDATE shards SET epoch = epoch + 1 WHERE window_id = ? RETURNING shard, epoch"
         return dict(self._link.write(lambda db: db.execute(statement, (bytes(window_id),)).fetchall()))
 
     def shard_count(self, window_id: WindowId) -> int:
-        """See `FrameHome.shard_count`."""
+        """See `LogBackend.shard_count`."""
         query = "SELECT count(*) FROM shards WHERE window_id = ?"
         return int(self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchone())[0])
 
     def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> PostgresFrames:
-        """See `FrameHome.frames`."""
+        """See `LogBackend.frames`."""
         return PostgresFrames(self._patient, self.reader(window_id), window_id, log_key, shard, epoch)
 
     def reader(self, window_id: WindowId) -> PostgresReader:
-        """See `FrameHome.reader`."""
+        """See `LogBackend.reader`."""
         return PostgresReader(window_id, self._server)
 
     def ended(self, window_id: WindowId) -> PostgresDigests:
-        """See `FrameHome.ended`."""
+        """See `LogBackend.ended`."""
         return PostgresDigests(self._link, window_id)
 
     def holds(self, window_id: WindowId) -> bool:
-        """See `FrameHome.holds`."""
+        """See `LogBackend.holds`."""
         return self.shard_count(window_id) > 0
 
     def drop(self, window_id: WindowId) -> None:
-        """See `FrameHome.drop`."""
+        """See `LogBackend.drop`."""
 
         def both(db: Database) -> None:
             db.execute("DELETE FROM shards WHERE window_id = ?", (bytes(window_id),))
@@ -186,12 +186,12 @@ class PostgresHome:
         self._link.write(both)
 
     def windows(self) -> set[WindowId]:
-        """See `FrameHome.windows`."""
+        """See `LogBackend.windows`."""
         query = "SELECT window_id FROM shards UNION SELECT window_id FROM ended"
         return {WindowId(bytes(window)) for (window,) in self._link.read(lambda db: db.execute(query).fetchall())}
 
     def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
-        """See `FrameHome.unload`."""
+        """See `LogBackend.unload`."""
         query = "SELECT shard, header, seq FROM shards WHERE window_id = ? ORDER BY shard"
         for shard, header, end in self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchall()):
             for sequence in range(end):
@@ -206,7 +206,7 @@ class PostgresHome:
         return head, columns, parts
 
     def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
-        """See `FrameHome.load`."""
+        """See `LogBackend.load`."""
         self.drop(window_id)
         self._link.write(lambda db: install_shards(db, window_id, shards))
         insert, ends = for_window(_INSERT, window_id), dict.fromkeys(range(shards), 0)
@@ -229,6 +229,6 @@ class PostgresHome:
             self._link.write(lambda db: close_shards(db, window_id))
 
     def close(self) -> None:
-        """See `FrameHome.close`; what this process read with by itself is closed too."""
+        """See `LogBackend.close`; what this process read with by itself is closed too."""
         self._link.close()
         close_reader(self._server)

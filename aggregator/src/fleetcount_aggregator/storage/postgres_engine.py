@@ -23,7 +23,7 @@ from fleetcount_transport.migrations import NEW, bring_up
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.postgres import FATAL, Link, LogEnd, PostgresDatabase, Server, ServerState, one_line
-from fleetcount_aggregator.storage.postgres_backend import PostgresHome
+from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
 from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing, check_version, made_as
 
 _WRITE_S: Final = 10.0
@@ -169,12 +169,12 @@ class PostgresEngine:
         """See `Engine.begun_again`."""
         return sum(link.begun_again for link in self._links)
 
-    def frame_home(self, path: Path) -> PostgresHome:
-        """See `Engine.frame_home`: tables, and no file."""
-        return PostgresHome(self._server, self.link(), self._shards)
+    def log_backend(self, path: Path) -> PostgresBackend:
+        """See `Engine.log_backend`: tables, and no file."""
+        return PostgresBackend(self._server, self.link(), self._shards)
 
-    def key_place(self) -> "KeyRows":
-        """See `Engine.key_place`: a table."""
+    def key_store(self) -> "KeyRows":
+        """See `Engine.key_store`: a table."""
         return KeyRows(self.place, self.link())
 
     def write(self, work: Callable[[Database], T]) -> T:
@@ -304,28 +304,28 @@ class PostgresEngine:
 
 
 class KeyRows:
-    """Implements `KeyPlace` by the table `data_keys`. A row that is deleted stays in the server's log and archives."""
+    """Implements `KeyStore` by the table `data_keys`. A row that is deleted stays in the server's log and archives."""
 
     def __init__(self, place: str, link: Link) -> None:
         self._place = place
         self._link = link
 
     def where(self, name: str) -> str:
-        """See `KeyPlace.where`."""
+        """See `KeyStore.where`."""
         return f"{name} of {self._place}"
 
     def read(self, name: str) -> bytes | None:
-        """See `KeyPlace.read`."""
+        """See `KeyStore.read`."""
         query = "SELECT wrapped FROM data_keys WHERE name = ?"
         row = self._link.read(lambda db: db.execute(query, (name,)).fetchone())
         return None if row is None else bytes(row[0])
 
     def names(self) -> list[str]:
-        """See `KeyPlace.names`."""
+        """See `KeyStore.names`."""
         return [row[0] for row in self._link.read(lambda db: db.execute("SELECT name FROM data_keys").fetchall())]
 
     def add(self, name: str, wrapped: bytes) -> bytes:
-        """See `KeyPlace.add`."""
+        """See `KeyStore.add`."""
 
         def work(db: Database) -> bytes:
             statement = "INSERT INTO data_keys (name, wrapped) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
@@ -335,7 +335,7 @@ class KeyRows:
         return self._link.write(work)
 
     def write(self, name: str, wrapped: bytes) -> None:
-        """See `KeyPlace.write`."""
+        """See `KeyStore.write`."""
         statement = (
             "INSERT INTO data_keys (name, wrapped) VALUES (?, ?)"
             " ON CONFLICT (name) DO UPDATE SET wrapped = excluded.wrapped"
@@ -343,7 +343,7 @@ class KeyRows:
         self._link.write(lambda db: db.execute(statement, (name, wrapped)))
 
     def erase(self, name: str) -> None:
-        """See `KeyPlace.erase`."""
+        """See `KeyStore.erase`."""
         self._link.write(lambda db: db.execute("DELETE FROM data_keys WHERE name = ?", (name,)))
 
 

@@ -83,7 +83,7 @@ def _at_once(rows: Sequence[tuple[int, bytes, bytes]]) -> int:
 
 
 class PatientLink:
-    """A link that waits for a server that is away, once for all that ask: who comes after that is told at once."""
+    """A link that waits once for a server that is away, at most `PATIENCE_S`; later callers fail at once."""
 
     def __init__(self, link: Link) -> None:
         self.link = link

@@ -48,8 +48,8 @@ def read_one_question(db: SealedDatabase, question_id: QuestionId) -> QuestionRo
     return None if row is None else _question_row(QUESTION.checked(db, row))
 
 
-def rest_question(db: SealedDatabase, question_id: QuestionId, end: int, dropped: str) -> None:
-    """See `Store.rest_question`."""
+def archive_question(db: SealedDatabase, question_id: QuestionId, end: int, dropped: str) -> None:
+    """See `Store.archive_question`."""
     row = db.execute(f"{QUESTION.select} WHERE question_id = ?", (question_id,)).fetchone()
     db.execute(QUESTION.update, QUESTION.updating(db, *QUESTION.checked(db, row)[:-2], end))
     db.execute("DELETE FROM question_notes WHERE question_id = ? AND name LIKE ?", (question_id, f"{dropped}%"))

@@ -270,13 +270,13 @@ class ReportLog:
         ]
         return b"".join(self._frames.read(ranges))
 
-    def records(self, chosen: bytes) -> Iterator[DigestRecords]:
-        """Yield what is remembered of every report, by ascending id; `chosen` as in `Store.chosen`, or nothing."""
+    def records(self, included: bytes) -> Iterator[DigestRecords]:
+        """Yield what is remembered of every report, by ascending id; `included` as in `Store.included`, or nothing."""
         complete = self.complete_shard().complete
         rounds = tuple(sorted(self._rounds))
         digests = {number: self._digests(number) for number in rounds}
         in_set = {number: np.zeros(len(digests[number]), dtype=np.uint8) for number in rounds}
-        wanted = np.flatnonzero(np.frombuffer(chosen, dtype=np.uint8))
+        wanted = np.flatnonzero(np.frombuffer(included, dtype=np.uint8))
         for at, number in enumerate(complete.rounds):
             rows = complete.rows[wanted, at]
             in_set[number][rows[rows != NO_ROW]] = 1

@@ -21,16 +21,16 @@ from fleetcount_protocol.window.window import decode_window
 from fleetcount_aggregator.storage.database import (
     BATCHES,
     CANONICAL,
-    CHOSEN,
     COUNTERS,
     DECIDED,
     DURABLE,
+    INCLUDED,
     LEDGER,
+    LIFECYCLE,
     MARKS,
     NOTES,
     QUESTION,
     REJECTIONS,
-    RESTS,
     SEALED,
     SESSIONS,
     STEPS,
@@ -41,26 +41,26 @@ from fleetcount_aggregator.storage.database import (
 )
 from fleetcount_aggregator.storage.errors import Damage, StoreError
 from fleetcount_aggregator.storage.question_rows import decide_windows
-from fleetcount_aggregator.storage.row_types import DecidedWindow, LedgerRow, Rest, WindowRow
-from fleetcount_aggregator.storage.rows import IN_WORK, add_debit, install_window
+from fleetcount_aggregator.storage.row_types import DecidedWindow, LedgerRow, Lifecycle, WindowRow
+from fleetcount_aggregator.storage.rows import ACTIVE, add_debit, install_window
 from fleetcount_aggregator.storage.schema import RESTORED, SERVING
 
 _SEEMS_AT_REST: Final = "rest < 0 OR rest > 2 OR (rest IN (1, 2) AND expiry <= 0)"
-_WORKED: Final = f"SELECT window_id FROM windows WHERE {IN_WORK}"  # noqa: S608 - constant
+_WORKED: Final = f"SELECT window_id FROM windows WHERE {ACTIVE}"  # noqa: S608 - constant
 
 
 def damage_at_start(db: SealedDatabase) -> list[Damage]:
-    """Return what is damaged of the windows in work, and of what is read whole at the start.
+    """Return what is damaged of the active windows, and of what is read whole at the start.
 
-    What a window at rest holds is only looked at when it is asked for: there may be hundreds of thousands. One in work
-    that seems to be at rest has no expiry there, and is looked at: no start would miss it.
+    The rows of an archived window are checked when it is asked for: there may be hundreds of thousands. An active one
+    whose damaged row says that it is archived has no expiry there, and is checked: no start would miss it.
     """
     found: list[Damage] = []
-    for one in (WINDOWS, CANONICAL, DURABLE, CHOSEN, STEPS, REJECTIONS):
+    for one in (WINDOWS, CANONICAL, DURABLE, INCLUDED, STEPS, REJECTIONS):
         rows = db.execute(f"{one.select} WHERE window_id IN ({_WORKED})").fetchall()
         found += [_damage(db, one, row) for row in rows if not one.holds(db, row)]
-    rests = db.execute(f"{RESTS.select} WHERE {IN_WORK} OR {_SEEMS_AT_REST}").fetchall()
-    found += [_damage(db, RESTS, row) for row in rests if not RESTS.holds(db, row)]
+    rests = db.execute(f"{LIFECYCLE.select} WHERE {ACTIVE} OR {_SEEMS_AT_REST}").fetchall()
+    found += [_damage(db, LIFECYCLE, row) for row in rests if not LIFECYCLE.holds(db, row)]
     for one in (BATCHES, LEDGER, COUNTERS, MARKS, QUESTION, NOTES, DECIDED):
         found += _damaged(db, one)
     return [*found, *_gone(db)]
@@ -162,11 +162,11 @@ def end_window(db: SealedDatabase, window_id: WindowId, reason: str, debit: Ledg
         WINDOWS.update, WINDOWS.updating(db, window_id, state.value, told, installed_at, place, None, ",".join(names))
     )
     db.execute(CANONICAL.update, CANONICAL.updating(db, window_id, canonical))
-    db.execute(RESTS.update, RESTS.updating(db, window_id, Rest.IN_WORK.value, 0, 0))
+    db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, window_id, Lifecycle.ACTIVE.value, 0, 0))
     db.execute(DURABLE.update, DURABLE.updating(db, window_id, 0))
-    db.execute(CHOSEN.update, CHOSEN.updating(db, window_id, None))
-    # The others may have to be told, or asked; that puts it at rest again.
-    db.execute(RESTS.update, RESTS.updating(db, window_id, Rest.IN_WORK.value, 0, 0))
+    db.execute(INCLUDED.update, INCLUDED.updating(db, window_id, None))
+    # The others may have to be told, or asked; then it is archived again.
+    db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, window_id, Lifecycle.ACTIVE.value, 0, 0))
     db.execute("UPDATE windows SET verify_key = ? WHERE window_id = ?", (b"", window_id))
     _debit(db, debit)
     return state
@@ -176,9 +176,9 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
     """Mend what belongs to no window that is under way; return what was done, a sentence each."""
     done = [f"forgot a session {named}" for named in _drop_damaged(db, SESSIONS)]
     done += [f"forgot the mark of peer {named}" for named in _drop_damaged(db, MARKS)]
-    for row in db.execute(RESTS.select).fetchall():
-        if not RESTS.holds(db, row):
-            db.execute(RESTS.update, RESTS.updating(db, row[0], Rest.IN_WORK.value, 0, 0))
+    for row in db.execute(LIFECYCLE.select).fetchall():
+        if not LIFECYCLE.holds(db, row):
+            db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, row[0], Lifecycle.ACTIVE.value, 0, 0))
             done.append(f"let window {row[0].hex()} be looked at again at the next start")
     done += [f"dropped a count of refusals of window {named}" for named in _drop_damaged(db, REJECTIONS)]
     done += [f"forgot the counter of {named}" for named in _drop_damaged(db, COUNTERS)]

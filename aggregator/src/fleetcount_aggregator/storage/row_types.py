@@ -16,11 +16,11 @@ from fleetcount_protocol.messages import WindowState
 from numpy.typing import NDArray
 
 
-class Rest(enum.IntEnum):
+class Lifecycle(enum.IntEnum):
     """How far the life of a window has come; the value is in existing stores."""
 
-    IN_WORK = 0
-    AT_REST = 1
+    ACTIVE = 0
+    ARCHIVED = 1
     RETIRED = 2
 
 
@@ -177,7 +177,7 @@ class WindowChange:
     step: StepRow | None = None
     batch: BatchRow | None = None
     """Stored under its number, in place of the one before."""
-    chosen: bytes | None = field(default=None, repr=False)
+    included: bytes | None = field(default=None, repr=False)
     """The set: one byte of 0 or 1 a complete report, by position."""
     rejections: Mapping[RejectReason, int] = field(default_factory=dict[RejectReason, int])
     debit: LedgerRow | None = None

@@ -20,13 +20,13 @@ from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError, 
 from fleetcount_aggregator.storage.database import (
     BATCHES,
     CANONICAL,
-    CHOSEN,
     COUNTERS,
     DURABLE,
+    INCLUDED,
     LEDGER,
+    LIFECYCLE,
     MARKS,
     REJECTIONS,
-    RESTS,
     SESSIONS,
     STEPS,
     WINDOWS,
@@ -37,7 +37,7 @@ from fleetcount_aggregator.storage.frames import LogState
 from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     LedgerRow,
-    Rest,
+    Lifecycle,
     SessionRow,
     StepRow,
     WindowChange,
@@ -47,13 +47,13 @@ from fleetcount_aggregator.storage.row_types import (
 _COUNT_BYTES: Final = 8
 
 
-def kept_chosen(chosen: bytes) -> bytes:
+def packed(included: bytes) -> bytes:
     """Return a sealed set as it is kept: the number of reports (8 bytes), then a bit each, the highest first."""
-    return uint(len(chosen), _COUNT_BYTES) + np.packbits(np.frombuffer(chosen, dtype=np.uint8)).tobytes()
+    return uint(len(included), _COUNT_BYTES) + np.packbits(np.frombuffer(included, dtype=np.uint8)).tobytes()
 
 
-def chosen_of(kept: bytes) -> bytes:
-    """Return a sealed set, 1 or 0 a report, as `kept_chosen` gave it.
+def unpacked(kept: bytes) -> bytes:
+    """Return a sealed set, 1 or 0 a report, as `packed` gave it.
 
     Raises:
         StoreError: it is damaged.
@@ -70,7 +70,7 @@ _OPEN = (WindowState.ANNOUNCED.value, WindowState.COLLECTING.value)
 _POSITION_BYTES = "<u4"
 _AT_ONCE: Final = 256
 _UNFINISHED = ", ".join(f"'{state.value}'" for state in (*(set(WindowState) - FINAL_STATES),))
-IN_WORK: Final = f"(rest = {Rest.IN_WORK.value} OR state IN ({_UNFINISHED}))"
+ACTIVE: Final = f"(rest = {Lifecycle.ACTIVE.value} OR state IN ({_UNFINISHED}))"
 """Which windows there is something to do for: those that have not ended, whatever else is said of them."""
 _DEBITS: Final = "debits"
 """The counter of all debits, those that are forgotten too: what peers compare with what they have seen."""
@@ -193,7 +193,10 @@ def install_window(db: SealedDatabase, row: WindowRow) -> None:
     columns = (
         f"{WINDOWS.names}, canonical, canonical_seal, durable_bytes, durable_seal, chosen_seal, rest_seal, verify_key"
     )
-    others = CHOSEN.sealed(db, row.window_id, None)[-1], RESTS.sealed(db, row.window_id, Rest.IN_WORK.value, 0, 0)[-1]
+    others = (
+        INCLUDED.sealed(db, row.window_id, None)[-1],
+        LIFECYCLE.sealed(db, row.window_id, Lifecycle.ACTIVE.value, 0, 0)[-1],
+    )
     db.execute(
         f"INSERT INTO windows ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
         (*WINDOWS.sealed(db, *held.row()), *tags[0][1:], *tags[1][1:], *others, row.verify_key),
@@ -252,10 +255,10 @@ def takes_instalments(db: SealedDatabase, window_id: WindowId) -> bool:
 
 
 def read_log_states(db: SealedDatabase) -> list[LogState]:
-    """Return what the report logs must be, window in work by window, of those whose rows are as they were written."""
-    found = db.execute(f"{DURABLE.select} WHERE {IN_WORK}").fetchall()
+    """Return what the report logs must be, active window by active window, of those whose rows are as they were written."""
+    found = db.execute(f"{DURABLE.select} WHERE {ACTIVE}").fetchall()
     durable = {row[0]: row[1] for row in found if DURABLE.holds(db, row)}
-    rows = db.execute(f"{WINDOWS.select} WHERE {IN_WORK}").fetchall()
+    rows = db.execute(f"{WINDOWS.select} WHERE {ACTIVE}").fetchall()
     rows = [row for row in rows if WINDOWS.holds(db, row) and row[0] in durable]
     return [
         LogState(
@@ -316,11 +319,11 @@ def _batch_row(db: SealedDatabase, row: Sequence[Any]) -> BatchRow:
     )
 
 
-def read_chosen(db: SealedDatabase, window_id: WindowId) -> bytes | None:
-    """See `Store.chosen`."""
-    row = db.execute(f"{CHOSEN.select} WHERE window_id = ?", (window_id,)).fetchone()
-    kept = None if row is None else CHOSEN.checked(db, row)[1]
-    return None if kept is None else chosen_of(kept)
+def read_included(db: SealedDatabase, window_id: WindowId) -> bytes | None:
+    """See `Store.included`."""
+    row = db.execute(f"{INCLUDED.select} WHERE window_id = ?", (window_id,)).fetchone()
+    kept = None if row is None else INCLUDED.checked(db, row)[1]
+    return None if kept is None else unpacked(kept)
 
 
 def read_step(db: SealedDatabase, window_id: WindowId, name: str) -> StepRow | None:
@@ -361,8 +364,8 @@ def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | No
     if change.new_state is not None:
         check_move(window.state, change.new_state)
         window = replace(window, state=change.new_state, abort_reason=change.abort_reason)
-        # What was at rest, and is released by a record shown late, is in work again.
-        db.execute(RESTS.update, RESTS.updating(db, change.window_id, Rest.IN_WORK.value, 0, 0))
+        # An archived window that a record shown late releases is active again.
+        db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, change.window_id, Lifecycle.ACTIVE.value, 0, 0))
     if change.step is not None:
         step = change.step
         row = STEPS.sealed(db, change.window_id, step.name, step.request, step.answer, int(step.passing))
@@ -371,8 +374,8 @@ def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | No
             window = replace(window, taken=",".join(filter(None, (window.taken, step.name))))
     if change.batch is not None:
         _put_batch(db, change.window_id, change.batch)
-    if change.chosen is not None:
-        db.execute(CHOSEN.update, CHOSEN.updating(db, change.window_id, kept_chosen(change.chosen)))
+    if change.included is not None:
+        db.execute(INCLUDED.update, INCLUDED.updating(db, change.window_id, packed(change.included)))
     if change.debit is not None:
         add_debit(db, change.debit)
     count_rejections(db, change.window_id, change.rejections)
@@ -439,7 +442,7 @@ def raise_high_water(db: SealedDatabase, peer: AggregatorId, ledger_rows: int) -
 
 
 def read_high_water(db: SealedDatabase) -> Mapping[AggregatorId, int]:
-    """See `Store.high_water`. A damaged mark is none: what the peer shows next is its mark again."""
+    """See `Store.high_water`. A damaged row counts as absent: what the peer shows next is its mark again."""
     rows = [row for row in db.execute(MARKS.select).fetchall() if MARKS.holds(db, row)]
     return {AggregatorId(peer): ledger_rows for peer, ledger_rows, _ in rows}
 

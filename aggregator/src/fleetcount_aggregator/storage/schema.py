@@ -71,7 +71,7 @@ _INSTANCE_TABLES: Final = (
 """The one row of a store about itself: whether it may be served, and which server it was last seen on."""
 _TABLES: Final = (
     # `taken`: the lasting steps by name, so that one whose row is gone is not taken again. `rest`: how far a window's
-    # life has come (`archive.Rest`); `expiry` and `led`, whether it is led here, are known once it rests.
+    # life has come (`Lifecycle`); `expiry` and `led`, whether it is led here, are known once it is archived.
     "CREATE TABLE windows (window_id BLOB PRIMARY KEY, canonical BLOB NOT NULL, verify_key BLOB NOT NULL,"
     " state TEXT NOT NULL, abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL,"
     " durable_bytes INTEGER NOT NULL DEFAULT 0, log_bytes INTEGER, chosen BLOB, taken TEXT NOT NULL DEFAULT '',"
@@ -100,7 +100,7 @@ _TABLES: Final = (
     "CREATE INDEX ledger_by_place ON ledger (place)",
     "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL, seal BLOB)",
     "CREATE TABLE marks (peer TEXT PRIMARY KEY, ledger_rows INTEGER NOT NULL, seal BLOB)",
-    # `rest`: when a question at rest ended, 0 while it is in work.
+    # `rest`: when an archived question ended, 0 while it is active.
     "CREATE TABLE questions (question_id BLOB PRIMARY KEY, signed BLOB NOT NULL, seed BLOB NOT NULL,"
     " installed_at INTEGER NOT NULL, place INTEGER NOT NULL, rest INTEGER NOT NULL DEFAULT 0, seal BLOB)",
     "CREATE TABLE question_notes (question_id BLOB NOT NULL, name TEXT NOT NULL, note BLOB NOT NULL, seal BLOB,"

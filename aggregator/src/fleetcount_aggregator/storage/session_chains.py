@@ -14,8 +14,6 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.storage.data_keys import ChainSeal
 from fleetcount_aggregator.storage.errors import StoreError
 
-USES_AT_ONCE: Final = 256
-"""Keys erased between two turns of the event loop: some 10 ms."""
 _NONCE_BYTES: Final = 12
 _EXPIRY_BYTES: Final = 8
 _CHAIN_AT: Final = 96 + _EXPIRY_BYTES

@@ -16,12 +16,12 @@ from fleetcount_transport.migrations import bring_up
 
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.file_backend import FileHome
+from fleetcount_aggregator.storage.file_backend import FileBackend
 from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as
 
 
 class KeyFiles:
-    """Implements `KeyPlace` by files beside a database's file, named after it; erasing overwrites in place."""
+    """Implements `KeyStore` by files beside a database's file, named after it; erasing overwrites in place."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -30,11 +30,11 @@ class KeyFiles:
         return self._database.with_name(f"{self._database.stem}.{name}")
 
     def where(self, name: str) -> str:
-        """See `KeyPlace.where`."""
+        """See `KeyStore.where`."""
         return str(self._path(name))
 
     def read(self, name: str) -> bytes | None:
-        """See `KeyPlace.read`."""
+        """See `KeyStore.read`."""
         try:
             return self._path(name).read_bytes()
         except FileNotFoundError:
@@ -43,7 +43,7 @@ class KeyFiles:
             raise StoreError(f"{self.where(name)} cannot be read: {error.strerror}") from error
 
     def names(self) -> Sequence[str]:
-        """See `KeyPlace.names`."""
+        """See `KeyStore.names`."""
         first = f"{self._database.stem}."
         return [
             path.name.removeprefix(first)
@@ -52,7 +52,7 @@ class KeyFiles:
         ]
 
     def add(self, name: str, wrapped: bytes) -> bytes:
-        """See `KeyPlace.add`: the store's lock keeps other processes out."""
+        """See `KeyStore.add`: the store's lock keeps other processes out."""
         lying = self.read(name)
         if lying is None:
             self.write(name, wrapped)
@@ -65,14 +65,14 @@ class KeyFiles:
         return lying
 
     def write(self, name: str, wrapped: bytes) -> None:
-        """See `KeyPlace.write`."""
+        """See `KeyStore.write`."""
         try:
             replace_file(self._path(name), wrapped, erase=True)
         except OSError as error:
             raise StoreError(f"{self.where(name)} could not be written: {error.strerror}") from error
 
     def erase(self, name: str) -> None:
-        """See `KeyPlace.erase`."""
+        """See `KeyStore.erase`."""
         try:
             erase_file(self._path(name))
         except OSError as error:
@@ -123,12 +123,12 @@ class SqliteEngine:
             opened.pop_all()
         return cls(path, lock, writer, reader)
 
-    def frame_home(self, path: Path) -> FileHome:
-        """See `Engine.frame_home`."""
-        return FileHome(path)
+    def log_backend(self, path: Path) -> FileBackend:
+        """See `Engine.log_backend`."""
+        return FileBackend(path)
 
-    def key_place(self) -> KeyFiles:
-        """See `Engine.key_place`: files beside it."""
+    def key_store(self) -> KeyFiles:
+        """See `Engine.key_store`: files beside it."""
         return KeyFiles(self._path)
 
     def write(self, work: Callable[[Database], T]) -> T:

@@ -24,7 +24,7 @@ from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.data_keys import ChainSeal, DataKeys, StoreKeys
 from fleetcount_aggregator.storage.database import EPOCHS, SealedDatabase, reseal
-from fleetcount_aggregator.storage.ended import Place, RestRow, purge_window, read_cost, read_unpurged
+from fleetcount_aggregator.storage.ended import ArchivedWindow, SortKey, purge_window, read_cost, read_unpurged
 from fleetcount_aggregator.storage.engine import Engine, SealedEngine
 from fleetcount_aggregator.storage.errors import Damage, StoreError
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
@@ -38,15 +38,15 @@ from fleetcount_aggregator.storage.row_types import (
     Cost,
     DecidedWindow,
     LedgerRow,
+    Lifecycle,
     QuestionRow,
-    Rest,
     SessionRow,
     StepRow,
     WindowChange,
     WindowRow,
 )
 from fleetcount_aggregator.storage.rows import put_chains
-from fleetcount_aggregator.storage.session_chains import USES_AT_ONCE, PackedSession, moved_on
+from fleetcount_aggregator.storage.session_chains import PackedSession, moved_on
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.write_queue import WriteQueue
 
@@ -82,6 +82,9 @@ def _reseal(db: SealedDatabase, data_keys: DataKeys) -> None:
 
 
 T = TypeVar("T")
+
+USES_AT_ONCE: Final = 256
+"""Keys erased between two turns of the event loop: some 10 ms."""
 _NOTE: Final = (
     EPOCHS.insert + " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, seal = excluded.seal"
     " WHERE excluded.epoch > epochs.epoch"
@@ -105,7 +108,7 @@ class Store:
         self._place = engine.plain.place
         self._damaged = tuple(damaged)
         self.logs = logs
-        """Who shares the windows of this store with other processes says here which shards are its own."""
+        """The report logs; a process that shares windows with others takes its shards here."""
         self._closed = False
         self._unpurged = tuple(unpurged)
         self._writes = WriteQueue(engine, logs)
@@ -128,17 +131,17 @@ class Store:
         """
         with ExitStack() as opened:
             opened.callback(engine.close)
-            data_keys = DataKeys(at_rest_key, engine.key_place(), former)
+            data_keys = DataKeys(at_rest_key, engine.key_store(), former)
             sealed = SealedEngine(engine, StoreKeys(at_rest_key, former).row_seal)
             # Before the first row is read: under a wrong key every one of them seems damaged.
             data_keys.seals_store()
-            home = engine.frame_home(path)
-            logs = opened.enter_context(closing(ReportLogs(home, data_keys, alone=engine.alone)))
+            backend = engine.log_backend(path)
+            logs = opened.enter_context(closing(ReportLogs(backend, data_keys, alone=engine.alone)))
             states = sealed.read(sql.read_log_states)
-            if given_up := home.given_up(states):
+            if given_up := backend.given_up(states):
                 sealed.write(lambda db: _end_lost(db, given_up))
                 states = sealed.read(sql.read_log_states)
-            needed = [one.window_id for one in states if not one.ended or home.holds(one.window_id)]
+            needed = [one.window_id for one in states if not one.ended or backend.holds(one.window_id)]
             damaged = data_keys.take_up(needed)
             move_to_present_key(sealed, data_keys)
             keyless = {one.window_id for one in damaged}
@@ -147,7 +150,7 @@ class Store:
             damaged += sealed.read(damage_at_start)
             rows, over = sealed.read(read_unpurged), [one.window_id for one in states if one.ended]
             keys = data_keys.held()
-            left = [one for one in over if one in rows or home.leaves(one) or one in keys]
+            left = [one for one in over if one in rows or backend.leaves(one) or one in keys]
             engine.slim()
             give_back()
             opened.pop_all()
@@ -178,7 +181,7 @@ class Store:
         await self._write(lambda db: db.execute("UPDATE instance SET standing = standing"))
 
     async def close(self) -> None:
-        """Finish what is queued and let go of the files."""
+        """Finish the queued writes and close the files."""
         if self._closed:
             return
         self._closed = True
@@ -284,7 +287,7 @@ class Store:
         return await self._read(work)
 
     async def mend(self, work: Callable[[SealedDatabase], T]) -> T:
-        """Run work that repairs rows (`mending`), in one transaction."""
+        """Run work that repairs rows (`row_repair`), in one transaction."""
         return await self._lead(work)
 
     async def restored(self) -> bool:
@@ -298,7 +301,7 @@ class Store:
         return await self._lead(lambda db: question_rows.install_question(db, row, notes))
 
     async def questions(self, *, ended_after: int = -1) -> Sequence[QuestionRow]:
-        """Return every question that is in work or ended after a second, in order of installation."""
+        """Return every question that is active or ended after a second, in order of installation."""
         return await self._read(lambda db: question_rows.read_questions(db, ended_after))
 
     async def one_question(self, question_id: QuestionId) -> QuestionRow | None:
@@ -328,7 +331,7 @@ class Store:
     def _decide_windows(self, db: SealedDatabase, rows: Sequence[DecidedWindow], window: WindowRow | None) -> None:
         question_rows.decide_windows(db, rows, window)
         if window is not None:
-            self.logs.home.install(db, window.window_id)
+            self.logs.backend.install(db, window.window_id)
 
     async def decided(
         self, question_id: QuestionId, *, above: int = -1, below: int = MAX_QUESTION_WINDOWS
@@ -382,9 +385,9 @@ class Store:
         """Return one batch, or None."""
         return await self._read(lambda db: sql.read_batch(db, window_id, number))
 
-    async def chosen(self, window_id: WindowId) -> bytes | None:
+    async def included(self, window_id: WindowId) -> bytes | None:
         """Return the sealed set, one byte of 0 or 1 a complete report; None before it is sealed and after purging."""
-        return await self._read(lambda db: sql.read_chosen(db, window_id))
+        return await self._read(lambda db: sql.read_included(db, window_id))
 
     async def step(self, window_id: WindowId, name: str) -> StepRow | None:
         """Return a step that was taken, or None."""
@@ -404,7 +407,7 @@ class Store:
 
     def _stop(self, db: SealedDatabase, window_id: WindowId) -> None:
         if sql.takes_instalments(db, window_id):
-            self.logs.home.close_window(db, window_id)
+            self.logs.backend.close_window(db, window_id)
 
     def _apply(self, db: SealedDatabase, change: WindowChange) -> StepRow | None:
         held = None
@@ -412,7 +415,7 @@ class Store:
         if change.new_state is WindowState.AGREEING and sql.takes_instalments(db, change.window_id):
             held = sql.Closing(self.logs.length(change.window_id), self.logs.incomplete(change.window_id))
         if change.new_state not in {None, WindowState.ANNOUNCED, WindowState.COLLECTING}:
-            self.logs.home.close_window(db, change.window_id)
+            self.logs.backend.close_window(db, change.window_id)
         return sql.apply_change(db, change, held)
 
     async def ledger(self) -> Sequence[LedgerRow]:
@@ -432,9 +435,9 @@ class Store:
         return self._unpurged
 
     def forget_destroyed(self) -> None:
-        """Hold nothing of windows whose data key another process has destroyed; for a thread. Raises StoreError."""
+        """Evict the windows whose data key another process has destroyed; for a thread. Raises StoreError."""
         for window_id in self.data_keys.forget_destroyed():
-            self.logs.let_go(window_id)
+            self.logs.evict(window_id)
 
     async def purge(self, window_id: WindowId) -> None:
         """Delete what an ended window no longer needs: share parts, batches, passing steps, its data key; never
@@ -452,49 +455,47 @@ class Store:
 
     def _purge(self, db: SealedDatabase, window_id: WindowId) -> None:
         sql.check_ended(db, window_id)
-        self.logs.purge(window_id, sql.read_chosen(db, window_id) or b"")
+        self.logs.purge(window_id, sql.read_included(db, window_id) or b"")
         purge_window(db, window_id)
         self._writes.erased = True
 
     # Windows that have ended (`ended`).
 
-    async def windows_in_work(self) -> Sequence[WindowId]:
-        """Return the windows that are not at rest and not damaged, in order of installation: all a start has to
-        know.
-        """
-        return await self._read(ended.read_in_work)
+    async def active_windows(self) -> Sequence[WindowId]:
+        """Return the windows that are neither archived nor damaged, in order of installation: what a start loads."""
+        return await self._read(ended.read_active)
 
-    async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
+    async def archive_windows(self, rows: Sequence[ArchivedWindow]) -> None:
         """Remember that nothing is left to do for windows; doing it again changes nothing.
 
         Raises:
             StoreError: one of them has not ended; then nothing changes.
         """
-        await self._lead(lambda db: ended.put_to_rest(db, rows))
+        await self._lead(lambda db: ended.archive_windows(db, rows))
 
-    async def resting(self, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
-        """Return windows at rest, or retired, by expiry: above a place, expired at `until`, and `AT_ONCE` at most."""
-        return await self._read(lambda db: ended.read_resting(db, rest, above, until))
+    async def archived_windows(self, rest: Lifecycle, above: SortKey, until: int) -> Sequence[ArchivedWindow]:
+        """Return archived or retired windows by expiry: above a sort key, expired at `until`, and `AT_ONCE` at most."""
+        return await self._read(lambda db: ended.read_archived(db, rest, above, until))
 
     async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]) -> None:
-        """Delete the digests of windows at rest, and their steps but for those kept by the state they ended in.
+        """Delete the digests of archived windows, and their steps but for those kept by the state they ended in.
 
-        Doing it again changes nothing; a window that is in work is passed over.
+        Doing it again changes nothing; an active window is passed over.
         """
         await self._lead(lambda db: self._retire(db, window_ids, kept))
 
     def _retire(
         self, db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]
     ) -> None:
-        # Before the commit: a crash in between leaves windows at rest, which are retired again.
+        # Before the commit: a crash in between leaves archived windows, which are retired again.
         for window_id in ended.retire_windows(db, window_ids, kept):
             self.logs.forget(window_id)
 
     async def forget(self, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
         """Delete retired windows with all there is of them, debits too; return those that are gone.
 
-        A window stays while its question is in work: the next record's chain names it. A question at rest goes with the
-        last of its windows.
+        A window stays while its question is active: the next record's chain names it. An archived question goes with
+        the last of its windows.
         """
         return await self._lead(lambda db: ended.forget_windows(db, window_ids))
 
@@ -506,13 +507,13 @@ class Store:
         """Return how many debits there have ever been, those that are forgotten too: it never falls."""
         return await self._read(sql.read_ledger_rows)
 
-    async def rest_question(self, question_id: QuestionId, end: int, dropped: str) -> None:
+    async def archive_question(self, question_id: QuestionId, end: int, dropped: str) -> None:
         """Remember that nothing is left to do for a question that ended then; delete its notes of a name that begins
         so.
 
         Its windows and orders stay; it is read at a start only as `Store.question` says.
         """
-        await self._lead(lambda db: question_rows.rest_question(db, question_id, end, dropped))
+        await self._lead(lambda db: question_rows.archive_question(db, question_id, end, dropped))
 
     # Starts of aggregators.
 

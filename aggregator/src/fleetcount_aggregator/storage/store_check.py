@@ -18,7 +18,7 @@ from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
 from fleetcount_aggregator.storage.database import Database, SealedDatabase
 from fleetcount_aggregator.storage.errors import Damage, DamagedFrameError, StoreError
 from fleetcount_aggregator.storage.file_frames import LogScan
-from fleetcount_aggregator.storage.frames import FrameHome, LogState
+from fleetcount_aggregator.storage.frames import LogBackend, LogState
 from fleetcount_aggregator.storage.opening import reading, server_of
 from fleetcount_aggregator.storage.row_repair import every_damage
 from fleetcount_aggregator.storage.schema import check_readable
@@ -33,7 +33,7 @@ def damaged_frames(db: SealedDatabase, place: StorePlace, keys: StoreKeys) -> It
     """
     server = server_of(place)
     from fleetcount_aggregator.storage.postgres import Link
-    from fleetcount_aggregator.storage.postgres_backend import PostgresHome
+    from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
     from fleetcount_aggregator.storage.postgres_engine import KeyRows
 
     class Unwritten(KeyRows):
@@ -43,19 +43,19 @@ def damaged_frames(db: SealedDatabase, place: StorePlace, keys: StoreKeys) -> It
             """Write nothing."""
 
     link = Link(server, lambda _: None)
-    with closing(PostgresHome(server, link)) as home:
+    with closing(PostgresBackend(server, link)) as backend:
         states = [one for one in sql.read_log_states(db) if not one.ended]
         data_keys = DataKeys(keys.at_rest, Unwritten(place.name, link), keys.former)
         missing = data_keys.take_up([one.window_id for one in states])
         yield from missing
         without = {one.window_id for one in missing}
-        yield from _of_windows(home, data_keys, [one for one in states if one.window_id not in without])
+        yield from _of_windows(backend, data_keys, [one for one in states if one.window_id not in without])
 
 
-def _of_windows(home: FrameHome, keys: DataKeys, states: Sequence[LogState]) -> Iterator[Damage]:
+def _of_windows(backend: LogBackend, keys: DataKeys, states: Sequence[LogState]) -> Iterator[Damage]:
     for state in states:
-        for shard in range(home.shard_count(state.window_id)):
-            frames = home.frames(state.window_id, keys.of(state.window_id).log_key, shard, None)
+        for shard in range(backend.shard_count(state.window_id)):
+            frames = backend.frames(state.window_id, keys.of(state.window_id).log_key, shard, None)
             try:
                 for _ in frames.columns():
                     pass

@@ -119,7 +119,7 @@ async def load_windows(context: Context) -> None:
     for damage in damaged:
         await _quarantine(context, damage)
     context.ended.clear()  # What a former term has left of them is in work still, or another's work is done.
-    in_work = await context.store.windows_in_work()
+    in_work = await context.store.active_windows()
     for window_id in in_work:
         if window_id not in context.quarantined:
             await _take_up(context, window_id)
