@@ -255,7 +255,7 @@ def takes_instalments(db: SealedDatabase, window_id: WindowId) -> bool:
 
 
 def read_log_states(db: SealedDatabase) -> list[LogState]:
-    """Return what the report logs must be, active window by active window, of those whose rows are as they were written."""
+    """Return what the report log of each active window must be, of those whose rows are as they were written."""
     found = db.execute(f"{DURABLE.select} WHERE {ACTIVE}").fetchall()
     durable = {row[0]: row[1] for row in found if DURABLE.holds(db, row)}
     rows = db.execute(f"{WINDOWS.select} WHERE {ACTIVE}").fetchall()
