@@ -199,6 +199,7 @@ class FileBackend:
 
     def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
         """See `LogBackend.load`."""
+        # The lock of the directory has one owner, and so a second shard would have nobody to write it.
         if shards != 1:
             raise StoreError(f"window {window_id.hex()} is cut into {shards} shards; allowed beside a file is 1")
         load_file(self._log_path(window_id), frames)

@@ -1,8 +1,8 @@
-"""What stays of a window's reports when it has ended: digests, without any share, sorted in one file and not in memory.
+"""Where the frames of a report log lie, as the index sees it: in a file, or in a table of PostgreSQL.
 
-With it, a late repeat of the same bytes still gets its receipt. Written once and never changed; holds no share.
+`Frames` are those of one shard of one window. Sealed bytes alone go in and out; what is in a frame is log_format's,
+what becomes of instalments is report_log's. Of a window that has ended digests stay, as records that hold no share:
 
-    file      "FCDIGST1" | window id | u64 count | crc32 of what is before it
     record    report id | u8 round | certificate digest | instalment digest | u8 1 if the report is in the set, else 0
 """
 
@@ -255,7 +255,7 @@ class EndedDigests(Protocol):
 
 
 class LogBackend(Protocol):
-    """The frames of a store."""
+    """The report logs of a store: beside a file (`file_backend`), or in PostgreSQL (`postgres_backend`)."""
 
     @property
     def counts_bytes(self) -> bool:

@@ -116,6 +116,7 @@ class SqliteEngine:
         lock = _lock_file(path.with_name(path.name + ".lock"))
         with ExitStack() as opened:
             opened.callback(os.close, lock)
+            # Under the lock: before it another process may still be making files here.
             _sync_names(path.parent)
             writer = opened.enter_context(closing(_connect(path, made)))
             reader = opened.enter_context(closing(_connect(path, made)))

@@ -143,6 +143,7 @@ class Store:
                 states = sealed.read(sql.read_log_states)
             needed = [one.window_id for one in states if not one.ended or backend.holds(one.window_id)]
             damaged = data_keys.take_up(needed)
+            # After the data keys, which `take_up` wraps anew: what it notes last says that nothing is left to move.
             move_to_present_key(sealed, data_keys)
             keyless = {one.window_id for one in damaged}
             # Without its key a log cannot be read either, which is one damage and not two.
@@ -160,6 +161,8 @@ class Store:
         self._check_open()
         return await self._writes.write(operation, leading=leading)
 
+    # A process that does not lead may open sessions, count refusals and show that it can write; everything that happens
+    # once a window goes through `_lead`, which the epoch fences.
     async def _lead(self, operation: Callable[[SealedDatabase], T]) -> T:
         return await self._write(operation, leading=True)
 
@@ -184,7 +187,7 @@ class Store:
         """Finish the queued writes and close the files."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = True  # First, so that nothing is queued behind the end of the queue.
         await asyncio.to_thread(self._shut)
 
     def _shut(self) -> None:
@@ -325,6 +328,7 @@ class Store:
             StoreError: one of the windows is decided already, otherwise; then nothing changes.
         """
         if window is not None:
+            # Durable before the row that needs it: a key without a window does no harm, a window without one is lost.
             await self._ensure_key(window)
         await self._lead(lambda db: self._decide_windows(db, rows, window))
 
