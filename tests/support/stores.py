@@ -27,10 +27,6 @@ class StoreFolder:
         self.path = Path(tempfile.mkdtemp(prefix="fleetcount-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
-    def store_path(self, name: str = "store") -> Path:
-        """Return where the store's database lies."""
-        return self.path / f"{name}.db"
-
 
 def copied(database: Path) -> StoreFolder:
     """Return a copy of a store, running or not, with its logs, digests and data keys, as a copy of the disk has it."""

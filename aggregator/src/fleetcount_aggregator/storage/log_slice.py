@@ -37,19 +37,6 @@ class ReportSource(Protocol):
         ...
 
 
-class CompleteReports(Protocol):
-    """The reports of a window that have all their instalments, by position. Fixed from the moment intake is closed."""
-
-    @property
-    def ids(self) -> ReportIds:
-        """The report ids by position."""
-        ...
-
-    def source(self, positions: NDArray[np.integer]) -> ReportSource:
-        """Return where a worker finds the reports at these positions."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSlice:
     """Some reports of a log: joined ids, and of every instalment its frame and its place there (n x rounds each)."""
@@ -270,8 +257,11 @@ class CompleteShard:
         return frames, places
 
 
-class CompleteLog:
-    """Implements `CompleteReports` over a log. Positions run through its shards in their order."""
+class CompleteReports:
+    """The reports of a window that have all their instalments, by position; fixed from the moment intake is closed.
+
+    Positions run through the shards of the log in their order. `ids` are the report ids by position.
+    """
 
     def __init__(
         self, reader: FrameReader, window_id: WindowId, log_key: bytes, shards: Sequence[CompleteShard] = ()
@@ -285,7 +275,7 @@ class CompleteLog:
         self._starts = np.cumsum([0, *(len(shard.complete.rows) for shard in self._filled[:-1])])
 
     def source(self, positions: NDArray[np.integer]) -> LogSlice:
-        """See `CompleteReports.source`."""
+        """Return where a worker finds the reports at these positions."""
         rounds = len(self._filled[0].complete.rounds) if self._filled else 0
         frames, places = (np.empty((len(positions), rounds), dtype=np.int64) for _ in range(2))
         shard_of = np.searchsorted(self._starts, positions, side="right") - 1

@@ -21,7 +21,7 @@ from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.frames import DigestRecords, FrameRange, Frames, ReadFrame, read_heads
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.log_format import MOST_ROWS, NewFrame
-from fleetcount_aggregator.storage.log_slice import CompleteLog, CompleteShard
+from fleetcount_aggregator.storage.log_slice import CompleteReports, CompleteShard
 from fleetcount_aggregator.storage.report_index import NO_ROW, ReportIndex
 
 _SALT_BYTES: Final = 32
@@ -243,9 +243,9 @@ class ReportLog:
                 self._index.complete(), {number: one.columns() for number, one in self._rounds.items()}
             )
 
-    def complete(self) -> CompleteLog:
+    def complete(self) -> CompleteReports:
         """Return the complete reports of this log alone."""
-        return CompleteLog(self._frames.reader, self._window_id, self._log_key, [self.complete_shard()])
+        return CompleteReports(self._frames.reader, self._window_id, self._log_key, [self.complete_shard()])
 
     def reports_of(self, devices: bytes) -> bytes:
         """Return the ids of the reports of these devices (digests, n x 32), joined."""

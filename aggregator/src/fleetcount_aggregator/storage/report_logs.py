@@ -26,7 +26,7 @@ from fleetcount_aggregator.storage.errors import (
 )
 from fleetcount_aggregator.storage.frames import LEAVES, LogBackend, LogState
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
-from fleetcount_aggregator.storage.log_slice import CompleteLog
+from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.report_log import ReportLog
 
 GroupAnswer = list[bytes] | StoreError
@@ -60,7 +60,7 @@ class ReportLogs:
         self._epochs: dict[Shard, int] = {}
         """The shards this store owns."""
         self._counts: dict[WindowId, int] = {}
-        self._whole: dict[WindowId, CompleteLog] = {}
+        self._whole: dict[WindowId, CompleteReports] = {}
         self._noted: dict[WindowId, int] = {}
         self._damaged: dict[WindowId, Damage] = {}
         self._adrift: set[WindowId] = set()
@@ -347,7 +347,7 @@ class ReportLogs:
         """Return how many reports of a window lack an instalment."""
         return sum(log.incomplete for log in self._all(window_id))
 
-    def complete(self, window_id: WindowId, *, closed: bool) -> CompleteLog:
+    def complete(self, window_id: WindowId, *, closed: bool) -> CompleteReports:
         """See `Store.complete_reports`: of an open window those of the shards that are written here."""
         self._check(window_id)
         with self._lock:
@@ -355,7 +355,7 @@ class ReportLogs:
                 return self._whole[window_id]
         shards = [log.complete_shard() for log in (self._all(window_id) if closed else self._held(window_id))]
         log_key = self._keys.of(window_id).log_key if shards else b""
-        whole = CompleteLog(self.backend.reader(window_id), window_id, log_key, shards)
+        whole = CompleteReports(self.backend.reader(window_id), window_id, log_key, shards)
         if closed and shards:
             with self._lock:
                 whole = self._whole.setdefault(window_id, whole)
