@@ -164,17 +164,25 @@ def _forget_question(db: SealedDatabase, question_id: bytes) -> None:
 
 
 def read_cost(db: SealedDatabase, asked: Charged) -> Cost:
-    """See `Store.costs`."""
+    """Return what a question costs: nothing if it was withdrawn or its one window failed, and without a debit.
+
+    Windows of others that failed give nothing back: those that follow count from the unit that they began.
+    """
     if asked.windows > 1 and not asked.withdrawn:
-        return asked.cost(0, ())  # Its windows, of which it may have tens of thousands, change nothing.
+        return Cost.OPEN  # Its windows, of which it may have tens of thousands, change nothing.
     try:
-        rows = read_decided(db, asked.question_id, above=-1)
-        named = [row.window_id for row in rows if row.window_id is not None and not row.missing]
-        windows = [(read_window(db, window_id), read_debit(db, window_id)) for window_id in named]
+        decided = read_decided(db, asked.question_id, above=-1)
+        named = [row.window_id for row in decided if row.window_id is not None and not row.missing]
+        windows = [read_window(db, window_id) for window_id in named]
+        debits = [read_debit(db, window_id) for window_id in named]
     except DamagedError:
         return Cost.OPEN
-    states = ((None if window is None else window.state, debit is not None) for window, debit in windows)
-    return asked.cost(len(rows), states)
+    if not asked.withdrawn and not decided:
+        return Cost.OPEN
+    if any(debit is not None for debit in debits):
+        return Cost.DEBITED
+    failed = [window is not None and window.state is WindowState.ABORTED for window in windows]
+    return Cost.NOTHING if all(failed) else Cost.OPEN
 
 
 def read_debit(db: SealedDatabase, window_id: WindowId) -> LedgerRow | None:

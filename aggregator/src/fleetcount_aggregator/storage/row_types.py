@@ -5,7 +5,7 @@ a closed window.
 """
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -106,20 +106,6 @@ class Charged(NamedTuple):
     question_id: QuestionId
     windows: int
     withdrawn: bool
-
-    def cost(self, decided: int, windows: Iterable[tuple[WindowState | None, bool]]) -> Cost:
-        """Return what it costs: nothing if it was withdrawn or its one window failed, and without a debit.
-
-        Windows of others that failed give nothing back: those that follow count from the unit that they began.
-        `decided`: how many windows are; `windows`: the state of each window that was installed, and whether it was
-        debited.
-        """
-        if not self.withdrawn and (self.windows > 1 or not decided):
-            return Cost.OPEN
-        found = list(windows)
-        if any(debited for _, debited in found):
-            return Cost.DEBITED
-        return Cost.NOTHING if all(state is WindowState.ABORTED for state, _ in found) else Cost.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
