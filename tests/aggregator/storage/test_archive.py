@@ -118,10 +118,10 @@ async def test_windows_at_rest_come_by_expiry_a_page_at_a_time(store: Store) -> 
     await store.archive_windows([rest_of(number, expiry=1000 - number // 2) for number in range(count)])
 
     first = await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 1000)
-    second = await store.archived_windows(Lifecycle.ARCHIVED, first[-1].place, 1000)
+    second = await store.archived_windows(Lifecycle.ARCHIVED, first[-1].sort_key, 1000)
 
     assert len(first) == AT_ONCE
-    assert [*first, *second] == sorted((*first, *second), key=lambda row: row.place)
+    assert [*first, *second] == sorted((*first, *second), key=lambda row: row.sort_key)
     assert {row.window_id for row in (*first, *second)} == {window_id(number) for number in range(count)}
     assert not await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 900)
 

@@ -383,7 +383,7 @@ async def test_the_set_is_known_until_the_window_is_purged(store: Store) -> None
         window_id=WINDOW,
         required=frozenset({WindowState.AGREEING}),
         new_state=WindowState.RELEASING,
-        chosen=bytes((1, 0, 1)),
+        included=bytes((1, 0, 1)),
     )
 
     assert await store.included(WINDOW) is None
