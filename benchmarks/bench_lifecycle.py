@@ -24,15 +24,21 @@ from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.context import Context, Identity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.installed_question import InstalledQuestion
-from fleetcount_aggregator.storage import archive_rows, question_rows
-from fleetcount_aggregator.storage.archive import Rest, RestRow
-from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage import ended, question_rows
+from fleetcount_aggregator.storage.data_keys import StoreKeys
+from fleetcount_aggregator.storage.database import SealedDatabase
+from fleetcount_aggregator.storage.ended import ArchivedWindow
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.row_types import (
+    DecidedWindow,
+    LedgerRow,
+    Lifecycle,
+    StepRow,
+    WindowChange,
+    WindowRow,
+)
 from fleetcount_aggregator.storage.rows import apply_change, install_window
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StepRow, WindowChange, WindowRow
-from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_aggregator.windows.loading import window_row
 from fleetcount_aggregator.windows.question_install import adopt_question
@@ -59,7 +65,7 @@ RECORD = os.urandom(2_600)
 
 
 @dataclass(frozen=True)
-class WindowAssignment:
+class Seat:
     """One aggregator of a deployment, and the signing keys of all."""
 
     config: AggregatorConfig
@@ -77,21 +83,21 @@ class Running:
     idle_share: float
 
 
-def opened(config: AggregatorConfig) -> SqlStore:
+def opened(config: AggregatorConfig) -> Store:
     """Open an aggregator's store, as its process would."""
     keys, place = config.keys, config.store_place
     wrapping = StoreKeys.load(keys.signing_key_file, keys.store_key_file, None, load_signing_key(keys.signing_key_file))
-    return SqlStore.over(open_engine(place), place.file, wrapping.at_rest, wrapping.former)
+    return Store.over(open_engine(place), place.file, wrapping.at_rest, wrapping.former)
 
 
-def seat_of(deployment: Deployment) -> WindowAssignment:
+def seat_of(deployment: Deployment) -> Seat:
     """Return what the leader's process has of a deployment."""
     configs = [load_config(deployment.config_of(position), {}) for position in range(len(deployment.aggregators))]
     keys = tuple(load_signing_key(one.keys.signing_key_file) for one in configs)
-    return WindowAssignment(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
+    return Seat(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
 
 
-async def take_on(context: Context, seat: WindowAssignment, number: int, schedule: Schedule) -> InstalledQuestion:
+async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule) -> InstalledQuestion:
     """Store a question about a signal of its own as one that every aggregator has; return it."""
     places = Categories(names=tuple(f"place {one}" for one in range(100)))
     asked = draft(seat.aggregators, places, schedule, name=f"question {number}", signal=f"Vehicle.Bench{number}")
@@ -128,11 +134,11 @@ def fill_ended(db: SealedDatabase, question: InstalledQuestion, rows: Sequence[W
             debited_at=window.round_two_closes,
         )
         apply_change(db, WindowChange(window_id=window.window_id, required=frozenset(WindowState), debit=debit), None)
-    archive_rows.put_to_rest(db, [RestRow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
+    ended.archive_windows(db, [ArchivedWindow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
 
 
 @asynccontextmanager
-async def store_of(config: AggregatorConfig) -> AsyncIterator[SqlStore]:
+async def store_of(config: AggregatorConfig) -> AsyncIterator[Store]:
     """Hold a store open."""
     store = opened(config)
     try:
@@ -141,7 +147,7 @@ async def store_of(config: AggregatorConfig) -> AsyncIterator[SqlStore]:
         await store.close()
 
 
-async def fill(seat: WindowAssignment) -> None:
+async def fill(seat: Seat) -> None:
     """Put questions of ended windows into a store, a window every 20 seconds up to now; none has expired."""
     now = int(time.time())
     async with store_of(seat.config) as store:
@@ -157,19 +163,22 @@ async def fill(seat: WindowAssignment) -> None:
                 expiry_s=30 * 86_400,
             )
             question = await take_on(context, seat, number, schedule)
-            # Keys of ended windows are gone: here they lie in memory and not in a file each.
-            passing = context_over(MemoryStore(), seat.identity, InlineWorkers())
-            rows = [await window_row(passing, question.window(index)) for index in range(WINDOWS)]
+            # Without a verify key, as after a purge: a data key a window would be made only to be destroyed again.
             ended = [
-                replace(
-                    row, verify_key=b"", state=WindowState.RELEASED, installed_at=question.asked.schedule.opens(index)
+                WindowRow(
+                    window_id=window.window_id,
+                    canonical=window.asked.canonical,
+                    verify_key=b"",
+                    state=WindowState.RELEASED,
+                    abort_reason="",
+                    installed_at=question.asked.schedule.opens(index),
                 )
-                for index, row in enumerate(rows)
+                for index, window in enumerate(map(question.window, range(WINDOWS)))
             ]
             await store.mend(partial(fill_ended, question=question, rows=ended))
 
 
-async def open_many(seat: WindowAssignment) -> None:
+async def open_many(seat: Seat) -> None:
     """Put questions of one window into a store that have just opened, for a day."""
     opens = int(time.time()) - 10
     async with store_of(seat.config) as store:
@@ -229,9 +238,9 @@ async def longest_stall_s(config: AggregatorConfig) -> float:
 
         watching = asyncio.create_task(watch())
         await asyncio.sleep(0.01)
-        await store.windows_in_work()
+        await store.active_windows()
         now = int(time.time())
-        rows = await store.resting(Rest.AT_REST, (now, b""), now + 10**7)
+        rows = await store.archived_windows(Lifecycle.ARCHIVED, (now, b""), now + 10**7)
         for row in rows:
             await store.window(row.window_id)
         await store.ledger_rows()

@@ -34,7 +34,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
 from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
@@ -77,7 +77,7 @@ LIMIT_S = 1_800.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowAssignment:
+class Seat:
     """What one aggregator's process needs, as bytes: it is started afresh."""
 
     position: int
@@ -127,12 +127,12 @@ def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Seque
 # The stores.
 
 
-def open_store(seat: WindowAssignment) -> SqlStore:
+def open_store(seat: Seat) -> Store:
     """Open or make an aggregator's store; on a server a window is cut into shards as by default."""
-    return SqlStore.over(open_engine(seat.place, shards=SHARDS), seat.place.file, seat.signing_keys[seat.position])
+    return Store.over(open_engine(seat.place, shards=SHARDS), seat.place.file, seat.signing_keys[seat.position])
 
 
-def say(seat: WindowAssignment, what: str, since: float) -> None:
+def say(seat: Seat, what: str, since: float) -> None:
     """Tell whoever waits how far an aggregator is."""
     print(f"{NAMES[seat.position]}: {what}, {time.perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
 
@@ -140,7 +140,7 @@ def say(seat: WindowAssignment, what: str, since: float) -> None:
 class Filler:
     """Makes the shares of simulated devices and puts one aggregator's into its store."""
 
-    def __init__(self, window: Window, position: int, store: SqlStore) -> None:
+    def __init__(self, window: Window, position: int, store: Store) -> None:
         self._window = window
         self._position = position
         self._store = store
@@ -197,12 +197,12 @@ class Filler:
         )
 
 
-def fill_seat(seat: WindowAssignment, results: Results, _: Barrier) -> None:
+def fill_seat(seat: Seat, results: Results, _: Barrier) -> None:
     """Make one aggregator's store, with the question and every device's report; the whole of a process."""
     results.put((seat.position, asyncio.run(_fill(seat))))
 
 
-async def _fill(seat: WindowAssignment) -> dict[str, Any]:
+async def _fill(seat: Seat) -> dict[str, Any]:
     start = time.perf_counter()
     store = open_store(seat)
     signed = decode_signed_question(seat.signed)
@@ -230,7 +230,7 @@ async def _fill(seat: WindowAssignment) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def running(seat: WindowAssignment, found: dict[str, Any]) -> AsyncIterator[Core]:
+async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
     """Run an aggregator with its store, its worker process and its peer listener."""
     start = time.perf_counter()
     store = open_store(seat)
@@ -258,7 +258,7 @@ async def running(seat: WindowAssignment, found: dict[str, Any]) -> AsyncIterato
         await store.close()
 
 
-def run_seat(seat: WindowAssignment, results: Results, ended: Barrier) -> None:
+def run_seat(seat: Seat, results: Results, ended: Barrier) -> None:
     """Run one aggregator until the window has ended everywhere, and report; the whole of a process."""
     return_large_arrays()
     found: dict[str, Any] = {}
@@ -269,7 +269,7 @@ def run_seat(seat: WindowAssignment, results: Results, ended: Barrier) -> None:
     results.put((seat.position, found))
 
 
-async def _run_seat(seat: WindowAssignment, found: dict[str, Any], ended: Barrier, meter: Meter) -> None:
+async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Meter) -> None:
     window_id = window_at(decode_signed_question(seat.signed).question, 0).window_id
     found["cpu"] = [("loaded", meter.cpu_s())]
     async with running(seat, found) as core:
@@ -360,13 +360,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def seats_in(directory: Path, server: Cluster | None, options: argparse.Namespace) -> dict[str, WindowAssignment]:
+def seats_in(directory: Path, server: Cluster | None, options: argparse.Namespace) -> dict[str, Seat]:
     """Return both aggregators of one question, by name, with places below a directory."""
     signing = [Ed25519PrivateKey.generate() for _ in NAMES]
     one, two = free_ports("127.0.0.1", 2)
     signed = encode_signed_question(new_question(options.values, signing, (one, two)))
     return {
-        name: WindowAssignment(
+        name: Seat(
             position=position,
             signing_keys=(signing[0].private_bytes_raw(), signing[1].private_bytes_raw()),
             ports=(one, two),

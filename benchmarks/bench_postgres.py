@@ -20,10 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.frames import Frames
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
 from fleetcount_aggregator.storage.log_format import NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.schema import FRAME_TABLES
+from fleetcount_aggregator.storage.schema import COMMIT_TABLE, FRAME_TABLES
 from fleetcount_protocol.ids import WindowId
 from rows import Row, quick, report, smoke
 
@@ -58,11 +57,11 @@ class Bench:
 
     def __init__(self, url: str) -> None:
         from fleetcount_aggregator.storage.postgres import Link, Server
-        from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+        from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
 
         server = Server(url=url)
         self.link = Link(server, lambda _: None)
-        self.home = PostgresHome(server, self.link)
+        self.home = PostgresBackend(server, self.link)
         self.link.read(lambda db: [db.execute(statement) for statement in (COMMIT_TABLE, *FRAME_TABLES)])
 
     def frames(self, window_id: WindowId) -> Frames:

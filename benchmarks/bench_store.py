@@ -19,21 +19,14 @@ from unittest import mock
 
 import numpy as np
 from fleetcount_aggregator.agreement.report_set import BatchVerdicts, OwnSet
-from fleetcount_aggregator.storage import store_keys
+from fleetcount_aggregator.storage import data_keys
+from fleetcount_aggregator.storage.database import RowSeal
 from fleetcount_aggregator.storage.file_frames import FileFrames
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.row_seal import RowSeal
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
-    BatchRow,
-    ReportVerdict,
-    StoreOutcome,
-    WindowChange,
-    WindowRow,
-    every_batch,
-)
+from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict, WindowChange, WindowRow
+from fleetcount_aggregator.storage.store import Store, every_batch
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import SealSet, WindowState
 from fleetcount_protocol.release.commitments import set_digest
@@ -65,7 +58,7 @@ def instalments(count: int, part_bytes: int) -> InstalmentRun:
 
 async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int) -> tuple[float, float, bytes]:
     """Store batches, `in_flight` of them waiting at a time; return seconds, seconds of CPU, and the log's key."""
-    store = SqlStore.open(directory / "bench.db", KEY)
+    store = Store.open(directory / "bench.db", KEY)
     row = WindowRow(
         window_id=WINDOW, canonical=b"", verify_key=b"", state=WindowState.COLLECTING, abort_reason="", installed_at=0
     )
@@ -175,7 +168,7 @@ class _Timed(RowSeal):
 
 async def keep_window(directory: Path, count: int, part_bytes: int) -> None:
     """Keep a window's reports, close it, keep its batches and read them back: all that the store does for reports."""
-    store = SqlStore.open(directory / "bench.db", KEY)
+    store = Store.open(directory / "bench.db", KEY)
     row = WindowRow(
         window_id=WINDOW, canonical=b"", verify_key=b"", state=WindowState.COLLECTING, abort_reason="", installed_at=0
     )
@@ -204,7 +197,7 @@ def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
     """Report what the tags of rows cost beside all that the store does for a window's reports."""
     ratios: list[float] = []
     for _ in range(TURNS):
-        with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(store_keys, "RowSeal", _Timed):
+        with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(data_keys, "RowSeal", _Timed):
             _Timed.used, begun = 0.0, time.process_time()
             asyncio.run(keep_window(Path(name), count, part_bytes))
             whole = time.process_time() - begun

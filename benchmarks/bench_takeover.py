@@ -18,9 +18,9 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.log_format import NewFrame
-from fleetcount_aggregator.storage.store import StoreOutcome, WindowRow
+from fleetcount_aggregator.storage.row_types import WindowRow
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 from rows import Row, quick, report, smoke

@@ -28,12 +28,13 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.lease_tables import DONE_CHANNEL, JOB_CHANNEL
 from fleetcount_aggregator.storage.leases import Member
+from fleetcount_aggregator.storage.log_slice import ReportSource
 from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.opening import open_engine, server_of
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import ReportSource, WindowChange
+from fleetcount_aggregator.storage.row_types import WindowChange
+from fleetcount_aggregator.storage.schema import DONE_CHANNEL, JOB_CHANNEL
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
 from fleetcount_aggregator.verification.workers import (
     InlineWorkers,
@@ -96,7 +97,7 @@ class Verified(NamedTuple):
     loading_us: float
 
 
-async def fill(store: SqlStore, asked: Asked, count: int) -> None:
+async def fill(store: Store, asked: Asked, count: int) -> None:
     """Put the leader's shares of so many devices into a store, and close the window."""
     window = await put(context_of(store, InlineWorkers(), asked), asked.signed, WindowState.COLLECTING)
     await Filler(window.window, 0, store).add(count, np.random.SeedSequence(1))
@@ -106,12 +107,12 @@ async def fill(store: SqlStore, asked: Asked, count: int) -> None:
     await store.apply(closing)
 
 
-def context_of(store: SqlStore, workers: Workers, asked: Asked) -> Context:
+def context_of(store: Store, workers: Workers, asked: Asked) -> Context:
     """Return what a worker's rules need of the leader."""
     return context_over(store, identity_of(described(asked.keys, PORTS), 0, asked.keys[0]), workers)
 
 
-async def verify(store: SqlStore, asked: Asked, workers: Workers, server: int) -> tuple[Took, list[int]]:
+async def verify(store: Store, asked: Asked, workers: Workers, server: int) -> tuple[Took, list[int]]:
     """Verify every report in batches; return what it took, once code is loaded, and the sums. `server`: its process."""
     row = await store.window(asked.window_id)
     if row is None:
@@ -142,7 +143,7 @@ def load(source: ReportSource) -> None:
     source.load()
 
 
-async def loading_us(store: SqlStore, asked: Asked, workers: Workers) -> float:
+async def loading_us(store: Store, asked: Asked, workers: Workers) -> float:
     """Return the CPU (us) of reading and opening a report in a worker process, and of nothing else."""
     reports = await store.complete_reports(asked.window_id)
     count, cpu = len(reports.ids), []
@@ -182,7 +183,7 @@ def family_s(parent: int, *, itself: bool = True) -> float:
     return total / _TICKS
 
 
-async def embedded(store: SqlStore, asked: Asked, count: int, server: int) -> Verified:
+async def embedded(store: Store, asked: Asked, count: int, server: int) -> Verified:
     """Fill a store and verify in this process, with one worker process; say what reading alone takes there too."""
     await fill(store, asked, count)
     workers = ProcessWorkers(1)
@@ -195,11 +196,11 @@ async def embedded(store: SqlStore, asked: Asked, count: int, server: int) -> Ve
 
 
 @asynccontextmanager
-async def leasing(place: StorePlace, asked: Asked, count: int) -> AsyncIterator[tuple[SqlStore, LeasedWorkers]]:
+async def leasing(place: StorePlace, asked: Asked, count: int) -> AsyncIterator[tuple[Store, LeasedWorkers]]:
     """Give a store in PostgreSQL, and what asks so many workers, each a member with a process of its own."""
     connect = server_of(place).connect_async
     async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
-        store = SqlStore.over(open_engine(place, alone=False), place.file, KEY)
+        store = Store.over(open_engine(place, alone=False), place.file, KEY)
         opened.push_async_callback(store.close)
         links = [AsyncLink(connect) for _ in range(2 * count + 2)]
         for link in links:
@@ -236,9 +237,9 @@ async def run(directory: Path, url: str, server: int, count: int) -> None:
     """Report leased workers, one and two, beside the embedded one over the same tables and over a file."""
     keys = tuple(Ed25519PrivateKey.generate() for _ in NAMES)
     asked = Asked(new_question(VALUES, keys, PORTS), keys)
-    from_file = await embedded(SqlStore.open(directory / "bench.db", KEY), asked, count, server)
+    from_file = await embedded(Store.open(directory / "bench.db", KEY), asked, count, server)
     place = StorePlace(directory=directory, url=url)
-    from_server = await embedded(SqlStore.over(open_engine(place, shards=4), place.file, KEY), asked, count, server)
+    from_server = await embedded(Store.over(open_engine(place, shards=4), place.file, KEY), asked, count, server)
     leased: list[Took] = []
     for workers in (1, 2):
         async with leasing(place, asked, workers) as (store, asker):

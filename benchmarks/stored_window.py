@@ -9,7 +9,8 @@ from fleetcount_aggregator.context import Context, Identity, Limits
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.release.noise import SystemNoise
-from fleetcount_aggregator.storage.store import DecidedWindow, Store
+from fleetcount_aggregator.storage.row_types import DecidedWindow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_aggregator.windows.loading import window_row
 from fleetcount_aggregator.windows.question_install import adopt_question

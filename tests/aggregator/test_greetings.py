@@ -10,9 +10,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.greetings import Greetings, Skew, SupersededError
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.serving import Core
-from fleetcount_aggregator.storage.at_rest import at_rest_key_of
-from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.data_keys import at_rest_key_of
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import check_question_here
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -21,7 +19,8 @@ from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
-from tests.support.aggregators import START, Network, WindowAssignment
+from tests.support.aggregators import START, Network, Seat
+from tests.support.stores import copied
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
 NOBODY = WindowId(bytes(32))
@@ -37,9 +36,7 @@ async def greeting(count: int = 2) -> Network:
 async def twin(network: Network, position: int) -> Core:
     """Start a second process of an aggregator on a copy of its store; return the first, which goes on."""
     seat, first = network.seats[position], network.core(position)
-    store = MemoryStore()
-    store._epochs = dict(seat.memory._epochs)
-    seat.memory = store
+    seat.give_store(copied(seat.store_path))
     await network.start(position)
     return first
 
@@ -55,7 +52,7 @@ def seated(network: Network, position: int, core: Core) -> None:
     network.seats[position].core = core
 
 
-async def begun(context: Context, seat: WindowAssignment) -> None:
+async def begun(context: Context, seat: Seat) -> None:
     await context.greetings.begin(seat.signing_key, SystemRandom())
 
 
@@ -125,10 +122,11 @@ async def test_the_older_is_not_listened_to_and_learns_it_from_the_next_call() -
     assert not network.core(0).context.greetings.superseded.is_set()
 
 
-async def test_a_later_process_on_the_same_store_is_no_twin() -> None:
+async def test_a_later_process_on_the_same_store_is_no_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes over one database follow each other as coordinator: the earlier one is not answered, and lives on."""
     network = await greeting()
     earlier = network.core(1)
+    monkeypatch.setattr(network.seats[1], "open_store", lambda: earlier.context.store)
     await network.start(1)
     assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_WINDOW
     seated(network, 1, earlier)
@@ -156,7 +154,7 @@ async def test_of_two_starts_with_one_number_exactly_one_goes_on() -> None:
     network = await greeting()
     seat, first = network.seats[1], network.core(1)
     await network.start(0)
-    seat.memory = MemoryStore()
+    seat.give_store()
     await network.start(1)
     second = network.core(1)
     tried = []
@@ -177,7 +175,7 @@ async def test_a_restored_copy_goes_on_above_what_its_peers_know() -> None:
         await network.start(1)
     assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_WINDOW
     network.restored = True
-    network.seats[1].memory = MemoryStore()
+    network.seats[1].give_store()
     await network.start(1)
     restored = network.core(1)
 
@@ -186,14 +184,14 @@ async def test_a_restored_copy_goes_on_above_what_its_peers_know() -> None:
     assert await ask(restored, AggregatorId("gamma")) is PeerProblem.UNKNOWN_WINDOW
     own = decode_greeting(restored.context.greetings.say(ALPHA)).epoch
     assert own.number == 7
-    assert decode_epoch((await network.seats[1].memory.epochs())[""]) == own
+    assert decode_epoch((await restored.context.store.epochs())[""]) == own
     restored.context.greetings.check()
 
 
 async def restored_copy(network: Network) -> Core:
     """Start a process of beta with --restored on a store that remembers nothing."""
     network.restored = True
-    network.seats[1].memory = MemoryStore()
+    network.seats[1].give_store()
     return await network.start(1)
 
 
@@ -307,14 +305,12 @@ async def test_a_superseded_aggregator_answers_nobody() -> None:
     assert caught.value.problem is PeerProblem.BUSY
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_epochs_are_durable_go_up_alone_and_damage_is_left_out(tmp_path: Path, kind: str) -> None:
+async def test_epochs_are_durable_go_up_alone_and_damage_is_left_out(tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     path = tmp_path / "aggregator.db"
-    memory = MemoryStore()
 
     def opened() -> Store:
-        return memory if kind == "memory" else SqlStore.open(path, bytes(32), at_rest_key_of(key))
+        return Store.open(path, bytes(32), at_rest_key_of(key))
 
     epochs = [sign_epoch(ALPHA, number, bytes(8), key).encode() for number in (2, 9, 3, 256)]
     store = opened()

@@ -18,9 +18,8 @@ from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import TRANSITIONS, StateConflictError
 from fleetcount_aggregator.journal import RULES, Entry, Step, move, once, step_name, taken
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import LedgerRow, StepRow, Store, WindowRow
+from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem, RejectReason
@@ -69,8 +68,8 @@ def a_context(store: Store, state: WindowState) -> Context:
     return context
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def window_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[WindowIn]:
+@pytest.fixture
+async def window_in(tmp_path: Path) -> AsyncIterator[WindowIn]:
     opened: list[Store] = []
     made = itertools.count()
 
@@ -78,7 +77,7 @@ async def window_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         while opened:
             await opened.pop().close()
         database = tmp_path / f"{next(made)}.db"
-        store: Store = MemoryStore() if request.param == "memory" else SqlStore.open(database, LOG_KEY)
+        store = Store.open(database, LOG_KEY)
         opened.append(store)
         row = WindowRow(window_id=WINDOW, canonical=b"", verify_key=b"", state=state, abort_reason="", installed_at=0)
         await store.decide_windows((), row)
@@ -281,7 +280,7 @@ async def test_a_window_that_ends_meanwhile_takes_the_step_no_more(
 async def test_a_step_survives_its_process(tmp_path: Path) -> None:
     work = Work()
     for _ in range(2):
-        store = SqlStore.open(tmp_path / "a.db", LOG_KEY)
+        store = Store.open(tmp_path / "a.db", LOG_KEY)
         row = WindowRow(
             window_id=WINDOW,
             canonical=b"",
@@ -312,8 +311,8 @@ async def test_a_move_is_made_iff_the_table_of_states_lists_it(window_in: Window
         assert after is (to if to in TRANSITIONS[state] else state), (state, to)
 
 
-async def test_a_move_learns_the_state_of_the_store() -> None:
-    store = MemoryStore()
+async def test_a_move_learns_the_state_of_the_store(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "a.db", LOG_KEY)
     await store.decide_windows(
         (),
         WindowRow(
@@ -324,6 +323,7 @@ async def test_a_move_learns_the_state_of_the_store() -> None:
 
     assert await move(context, WINDOW, WindowState.AGREEING) is WindowState.RELEASED
     assert context.states[WINDOW] is WindowState.RELEASED
+    await store.close()
 
 
 def test_unfinished_are_the_states_that_something_follows() -> None:

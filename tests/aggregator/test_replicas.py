@@ -14,7 +14,7 @@ from fleetcount_aggregator.host.role import Role
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.replicas import Replica
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing
 from fleetcount_protocol.channel.certificates import (
     CertificateAuthority,
@@ -37,7 +37,7 @@ async def process(url: str, root: Path, mqtt: str, role: Role) -> AsyncIterator[
     config = load_config(write(root, text + tables), {})
     place = StorePlace(directory=root, url=url)
     engine = await asyncio.to_thread(lambda: open_engine(place, alone=False))
-    store = SqlStore.over(engine, root / "store.db", bytes(32))
+    store = Store.over(engine, root / "store.db", bytes(32))
     network = Network(1)
     await network.start_all()
     network.core(0).context.store = store

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.storage import backup, schema
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import WindowRow
-from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_aggregator.storage.data_keys import StoreKeys
+from fleetcount_aggregator.storage.row_types import WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import WindowState
 
@@ -47,11 +47,11 @@ def state(fleetcount: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return load_config(Path(CONFIG[1]), os.environ).aggregator.state_directory
 
 
-def opened() -> SqlStore:
+def opened() -> Store:
     settings = load_config(Path(CONFIG[1]), os.environ)
     settings.aggregator.state_directory.mkdir(exist_ok=True)
     keys = StoreKeys.load(settings.keys.signing_key_file, settings.keys.store_key_file, None)
-    return SqlStore.open(settings.store_place.file, keys.at_rest, keys.former)
+    return Store.open(settings.store_place.file, keys.at_rest, keys.former)
 
 
 async def fill() -> None:

@@ -157,8 +157,8 @@ class Runner:
 
 def reason_of(world: World) -> str:
     """Return "released", or why the leader gave the window up."""
-    row = world.network.seats[0].memory._windows[world.template.window.window_id]
-    return "released" if row.state is WindowState.RELEASED else row.abort_reason
+    state, reason = world.window(0)
+    return "released" if state is WindowState.RELEASED else reason
 
 
 def _answers(world: World, step: str) -> dict[int, set[bytes]]:
@@ -172,8 +172,8 @@ def _answers(world: World, step: str) -> dict[int, set[bytes]]:
 
 async def verdict(world: World) -> list[str]:
     """Return what does not hold about a window that was healed."""
-    window_id, stores = world.template.window.window_id, [seat.memory for seat in world.network.seats]
-    states = [store._windows[window_id].state for store in stores]
+    windows = [world.window(party) for party in range(world.parties)]
+    states = [state for state, _ in windows]
     wrong: list[str] = []
     if len({state for state in states if state in (WindowState.RELEASED, WindowState.ABORTED)}) > 1:
         wrong.append(f"ends differ: {[state.value for state in states]}")
@@ -186,7 +186,7 @@ async def verdict(world: World) -> list[str]:
                 f"{step} taken twice by {party}" for party, made in _answers(world, step).items() if len(made) > 1
             ]
         owed = _owed(world)
-        reasons = {store._windows[window_id].abort_reason for store in stores} - {""}
+        reasons = {reason for _, reason in windows} - {""}
         if reasons & _UNEXPLAINED and not world.faults & {"abort", "far clock"}:
             wrong.append(f"ended for {sorted(reasons)} without a cause")
         if WindowState.ABORTED in states and not world.faults and len(owed) >= world.template.window.min_batch_size:
@@ -199,11 +199,17 @@ async def verdict(world: World) -> list[str]:
 
 def _debits(world: World, states: Sequence[WindowState]) -> list[str]:
     """Return whose ledger lacks a debit: once for a release, and for noise that was drawn and not released."""
-    window_id, wrong = world.template.window.window_id, []
-    for party, seat in enumerate(world.network.seats):
-        drawn = (window_id, "commit") in seat.memory._steps or states[party] is WindowState.RELEASED
-        if len(seat.memory._ledger) != seat.memory._debits or (drawn and window_id not in seat.memory._ledger):
-            wrong.append(f"party {party} has {len(seat.memory._ledger)} debits, {seat.memory._debits} counted")
+    wrong: list[str] = []
+    for party in range(world.parties):
+        committed = world.rows(party, "SELECT 1 FROM steps WHERE window_id = ? AND name = 'commit'")
+        [(debits, counted)] = world.rows(
+            party,
+            "SELECT (SELECT count(*) FROM ledger WHERE window_id = ?),"
+            " (SELECT coalesce(sum(value), 0) FROM counters WHERE name = 'debits')",
+        )
+        drawn = committed or states[party] is WindowState.RELEASED
+        if debits != counted or (drawn and not debits):
+            wrong.append(f"party {party} has {debits} debits, {counted} counted")
     return wrong
 
 

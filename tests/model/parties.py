@@ -4,45 +4,29 @@ What is replaced is the machine alone: threads, disks, timers, connections. Noth
 """
 
 import asyncio
-import copy
 import itertools
 import random
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
-from unittest.mock import patch
+from typing import Any, cast
 
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_aggregator.serving import Core
-from fleetcount_aggregator.storage.at_rest import AtRest
-from fleetcount_aggregator.storage.data_keys import DataKey
-from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import (
-    BatchRow,
-    LedgerRow,
-    SessionRow,
-    StepRow,
-    StoreError,
-    WindowChange,
-    WindowRow,
-)
-from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_aggregator.storage.engine import SealedEngine
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.report_logs import ReportLogs
+from fleetcount_aggregator.storage.row_types import WindowChange
+from fleetcount_aggregator.storage.store import Store
+from fleetcount_aggregator.storage.write_queue import WriteQueue
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_transport.denials import Denials
 
 from tests.model.remembering import RememberingWorkers, SignsOnce
-from tests.support.aggregators import Network, SimulatedCrashError, WindowAssignment
-
-_KINDS: Final = (
-    *(type(threading.Lock()), type(threading.RLock()), AESGCM, AtRest, DataKey, ReportId, Digest),
-    *(SessionId, WindowId, AggregatorId, SessionRow, WindowRow, StepRow, BatchRow, LedgerRow, SystemRandom),
-)
-"""What a copy of a store shares with it: nothing of it changes."""
+from tests.support.aggregators import Network, Seat, SimulatedCrashError
+from tests.support.stores import shut
 
 
 class ModelLoop(asyncio.SelectorEventLoop):
@@ -82,23 +66,47 @@ class NoMetrics:
         return lambda *_: None
 
 
-def copied(memory: MemoryStore) -> MemoryStore:
-    """Return a store as a copy of its disk has it, keys and all."""
-    with patch.dict(copy._deepcopy_dispatch, {kind: lambda one, _: one for kind in _KINDS}):  # type: ignore[attr-defined]
-        return copy.deepcopy(memory)
+class InlineWrites(WriteQueue):
+    """Writes that are done where they are asked for, each a group of its own: no order of threads decides anything."""
+
+    def _write_loop(self) -> None:
+        """Nothing waits."""
+
+    async def _submit(self, write: Any) -> Any:
+        if write.operation is None:
+            self._append([write])
+        else:
+            self._commit([write], ending=False)
+        self._empty_log()
+        if write.error is not None:
+            raise write.error
+        return write.result
+
+    def close(self) -> None:
+        """Note how long the logs are."""
+        self._commit([], ending=True)
+
+
+class InlineStore(Store):
+    """The store in one thread."""
+
+    def __init__(self, engine: SealedEngine, logs: ReportLogs, *others: Any) -> None:
+        super().__init__(engine, logs, *others)
+        self._writes.close()
+        self._writes = InlineWrites(engine, logs)
 
 
 class HeldStore:
     """A store in the hands of one process: once that is dead, nothing of it is written any more."""
 
-    def __init__(self, memory: MemoryStore, note: Callable[[WindowChange], None]) -> None:
-        self.memory, self.dead, self.failures = memory, False, 0
+    def __init__(self, store: Store, note: Callable[[WindowChange], None]) -> None:
+        self.store, self.dead, self.failures = store, False, 0
         self._note = note
 
     def __getattr__(self, name: str) -> Any:
         if self.dead:
             raise SimulatedCrashError("its process is dead")
-        return getattr(self.memory, name)
+        return getattr(self.store, name)
 
     async def apply(self, change: WindowChange) -> Any:
         """See `Store.apply`; fails while the disk is full."""
@@ -107,7 +115,7 @@ class HeldStore:
         if self.failures > 0:
             self.failures -= 1
             raise StoreError("the disk is full")
-        known = await self.memory.apply(change)
+        known = await self.store.apply(change)
         if known is None:
             self._note(change)
         return known
@@ -115,17 +123,21 @@ class HeldStore:
     async def close(self) -> None:
         """Its process ends."""
         self.dead = True
+        shut(self.store)
 
 
 @dataclass
-class ModelSeat(WindowAssignment):
+class ModelSeat(Seat):
     """A seat whose processes hold their store alone."""
 
     note: Callable[[WindowChange], None] = lambda _: None
 
     def open_store(self) -> Any:
         """Open the store for a new process."""
-        return HeldStore(self.memory, self.note)
+        return HeldStore(super().open_store(), self.note)
+
+    def _open(self) -> Store:
+        return InlineStore.open(self.store_path, self.at_rest_key)
 
 
 class SeatSource:
@@ -169,16 +181,17 @@ class ModelNetwork(Network):
         self.opened: dict[AggregatorId, set[bytes]] = defaultdict(set)
         self.proved: dict[tuple[bytes, tuple[bytes, ...]], bool] = {}
 
-    def _seat(self, name: str, directory: Path | None) -> WindowAssignment:
+    def _seat(self, name: str, directory: Path | None) -> Seat:
         made = super()._seat(name, directory)
         return ModelSeat(
             aggregator=made.aggregator,
             signing_key=cast("Any", SignsOnce(made.signing_key)),
             keys=made.keys,
             store_path=made.store_path,
+            folders=made.folders,
         )
 
-    def _parts(self, seat: WindowAssignment) -> dict[str, Any]:
+    def _parts(self, seat: Seat) -> dict[str, Any]:
         self.starts[seat.aggregator_id] += 1
         return {
             "workers": self.remembering,
@@ -186,10 +199,10 @@ class ModelNetwork(Network):
             "source": SeatSource(f"{seat.aggregator_id} {self.starts[seat.aggregator_id]}"),
         }
 
-    def _clock(self, seat: WindowAssignment) -> Clock:
+    def _clock(self, seat: Seat) -> Clock:
         return SeatClock(self.clock, self.offsets[self.seats.index(seat)])
 
-    def _peer(self, caller: WindowAssignment, other: WindowAssignment) -> Any:
+    def _peer(self, caller: Seat, other: Seat) -> Any:
         peer: Any = super()._peer(caller, other)
         send = peer._send
 

@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.intake import session_opening
-from fleetcount_aggregator.storage import session_chains
+from fleetcount_aggregator.storage import data_keys
+from fleetcount_aggregator.storage.log_slice import LoadedReports
 from fleetcount_aggregator.storage.report_ids import sorted_leaf_digests
-from fleetcount_aggregator.storage.store import LoadedReports
 from fleetcount_aggregator.verification.workers import InlineWorkers, sum_reports, verify_reports
 from fleetcount_protocol.channel.greetings import decode_epoch, decode_greeting
 from fleetcount_protocol.release import decode_record
@@ -28,7 +28,7 @@ _REMEMBERED: Final = 4096
 """How many results of one function are kept."""
 _PURE: Final = (
     *(decode_window, decode_record, decode_greeting, decode_epoch),
-    *(verify_ed25519, session_opening._judge, session_chains._cipher, unseal_columns),
+    *(verify_ed25519, session_opening._judge, data_keys._cipher, unseal_columns),
     *(leaf_digests, sorted_leaf_digests),
 )
 

@@ -20,11 +20,8 @@ from typing import Any, Final
 from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
-from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import (
-    StoreError,
-    WindowChange,
-)
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_types import WindowChange
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId
@@ -33,9 +30,10 @@ from fleetcount_protocol.release import decode_record, verify_record_signatures
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.denials import Denials
 
-from tests.model.parties import ModelNetwork, ModelSeat, copied
+from tests.model.parties import ModelNetwork, ModelSeat
 from tests.support.aggregators import START, SimulatedCrashError, TestDevice
 from tests.support.denials import denials_of
+from tests.support.stores import StoreFolder, copied, rows_of
 
 DEVICES: Final = 4
 """Device d has cell d for itself: the released number of the cell says how often it is counted."""
@@ -47,7 +45,7 @@ _HEALING_STEPS: Final = 80
 class Dawn:
     """Where lists begin: what is on each party's disk, who is up, and all that was said and done until then."""
 
-    stores: list[MemoryStore]
+    stores: list[StoreFolder]
     up: list[int]
     now: float = START
     offsets: Counter[int] = field(default_factory=Counter[int])
@@ -89,7 +87,7 @@ class Template:
                 messages[number, 2, other] = device.second(number + 1 if other else 0, number + 1)
         with TemporaryDirectory() as directory:
             denials = [denials_of(Path(directory) / str(number), number) for number in range(DEVICES)]
-        dawn = Dawn([copied(seat.memory) for seat in network.seats], list(range(count)))
+        dawn = Dawn([copied(seat.store_path) for seat in network.seats], list(range(count)))
         await network.stop_all()
         return cls(network, window, devices, messages, dawn, denials)
 
@@ -105,7 +103,7 @@ class World:
     denied: set[int] = field(default_factory=set[int])
     lost: Counter[tuple[str, int, int]] = field(default_factory=Counter[tuple[str, int, int]])
     cut: set[int] = field(default_factory=set[int])
-    copies: dict[int, MemoryStore] = field(default_factory=dict[int, MemoryStore])
+    copies: dict[int, StoreFolder] = field(default_factory=dict[int, StoreFolder])
     steps: list[tuple[int, WindowChange]] = field(default_factory=list[tuple[int, WindowChange]])
     faults: set[str] = field(default_factory=set[str])
 
@@ -134,7 +132,8 @@ class World:
             setattr(self, name, copy.copy(value))
         for position, seat in enumerate(network.seats):
             assert isinstance(seat, ModelSeat)
-            seat.memory = copied(dawn.stores[position])
+            seat.folders.clear()
+            seat.give_store(copied(dawn.stores[position].path / seat.store_path.name))
             seat.note = lambda change, position=position: self.steps.append((position, change))  # type: ignore[misc]
             if position in dawn.up:
                 await network.start(position)
@@ -145,7 +144,7 @@ class World:
         up = [position for position, seat in enumerate(network.seats) if seat.core is not None]
         await self.close()
         return Dawn(
-            stores=[seat.memory for seat in network.seats],
+            stores=[seat.folders[-1] for seat in network.seats],
             up=up,
             now=network.clock.now(),
             offsets=network.offsets,
@@ -262,7 +261,7 @@ class World:
 
     async def op_copy(self, party: int) -> None:
         """Keep a copy of a party's disk."""
-        self.copies[party] = copied(self.network.seats[party].memory)
+        self.copies[party] = copied(self.network.seats[party].store_path)
 
     async def op_restore(self, party: int) -> None:
         """Start a party with the copy of its disk; what it receipted since then it no longer has."""
@@ -270,7 +269,8 @@ class World:
             return
         self.faults.add("restore")
         await self.network.stop(party)
-        self.network.seats[party].memory = copied(self.copies[party])
+        seat = self.network.seats[party]
+        seat.give_store(copied(self.copies[party].path / seat.store_path.name))
         self.network.restored = True
         await self.network.start(party)
         self.network.restored = False
@@ -302,11 +302,12 @@ class World:
     async def op_forge(self, party: int) -> None:
         """Somebody who holds a leader's identity shows a helper a record that the helper has not signed."""
         window_id, helper = self.template.window.window_id, self.network.seats[party].core
-        signed = self.network.seats[0].memory._steps.get((window_id, "sign"))
-        if party == 0 or helper is None or signed is None:
+        signed = self.rows(0, "SELECT request, answer FROM steps WHERE window_id = ? AND name = 'sign'")
+        if party == 0 or helper is None or not signed:
             return
-        signatures = (signed.answer, *(self.parties - 1) * [bytes(len(signed.answer))])
-        forged = FinishedRecord(window_id=window_id, record=signed.request, signatures=signatures)
+        [(request, answer)] = signed
+        signatures = (answer, *(self.parties - 1) * [bytes(len(answer))])
+        forged = FinishedRecord(window_id=window_id, record=request, signatures=signatures)
         try:
             await helper.helper.deliver_record(self.network.seats[0].aggregator_id, forged)
         except (PeerRefusalError, StoreError):
@@ -318,7 +319,16 @@ class World:
 
     def state(self, party: int) -> WindowState:
         """Return the window's state in the store of a party."""
-        return self.network.seats[party].memory._windows[self.template.window.window_id].state
+        return self.window(party)[0]
+
+    def window(self, party: int) -> tuple[WindowState, str]:
+        """Return the window's state in the store of a party, and why it was given up."""
+        [(state, reason)] = self.rows(party, "SELECT state, abort_reason FROM windows WHERE window_id = ?")
+        return WindowState(state), reason
+
+    def rows(self, party: int, query: str) -> list[Any]:
+        """Return rows of the store of a party about the window, whether it is up or not."""
+        return rows_of(self.network.seats[party].store_path, query, self.template.window.window_id)
 
     async def heal(self) -> bool:
         """Mend every fault and let time pass until the window has ended everywhere; return whether it has."""

@@ -25,8 +25,7 @@ from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store, watch_loop
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
 from fleetcount_aggregator.serving import Core, every
-from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import Damage, StoreError
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.ids import AggregatorId

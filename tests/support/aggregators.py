@@ -7,7 +7,6 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -23,13 +22,10 @@ from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.serving import Core
-from fleetcount_aggregator.storage.at_rest import at_rest_key_of
-from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.data_keys import at_rest_key_of
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import Store, StoreError
-from fleetcount_aggregator.transport.memory_peers import MemoryPeer
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_aggregator.windows.question_install import install_question, load_question
@@ -55,7 +51,9 @@ from fleetcount_protocol.window.window import Window, context_of, prio3_for
 from fleetcount_transport.failpoints import Failpoints
 
 from tests.support.expiries import on_the_hour
+from tests.support.memory_peers import MemoryPeer
 from tests.support.protocol_samples import session_secret
+from tests.support.stores import StoreFolder, close_with, shut, watched
 
 START = 1_800_000_000
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
@@ -92,44 +90,55 @@ def device_identity(number: int) -> DeviceIdentity:
     return DeviceIdentity.generate(device_authority())
 
 
-def copy_of(memory: MemoryStore, keys: DataKeys) -> MemoryStore:
-    """Return a store as a backup has it, which has these data keys."""
-    logs = memory._logs
-    locks = [logs._lock, *(log._lock for log in logs._logs.values())]
-    return deepcopy(memory, {id(memory.data_keys): keys, **{id(lock): lock for lock in locks}})
-
-
 @dataclass
-class WindowAssignment:
+class Seat:
     """One aggregator's durable part: what survives a crash, and how to start it again."""
 
     aggregator: Aggregator
     signing_key: Ed25519PrivateKey
     keys: KeyRing
-    store_path: Path | None
+    store_path: Path
+    folders: list[StoreFolder] = field(default_factory=list[StoreFolder])
+    """What keeps the folder of `store_path`, and those of stores before."""
     at_rest_key: bytes = field(default_factory=partial(os.urandom, 32))
     successions: tuple[SignedSuccession, ...] = ()
-    memory: MemoryStore = field(default_factory=MemoryStore)
     core: Core | None = None
     url: str | None = None
     """Of a PostgreSQL database that has its rows."""
+    opened: list[Store] = field(default_factory=list[Store])
+    running: Store | None = None
+
+    def __post_init__(self) -> None:
+        close_with(self, self.opened)
 
     @property
     def aggregator_id(self) -> AggregatorId:
         return self.aggregator.aggregator_id
 
     def open_store(self) -> Store:
-        if self.store_path is None:
-            return self.memory
+        """Open the store for a new process; the process before has ended, however that was."""
+        if self.running is not None:
+            shut(self.running)
+        self.running = watched(self._open())
+        self.opened[:] = [*(one for one in self.opened if not one._closed), self.running]
+        return self.running
+
+    def give_store(self, folder: StoreFolder | None = None) -> None:
+        """Give the next process another store, without one a new one; a process that runs goes on with its own."""
+        self.folders.append(folder or StoreFolder())
+        self.store_path = self.folders[-1].path / self.store_path.name
+        self.running = None
+
+    def _open(self) -> Store:
         former = at_rest_key_of(self.signing_key)
         if self.url is None:
-            return SqlStore.open(self.store_path, self.at_rest_key, former)
+            return Store.open(self.store_path, self.at_rest_key, former)
         engine = open_engine(StorePlace(directory=self.store_path.parent, url=self.url))
-        return SqlStore.over(engine, self.store_path, self.at_rest_key, former)
+        return Store.over(engine, self.store_path, self.at_rest_key, former)
 
 
 class Network:
-    """k aggregators that talk through function calls. WindowAssignment 0 leads every window."""
+    """k aggregators that talk through function calls. Seat 0 leads every window."""
 
     def __init__(
         self,
@@ -151,9 +160,10 @@ class Network:
         self.after: Callable[[AggregatorId, AggregatorId, str], None] = lambda *_: None
         self.seats = [self._seat(name, directory) for name in NAMES[:count]]
 
-    def _seat(self, name: str, directory: Path | None) -> WindowAssignment:
+    def _seat(self, name: str, directory: Path | None) -> Seat:
         signing_key, hpke = Ed25519PrivateKey.generate(), HpkeKeyPair.generate(1)
-        return WindowAssignment(
+        folders = [] if directory is not None else [StoreFolder()]
+        return Seat(
             aggregator=Aggregator(
                 aggregator_id=AggregatorId(name),
                 operator=f"Operator of {name}",
@@ -164,7 +174,8 @@ class Network:
             ),
             signing_key=signing_key,
             keys=KeyRing({1: hpke}),
-            store_path=None if directory is None else directory / f"{name}.db",
+            store_path=(folders[0].path if directory is None else directory) / f"{name}.db",
+            folders=folders,
         )
 
     # Life of the processes.
@@ -228,17 +239,17 @@ class Network:
         while self.crashed:
             await self.start(self.crashed.pop())
 
-    def _parts(self, seat: WindowAssignment) -> dict[str, Any]:
+    def _parts(self, seat: Seat) -> dict[str, Any]:
         """Return what else the context of an aggregator that starts is made of."""
         del seat
         return {"workers": InlineWorkers()}
 
-    def _clock(self, seat: WindowAssignment) -> Clock:
+    def _clock(self, seat: Seat) -> Clock:
         """Return what an aggregator tells the time by."""
         del seat
         return self.clock
 
-    def _identity(self, seat: WindowAssignment) -> Identity:
+    def _identity(self, seat: Seat) -> Identity:
         return Identity(
             aggregator_id=seat.aggregator_id,
             operator=seat.aggregator.operator,
@@ -258,7 +269,7 @@ class Network:
             device_ca=(device_authority().certificate,),
         )
 
-    def _peer(self, caller: WindowAssignment, other: WindowAssignment) -> MemoryPeer:
+    def _peer(self, caller: Seat, other: Seat) -> MemoryPeer:
         def find() -> Helper:
             if other.core is None:
                 raise PeerUnreachableError(f"{other.aggregator_id} is down")
@@ -407,7 +418,7 @@ class Network:
 class _CrashingPeer(MemoryPeer):
     """A peer whose crash looks like silence to the caller."""
 
-    def __init__(self, network: Network, other: WindowAssignment, *arguments: Any, **hooks: Any) -> None:
+    def __init__(self, network: Network, other: Seat, *arguments: Any, **hooks: Any) -> None:
         super().__init__(*arguments, **hooks)
         self._network = network
         self._other = other

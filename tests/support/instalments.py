@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.store import Store, StoreOutcome
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
 

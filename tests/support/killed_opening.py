@@ -19,7 +19,7 @@ from typing import Any
 from fleetcount_aggregator.storage import postgres_engine, schema, sqlite_engine
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import WindowId
 
 from tests.support.next_release import later
@@ -70,14 +70,14 @@ def open_file(path: Path, counter: Counter) -> None:
         return connection
 
     sqlite3.connect = counted
-    asyncio.run(SqlStore.open(path, KEY).close())
+    asyncio.run(Store.open(path, KEY).close())
 
 
 def check_file(path: Path) -> None:
     """Open what a kill has left; it has all that the version before had."""
 
     async def look() -> None:
-        store = SqlStore.open(path, KEY)
+        store = Store.open(path, KEY)
         window = await store.window(WindowId(b"t" * 32))
         assert window is not None
         assert window.state.value == "collecting"

@@ -8,9 +8,8 @@ from typing import Any
 import psycopg
 from fleetcount_aggregator.storage.async_link import AsyncLink, Connect
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.lease_tables import LEASE_TABLES
 from fleetcount_aggregator.storage.leases import Member
-from fleetcount_aggregator.storage.schema import POSTGRES
+from fleetcount_aggregator.storage.schema import LEASE_TABLES, POSTGRES
 
 
 def connector(url: str) -> Connect:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.digest_file import chosen_in
-from fleetcount_aggregator.storage.frame_homes import FileHome, FrameHome
+from fleetcount_aggregator.storage.file_backend import FileBackend, included_in
+from fleetcount_aggregator.storage.frames import LogBackend
 from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie, toss
@@ -75,27 +75,27 @@ def raw_cells(record: bytes) -> list[int]:
     return [cell.raw for cell in decode_record(record).cells]
 
 
-def _frames(place: StorePlace) -> FrameHome:
+def _frames(place: StorePlace) -> LogBackend:
     if place.url is None:
-        return FileHome(place.file)
+        return FileBackend(place.file)
     # Tests of stores in files run without its library.
     from fleetcount_aggregator.storage.postgres import Link
-    from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+    from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
 
     server = server_of(place)
-    return PostgresHome(server, Link(server, lambda _: None))
+    return PostgresBackend(server, Link(server, lambda _: None))
 
 
 async def accepted_reports(place: StorePlace, window_id: WindowId) -> set[bytes]:
     """Return the ids an aggregator has counted, as its store keeps them once the window is purged."""
-    home = _frames(place)
+    backend = _frames(place)
     try:
         async with asyncio.timeout(30):
-            while home.holds(window_id) or window_id not in home.windows():
+            while backend.holds(window_id) or window_id not in backend.windows():
                 await asyncio.sleep(0.05)
-        return {bytes(one) for one in chosen_in(home.ended(window_id).records())}
+        return {bytes(one) for one in included_in(backend.ended(window_id).records())}
     finally:
-        home.close()
+        backend.close()
 
 
 async def check_release(deployment: "Deployed", window: Window, fleet: "Fleet") -> "list[LiveDevice]":

@@ -18,7 +18,7 @@ from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import claimed_peer
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -34,7 +34,7 @@ _OWN = AggregatorId("alpha")
 class ReplicaStore:
     """One process's part."""
 
-    store: SqlStore
+    store: Store
     member: Member
     keeper: ShardKeeper
     reports: RoutedReports
@@ -59,7 +59,7 @@ async def replica_store(
     """Open one process's part, which takes no shard until it is told to."""
     place = StorePlace(directory=directory, url=url)
     engine = await asyncio.to_thread(lambda: open_engine(place, alone=False, shards=shards))
-    store = SqlStore.over(engine, directory / "store.db", STORE_KEY)
+    store = Store.over(engine, directory / "store.db", STORE_KEY)
     link, calls = AsyncLink(connector(url)), ReplicaCalls(_OWN, timeout_s=10, credentials=None)
     member = Member(link, length_s=60, roles="intake")
     leases = ShardLeases(link, member)

@@ -32,7 +32,7 @@ from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind
 
-from tests.support.aggregators import Network, WindowAssignment, system_noise
+from tests.support.aggregators import Network, Seat, system_noise
 
 Shell = Callable[..., Any]
 """Runs the command in this process: the fixture `fleetcount` of tests/cli."""
@@ -56,12 +56,12 @@ class _Network(Network):
             ),
         )
 
-    def _seat(self, name: str, directory: Path | None) -> WindowAssignment:
+    def _seat(self, name: str, directory: Path | None) -> Seat:
         del directory
         config = self._configs[AggregatorId(name)]
         key, store_key_file = load_signing_key(config.keys.signing_key_file), config.keys.store_key_file
         assert store_key_file is not None
-        return WindowAssignment(
+        return Seat(
             aggregator=Aggregator(
                 aggregator_id=AggregatorId(name),
                 operator=config.aggregator.operator,
@@ -76,7 +76,7 @@ class _Network(Network):
             at_rest_key=load_store_key(store_key_file),
         )
 
-    def _identity(self, seat: WindowAssignment) -> Identity:
+    def _identity(self, seat: Seat) -> Identity:
         return build_identity(self._configs[seat.aggregator_id])
 
 

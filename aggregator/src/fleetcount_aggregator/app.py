@@ -50,9 +50,9 @@ from fleetcount_aggregator.serving import (
     peer_listener,
     watching_work,
 )
+from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.trust import trusted_by
 from fleetcount_aggregator.verification.compile_ahead import compile_ahead
@@ -144,7 +144,7 @@ async def serve(
 async def _serve_replica(
     config: AggregatorConfig,
     context: Context,
-    store: SqlStore,
+    store: Store,
     roles: frozenset[Role],
     stop: asyncio.Event,
     release: str,
@@ -186,8 +186,8 @@ async def repair(
 
 @contextlib.asynccontextmanager
 async def _context(
-    config: AggregatorConfig, environment: Mapping[str, str], opening: Callable[[AggregatorConfig, Identity], SqlStore]
-) -> AsyncGenerator[tuple[Context, SqlStore], None]:
+    config: AggregatorConfig, environment: Mapping[str, str], opening: Callable[[AggregatorConfig, Identity], Store]
+) -> AsyncGenerator[tuple[Context, Store], None]:
     """Open everything an aggregator needs, its store by `opening`, and close it in the opposite order."""
     identity = build_identity(config)
     keys = config.keys.key_ring()
@@ -237,14 +237,14 @@ async def _context(
 
 def _store(
     config: AggregatorConfig, identity: Identity, *, alone: bool, accept_failover: bool = False, migrate: bool = False
-) -> SqlStore:
+) -> Store:
     place, files = config.store_place, config.keys
     keys = StoreKeys.load(
         files.signing_key_file, files.store_key_file, files.former_store_key_file, identity.signing_key
     )
     shards = config.store.shards
     engine = open_engine(place, alone=alone, accept_failover=accept_failover, shards=shards, migrate=migrate)
-    return SqlStore.over(engine, place.file, keys.at_rest, keys.former)
+    return Store.over(engine, place.file, keys.at_rest, keys.former)
 
 
 def limits_of(config: AggregatorConfig) -> Limits:

@@ -40,10 +40,11 @@ from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.peers import Peer
-from fleetcount_aggregator.storage.data_keys import DataKey
-from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.session_chains import ChainSeal, PackedSession, erase_window_keys
-from fleetcount_aggregator.storage.store import StepRow, Store, StoreError, WindowChange
+from fleetcount_aggregator.storage.data_keys import ChainSeal, DataKey
+from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
+from fleetcount_aggregator.storage.row_types import StepRow, WindowChange
+from fleetcount_aggregator.storage.session_chains import PackedSession
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import Workers
 
 _LARGEST_TOTAL: Final = Decimal(LARGEST_BUDGET)
@@ -328,7 +329,7 @@ class Context:
     async def purge(self, window_id: WindowId) -> None:
         """Forget what an ended window no longer needs, first of all the keys that open its reports (`Store.purge`)."""
         async with self.erasing:  # Of two windows at a time, one could put back what the other has erased.
-            await erase_window_keys(self.store, self.chain_seal, self.sessions, window_id)
+            await self.store.erase_window_keys(self.chain_seal, self.sessions, window_id)
         await self.store.purge(window_id)
         self.purged.add(window_id)
 

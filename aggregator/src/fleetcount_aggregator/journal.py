@@ -36,7 +36,7 @@ from fleetcount_protocol.messages import WindowState
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, StateConflictError
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.store import BatchRow, LedgerRow, StepRow, WindowChange
+from fleetcount_aggregator.storage.row_types import BatchRow, LedgerRow, StepRow, WindowChange
 
 
 class Step(enum.Enum):
@@ -104,7 +104,7 @@ class Entry:
 
     answer: bytes = field(default=b"", repr=False)
     batch: BatchRow | None = None
-    chosen: bytes | None = field(default=None, repr=False)
+    included: bytes | None = field(default=None, repr=False)
     rejections: Mapping[RejectReason, int] = field(default_factory=dict[RejectReason, int])
     debit: LedgerRow | None = None
 
@@ -183,7 +183,7 @@ def _change(window_id: WindowId, rule: StepRule, row: StepRow, entry: Entry) -> 
         new_state=rule.moves_to,
         step=row,
         batch=entry.batch,
-        chosen=entry.chosen,
+        included=entry.included,
         rejections=entry.rejections,
         debit=entry.debit,
     )

@@ -1,6 +1,6 @@
 """What one aggregator may ask of another, and the closed list of what it may refuse.
 
-Defines the `Peer` protocol; gRPC is one way to reach a peer (grpc_peers), a function call another (memory_peers).
+Defines the `Peer` protocol; gRPC is one way to reach a peer (grpc_peers); in tests it is a function call.
 """
 
 from collections.abc import Awaitable

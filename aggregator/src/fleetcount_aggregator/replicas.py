@@ -41,7 +41,11 @@ from fleetcount_aggregator.serving import (
 )
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.lease_tables import (
+from fleetcount_aggregator.storage.leases import Member, Slot
+from fleetcount_aggregator.storage.notices import Notices
+from fleetcount_aggregator.storage.opening import server_of
+from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
+from fleetcount_aggregator.storage.schema import (
     CHAIN_CHANNEL,
     DONE_CHANNEL,
     JOB_CHANNEL,
@@ -49,12 +53,8 @@ from fleetcount_aggregator.storage.lease_tables import (
     QUESTION_CHANNEL,
     WINDOW_CHANNEL,
 )
-from fleetcount_aggregator.storage.leases import Member, Slot
-from fleetcount_aggregator.storage.notices import Notices
-from fleetcount_aggregator.storage.opening import server_of
-from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import certified_peer, claimed_peer
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
@@ -71,7 +71,7 @@ class Replica:
     """One process of an aggregator; `begin`, then open `listeners`, then do the `work` until it is cancelled."""
 
     def __init__(
-        self, config: AggregatorConfig, context: Context, store: SqlStore, roles: frozenset[Role], release: str = ""
+        self, config: AggregatorConfig, context: Context, store: Store, roles: frozenset[Role], release: str = ""
     ) -> None:
         server, tls, table = server_of(config.store_place), load_tls(config), config.store
         engine = store.engine
@@ -93,7 +93,7 @@ class Replica:
         self._jobs = Jobs(work, self.member)
         self._leased = LeasedWorkers(self._jobs, context.store.data_keys, local)
         context.workers = self._leased
-        self._worker = WorkerRole(context, self.member, self._jobs, local, store.logs.home.reader)
+        self._worker = WorkerRole(context, self.member, self._jobs, local, store.logs.backend.reader)
         leases = ShardLeases(shards, self.member)
         self.keeper = ShardKeeper(self.member, leases, store.logs, self._has_ended, Role.INTAKE)
         reports = RoutedReports(context.store, store.logs, self.keeper, leases, self._forward, self._is_open)

@@ -40,7 +40,7 @@ from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_stor
 from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.roles.scheduler import Scheduler
 from fleetcount_aggregator.roles.settling import Settling
-from fleetcount_aggregator.storage.store import FencedError
+from fleetcount_aggregator.storage.errors import FencedError
 from fleetcount_aggregator.transport.grpc_server import (
     DeviceShell,
     PeerShell,

@@ -20,7 +20,7 @@ from fleetcount.lazy import StrictCommand
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.config import AggregatorConfig
-    from fleetcount_aggregator.storage.store_keys import StoreKeys
+    from fleetcount_aggregator.storage.data_keys import StoreKeys
     from fleetcount_protocol.ids import WindowId
 
 _CONFIG = click.option(
@@ -41,7 +41,7 @@ def loaded(config: Path) -> "AggregatorConfig":
 
 def store_keys(settings: "AggregatorConfig", instead: Mapping[str, Path] | None = None) -> "StoreKeys":
     """Return the store's keys; `instead`: other files than the configuration's, by the names it has for them."""
-    from fleetcount_aggregator.storage.store_keys import StoreKeys
+    from fleetcount_aggregator.storage.data_keys import StoreKeys
 
     keys, instead = settings.keys, instead or {}
     return StoreKeys.load(
@@ -119,7 +119,7 @@ def repair(config: Path, windows: tuple[str, ...], dry_run: bool) -> None:
     """
     from fleetcount_aggregator.app import repair as mend
     from fleetcount_aggregator.roles.repair import Settled
-    from fleetcount_aggregator.storage.store import StoreError
+    from fleetcount_aggregator.storage.errors import StoreError
     from fleetcount_transport.logs import configure
 
     chosen = [_window_id(one) for one in windows]

@@ -49,8 +49,8 @@ def _certificate(config: "AggregatorConfig", table: "MqttTable", slot: int, now:
 
 def _slots(config: "AggregatorConfig", table: "MqttTable") -> Finding:
     """Return which process has which slot, by the address at which the others reach it."""
+    from fleetcount_aggregator.storage.leases import slot_holders
     from fleetcount_aggregator.storage.opening import reading
-    from fleetcount_aggregator.storage.slot_holders import slot_holders
 
     with reading(config.store_place) as database:
         holders = slot_holders(database)

@@ -211,9 +211,9 @@ def _store(config: "AggregatorConfig") -> "Finding":
     """
     from contextlib import closing
 
+    from fleetcount_aggregator.storage.errors import StoreError
     from fleetcount_aggregator.storage.opening import reading, server_of
     from fleetcount_aggregator.storage.schema import SQLITE, version_of
-    from fleetcount_aggregator.storage.store import StoreError
     from fleetcount_aggregator.windows.status import read_standing
 
     place = config.store_place

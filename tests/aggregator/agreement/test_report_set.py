@@ -10,7 +10,7 @@ from fleetcount_aggregator.agreement.report_set import BatchVerdicts, OwnSet, _N
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.report_ids import ReportIds
-from fleetcount_aggregator.storage.store import ReportVerdict
+from fleetcount_aggregator.storage.row_types import ReportVerdict
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.ids import AggregatorId, WindowId

@@ -16,7 +16,7 @@ from fleetcount_aggregator.agreement.rules import (
     survivors,
 )
 from fleetcount_aggregator.storage.report_ids import ReportIds
-from fleetcount_aggregator.storage.store import ReportVerdict
+from fleetcount_aggregator.storage.row_types import ReportVerdict
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import BatchProposal, BatchReply, FinishBatch

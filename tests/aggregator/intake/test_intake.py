@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.store import StoreBusyError, StoreError
+from fleetcount_aggregator.storage.errors import Damage, StoreBusyError, StoreError
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel import report_ids
 from fleetcount_protocol.channel.certificates import Purpose, key_digest
@@ -143,7 +142,7 @@ async def test_no_receipt_without_a_commit() -> None:
     with pytest.raises(SimulatedCrashError):
         await network.core(0).service.upload([instalment])
 
-    digest = await network.seats[0].memory.instalment_digest(window.window_id, device.report_id, 1)
+    digest = await network.core(0).context.store.instalment_digest(window.window_id, device.report_id, 1)
     assert digest is None
 
 

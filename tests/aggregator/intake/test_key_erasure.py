@@ -12,7 +12,6 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import move
-from fleetcount_aggregator.storage import session_chains
 from fleetcount_protocol.channel.chain import KeyChain, WindowKey
 from fleetcount_protocol.channel.session import accept_session, unseal_instalment
 from fleetcount_protocol.errors import RejectReason, SealError
@@ -150,7 +149,7 @@ async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
     await listener.answer(window)
     context = network.core(0).context
     await move(context, window.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
-    monkeypatch.setattr(session_chains, "USES_AT_ONCE", 1)
+    monkeypatch.setattr("fleetcount_aggregator.storage.store.USES_AT_ONCE", 1)
     write = getattr(context.store, step)
 
     async def cut_off(*arguments: object) -> None:

@@ -15,9 +15,11 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from fleetcount_aggregator.storage import postgres_frames, report_log
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres_frames import PatientLink
+from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.shard_leases import ShardLeases, TakenShard
-from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, WindowChange, WindowRow
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
 

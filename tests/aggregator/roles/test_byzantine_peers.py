@@ -16,9 +16,10 @@ from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes
 from fleetcount_aggregator.release.set_sum import set_sum
-from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict, StoreError
-from fleetcount_aggregator.transport.memory_peers import MemoryPeer
+from fleetcount_aggregator.storage import rows
+from fleetcount_aggregator.storage.database import SealedDatabase
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict
 from fleetcount_aggregator.verification.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import PeerProblem, RejectReason
@@ -45,7 +46,9 @@ from fleetcount_protocol.release.commitments import leaf_digests, set_root
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.window.window import Window
 
-from tests.support.aggregators import Network, SimulatedCrashError, answer_all, copy_of
+from tests.support.aggregators import Network, SimulatedCrashError, answer_all
+from tests.support.memory_peers import MemoryPeer
+from tests.support.stores import StoreFolder, copied
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
 COINS = [(0, 1), (2, 2), (0, 3), (0, 4)]
@@ -211,7 +214,7 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
 
     await asyncio.gather(*racing)
     assert racing
-    in_sum = await helper.context.store.chosen(window.window_id)
+    in_sum = await helper.context.store.included(window.window_id)
     ids = (await helper.context.store.complete_reports(window.window_id)).ids
     assert in_sum is not None
     assert sorted(ids.joined[16 * at : 16 * at + 16] for at, one in enumerate(in_sum) if one) == [
@@ -228,9 +231,13 @@ async def reopened(network: Network, window: Window, row: BatchRow) -> dict[byte
     """Make a finished batch of the helper one that is only proposed; return the messages that finish it, by report."""
     helper = network.core(1).context
     seeds = kept_seeds(helper, helper.windows[window.window_id], row)
-    memory = network.seats[1].memory
-    memory._steps.pop((window.window_id, f"finish/{row.number}"))
-    memory._batches[window.window_id][row.number] = replace(row, verdicts=bytes(len(row.verdicts)))
+
+    def undo(db: SealedDatabase) -> None:
+        values = window.window_id, f"finish/{row.number}"
+        db.execute("DELETE FROM steps WHERE window_id = ? AND name = ?", values)
+        rows._put_batch(db, window.window_id, replace(row, verdicts=bytes(len(row.verdicts))))
+
+    await helper.store.mend(undo)
     ids = (await helper.store.complete_reports(window.window_id)).ids.at(row.positions)
     finish = FinishBatch(window_id=window.window_id, batch=row.number, report_ids=ids, messages=seeds)
     return {ids[16 * at : 16 * at + 16]: finish for at in range(len(row.positions))}
@@ -610,7 +617,7 @@ async def test_a_restored_leader_gets_no_help() -> None:
     assert (await network.core(1).context.store.high_water())[ALPHA] == 1
 
     await network.stop(0)
-    network.seats[0].memory = type(network.seats[0].memory)()
+    network.seats[0].give_store()
     await network.start(0)
     second = await ask_later(network)
     await answer_all(network, second, COINS, offset=50)
@@ -666,13 +673,12 @@ async def test_a_helper_restored_in_the_middle_of_a_release_ends_it_in_public() 
     await network.start_all()
     window = await network.ask(values=4)
     await answer_all(network, window, COINS)
-    copies: list[MemoryStore] = []
+    copies: list[StoreFolder] = []
 
     def copy_then_die(caller: str, other: str, name: str) -> None:
         del caller, other
         if name == "commit":
-            memory = network.seats[1].memory
-            copies.append(copy_of(memory, memory.data_keys))
+            copies.append(copied(network.seats[1].store_path))
         if name == "sign_record" and network.crashed == [] and len(copies) == 1:
             network.core(0).context.failpoints.tripped = True
             raise SimulatedCrashError(name)
@@ -682,7 +688,7 @@ async def test_a_helper_restored_in_the_middle_of_a_release_ends_it_in_public() 
     await network.look_after_all()
     assert (await network.core(1).context.store.step(window.window_id, "open")) is not None
     await network.stop(1)
-    network.seats[1].memory = copies[0]
+    network.seats[1].give_store(copies[0])
     await network.start(1)
     await network.start_crashed()
     network.before = lambda *_: None

@@ -14,12 +14,12 @@ from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.journal import KEPT, move
 from fleetcount_aggregator.roles.following import Following
-from fleetcount_aggregator.storage import archive_rows
-from fleetcount_aggregator.storage.archive import RestRow
+from fleetcount_aggregator.storage import ended
+from fleetcount_aggregator.storage.ended import ArchivedWindow
+from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.session_chains import PackedSession
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_aggregator.windows.retention import Retention
@@ -121,7 +121,7 @@ async def test_nothing_is_held_of_a_window_whose_key_was_destroyed_elsewhere_hea
 ) -> None:
     window = await pair.network.ask()
     coordinator, store = pair.network.core(0).context, pair.context.store
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     await pair.following.follow()
     store.data_keys.of(window.window_id)
     store.logs.take(window.window_id, 0, 0)
@@ -155,7 +155,9 @@ async def test_who_is_elected_drives_no_window_that_has_come_to_rest_unheard(pai
     await pair.following.follow()
     coordinator = pair.network.core(0).context
     await move(coordinator, window.window_id, WindowState.ABORTED)
-    await coordinator.store.put_to_rest([RestRow(window_id=window.window_id, expiry=window.expiry, led=True)])
+    await coordinator.store.archive_windows(
+        [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
+    )
     assert pair.context.states[window.window_id] is WindowState.ANNOUNCED
 
     await load_windows(pair.context)
@@ -167,13 +169,13 @@ async def test_who_is_elected_drives_no_window_that_has_come_to_rest_unheard(pai
 async def test_who_is_elected_has_no_question_that_was_put_to_rest_and_forgotten_unheard(pair: Pair) -> None:
     question = await pair.network.stand()
     coordinator, store = pair.network.core(0).context, pair.context.store
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     pair.network.clock.advance(question.schedule.end + 365 * 86_400 - pair.network.clock.now())
     await decide_windows(coordinator, question.question_id)
     await pair.following.follow()
     assert list(pair.context.questions) == [question.question_id]
-    await coordinator.store.rest_question(question.question_id, question.schedule.end, "keys/")
-    await coordinator.store.mend(lambda db: archive_rows._forget_question(db, question.question_id))  # type: ignore[attr-defined]
+    await coordinator.store.archive_question(question.question_id, question.schedule.end, "keys/")
+    await coordinator.store.mend(lambda db: ended._forget_question(db, question.question_id))  # type: ignore[attr-defined]
 
     store.engine.epoch = 1  # type: ignore[misc]
     await load_question(pair.context)
@@ -187,10 +189,12 @@ async def test_who_is_elected_again_puts_no_window_to_rest_that_was_forgotten_me
     window = await pair.network.ask()
     await pair.following.follow()
     coordinator, store = pair.network.core(0).context, pair.context.store
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     pair.context.ended[window.window_id] = pair.context.live[window.window_id]  # As its last term has left it.
     await abort_here(coordinator, window.window_id, "peer_aborted")
-    await coordinator.store.put_to_rest([RestRow(window_id=window.window_id, expiry=window.expiry, led=True)])
+    await coordinator.store.archive_windows(
+        [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
+    )
     await coordinator.store.retire([window.window_id], KEPT)
     await coordinator.store.forget([window.window_id])
 
@@ -226,12 +230,12 @@ async def test_a_server_that_is_away_while_windows_are_taken_up_damages_none(
     window = await pair.network.ask()
     coordinator = pair.network.core(0).context
     store = coordinator.store
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     link, nobody = store.engine._reader, Server(url="postgresql://127.0.0.1:1/nobody")  # type: ignore[attr-defined]
-    here, read_in_work, read_canonical = link._server, store.windows_in_work, store.canonical
+    here, read_active, read_canonical = link._server, store.active_windows, store.canonical
 
     async def read_and_lose() -> Sequence[WindowId]:
-        found = await read_in_work()
+        found = await read_active()
         link.close()
         link._server = nobody
         return found
@@ -240,7 +244,7 @@ async def test_a_server_that_is_away_while_windows_are_taken_up_damages_none(
         link._server = here
         return await read_canonical(window_id)
 
-    monkeypatch.setattr(store, "windows_in_work", read_and_lose)
+    monkeypatch.setattr(store, "active_windows", read_and_lose)
     monkeypatch.setattr(store, "canonical", come_back_and_read)
     with pytest.raises(StoreAwayError):
         await load_windows(coordinator)

@@ -11,7 +11,7 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from fleetcount_aggregator.roles import membership as roles_membership
 from fleetcount_aggregator.roles.membership import Membership
-from fleetcount_aggregator.storage.store import FencedError
+from fleetcount_aggregator.storage.errors import FencedError
 from structlog.testing import capture_logs
 
 from tests.support.members import Members, members_of

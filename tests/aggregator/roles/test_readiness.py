@@ -17,7 +17,7 @@ from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
 from fleetcount_aggregator.serving import watching_work
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.denials import Denials, DenySource
 from fleetcount_transport.operator_pages import PageRequest

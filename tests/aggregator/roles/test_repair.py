@@ -11,9 +11,9 @@ from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import KEPT, Entry, Step, move, once
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import Repair, Settled
-from fleetcount_aggregator.storage.archive import RestRow
-from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.ended import ArchivedWindow
+from fleetcount_aggregator.storage.errors import Damage, DamagedError
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -38,7 +38,7 @@ def damage(database: Path, statement: str, *values: object) -> None:
 
 
 def repair_of(context: Context) -> Repair:
-    assert isinstance(context.store, SqlStore)
+    assert isinstance(context.store, Store)
     return Repair(context, ReleaseSteps(context), context.store)
 
 
@@ -194,7 +194,9 @@ async def test_the_debit_of_an_aborted_window_is_mended_when_its_steps_are_gone(
     await network.look_after_all()
     core = await network.start(0)
     await move(core.context, window.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
-    await core.context.store.put_to_rest([RestRow(window_id=window.window_id, expiry=window.expiry, led=True)])
+    await core.context.store.archive_windows(
+        [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
+    )
     await core.context.store.retire([window.window_id], KEPT)
     [before] = await core.context.store.ledger()
     await network.stop(0)

@@ -12,7 +12,7 @@ from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
-from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.database import RowSeal
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_mechanisms.noise import NoiseLaw

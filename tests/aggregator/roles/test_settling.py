@@ -1,18 +1,13 @@
 """A signed release proves itself, silence is silence, and an abort is told until it is known: between aggregators."""
 
-import copy
-import threading
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
-from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem
@@ -21,6 +16,7 @@ from fleetcount_protocol.messages import AbortWindow, FinishedRecord, ReleaseAns
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
+from tests.support.stores import StoreFolder, copied
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
 COINS = [(0, 1), (2, 2), (0, 3), (0, 4)]
@@ -36,21 +32,14 @@ async def asked(count: int = 2) -> tuple[Network, Window]:
     return network, window
 
 
-def copied(memory: MemoryStore) -> MemoryStore:
-    """Return a store as a backup has it, with its data keys. Locks and ciphers, which hold no state, are the same."""
-    kinds = type(threading.Lock()), type(threading.RLock()), AESGCM
-    with patch.dict(copy._deepcopy_dispatch, {kind: lambda one, _: one for kind in kinds}):  # type: ignore[attr-defined]
-        return copy.deepcopy(memory)
-
-
-async def released_with_copy(position: int, moment: str, count: int = 2) -> tuple[Network, Window, MemoryStore]:
+async def released_with_copy(position: int, moment: str, count: int = 2) -> tuple[Network, Window, StoreFolder]:
     """Return a network whose window is released, and a copy of one store from the moment of a call."""
     network, window = await asked(count)
-    copies: list[MemoryStore] = []
+    copies: list[StoreFolder] = []
 
     def keep(_: str, __: str, name: str) -> None:
         if name == moment and not copies:
-            copies.append(copied(network.seats[position].memory))
+            copies.append(copied(network.seats[position].store_path))
 
     network.before = keep
     await network.run_to_the_end(window)
@@ -59,9 +48,9 @@ async def released_with_copy(position: int, moment: str, count: int = 2) -> tupl
     return network, window, copies[0]
 
 
-async def restore(network: Network, position: int, old: MemoryStore) -> None:
+async def restore(network: Network, position: int, old: StoreFolder) -> None:
     await network.stop(position)
-    network.seats[position].memory = old
+    network.seats[position].give_store(old)
     await network.start(position)
 
 
@@ -116,7 +105,7 @@ async def test_a_copy_from_before_the_windows_closed_adopts_too() -> None:
     network = Network(2)
     await network.start_all()
     window = await network.ask(values=4)
-    old = copied(network.seats[1].memory)
+    old = copied(network.seats[1].store_path)
     await answer_all(network, window, COINS)
     await network.run_to_the_end(window)
 
@@ -369,7 +358,7 @@ async def test_telling_slows_down_and_ends_with_the_window() -> None:
 async def test_a_helper_that_came_back_empty_has_nothing_to_hear() -> None:
     network, window, _ = await aborted_unheard()
     await network.stop(1)
-    network.seats[1].memory = MemoryStore()
+    network.seats[1].give_store()
     await network.start(1)
     network.clock.advance(60)
     await network.look_after_all()

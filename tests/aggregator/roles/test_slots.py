@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
 from fleetcount_aggregator.roles.slots import SlotKeeper
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.leases import Member, Slot
-from fleetcount_aggregator.storage.store import StoreError
 
 from tests.support.members import Members, members_of
 from tests.support.processes import pace

@@ -7,7 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from fleetcount_aggregator.storage.store import DecidedWindow, StoreAwayError, StoreError, WindowChange, WindowRow
+from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.row_types import DecidedWindow, WindowChange, WindowRow
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.messages import WindowState

@@ -8,23 +8,21 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, Rest, RestRow
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.mending import mend_others
+from fleetcount_aggregator.storage.ended import AT_ONCE, FIRST_KEY, ArchivedWindow
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
+from fleetcount_aggregator.storage.row_repair import mend_others
+from fleetcount_aggregator.storage.row_types import (
     DecidedWindow,
     LedgerRow,
+    Lifecycle,
     QuestionRow,
     StepRow,
-    Store,
-    StoreError,
-    StoreOutcome,
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import Digest, QuestionId, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
@@ -37,16 +35,13 @@ REPORT, DEVICE, DIGEST = ReportId(b"r" * 16), b"d" * 32, b"i" * 32
 QUESTION = QuestionRow(question_id=QuestionId(b"s" * 32), signed=b"signed", seed=b"sealed", installed_at=7)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store
-    if request.param == "memory":
-        opened = MemoryStore()
-    elif request.param == "sqlite":
-        opened = SqlStore.open(tmp_path / "a.db", bytes(32))
+    if request.param == "sqlite":
+        opened = Store.open(tmp_path / "a.db", bytes(32))
     else:
         place = StorePlace(directory=tmp_path, url=request.getfixturevalue("postgres_url"))
-        opened = SqlStore.over(open_engine(place), tmp_path / "a.db", bytes(32))
+        opened = Store.over(open_engine(place), tmp_path / "a.db", bytes(32))
     yield opened
     await opened.close()
 
@@ -66,8 +61,8 @@ def row_of(number: int, state: WindowState = WindowState.RELEASED) -> WindowRow:
     )
 
 
-def rest_of(number: int, expiry: int = 100) -> RestRow:
-    return RestRow(window_id=window_id(number), expiry=expiry, led=number % 2 == 0)
+def rest_of(number: int, expiry: int = 100) -> ArchivedWindow:
+    return ArchivedWindow(window_id=window_id(number), expiry=expiry, led=number % 2 == 0)
 
 
 async def install(store: Store, numbers: Sequence[int], state: WindowState = WindowState.RELEASED) -> None:
@@ -86,8 +81,8 @@ async def take(store: Store, number: int, *names: str) -> None:
         await store.apply(WindowChange(window_id=window_id(number), required=frozenset(WindowState), step=step))
 
 
-async def resting(store: Store, rest: Rest, until: int = 10**9) -> list[WindowId]:
-    return [row.window_id for row in await store.resting(rest, FIRST, until)]
+async def resting(store: Store, rest: Lifecycle, until: int = 10**9) -> list[WindowId]:
+    return [row.window_id for row in await store.archived_windows(rest, FIRST_KEY, until)]
 
 
 async def test_a_window_at_rest_is_in_work_no_more_and_answered_about_as_before(store: Store) -> None:
@@ -95,10 +90,10 @@ async def test_a_window_at_rest_is_in_work_no_more_and_answered_about_as_before(
     await take(store, 1, "release", "commit")
 
     for _ in range(2):
-        await store.put_to_rest([rest_of(1), rest_of(3)])
+        await store.archive_windows([rest_of(1), rest_of(3)])
 
-    assert list(await store.windows_in_work()) == [window_id(2)]
-    assert await store.resting(Rest.AT_REST, FIRST, 100) == [rest_of(1), rest_of(3)]
+    assert list(await store.active_windows()) == [window_id(2)]
+    assert await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 100) == [rest_of(1), rest_of(3)]
     assert await store.window(window_id(1)) == row_of(1)
     assert await store.step(window_id(1), "commit") is not None
 
@@ -109,10 +104,10 @@ async def test_a_window_that_has_not_ended_is_never_put_to_rest_nor_retired(stor
     await take(store, 2, "commit")
 
     with pytest.raises(StoreError):
-        await store.put_to_rest([rest_of(1), rest_of(2)])
+        await store.archive_windows([rest_of(1), rest_of(2)])
     await store.retire([window_id(1), window_id(2)], KEPT)
 
-    assert len(await store.windows_in_work()) == 2
+    assert len(await store.active_windows()) == 2
     assert await store.step(window_id(2), "commit") is not None
     assert not await store.forget([window_id(1), window_id(2)])
 
@@ -120,15 +115,15 @@ async def test_a_window_that_has_not_ended_is_never_put_to_rest_nor_retired(stor
 async def test_windows_at_rest_come_by_expiry_a_page_at_a_time(store: Store) -> None:
     count = AT_ONCE + 3
     await install(store, range(count))
-    await store.put_to_rest([rest_of(number, expiry=1000 - number // 2) for number in range(count)])
+    await store.archive_windows([rest_of(number, expiry=1000 - number // 2) for number in range(count)])
 
-    first = await store.resting(Rest.AT_REST, FIRST, 1000)
-    second = await store.resting(Rest.AT_REST, first[-1].place, 1000)
+    first = await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 1000)
+    second = await store.archived_windows(Lifecycle.ARCHIVED, first[-1].sort_key, 1000)
 
     assert len(first) == AT_ONCE
-    assert [*first, *second] == sorted((*first, *second), key=lambda row: row.place)
+    assert [*first, *second] == sorted((*first, *second), key=lambda row: row.sort_key)
     assert {row.window_id for row in (*first, *second)} == {window_id(number) for number in range(count)}
-    assert not await store.resting(Rest.AT_REST, FIRST, 900)
+    assert not await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 900)
 
 
 async def test_a_retired_window_keeps_what_it_is_asked_about_and_no_digest(store: Store) -> None:
@@ -149,7 +144,7 @@ async def test_a_retired_window_keeps_what_it_is_asked_about_and_no_digest(store
     await take(store, 1, "set", "commit", "sign", "release")
     await store.count_rejections(window_id(1), {RejectReason.TOO_LATE: 2})
     await store.purge(window_id(1))
-    await store.put_to_rest([rest_of(1)])
+    await store.archive_windows([rest_of(1)])
     before = await store.instalment_digest(window_id(1), REPORT, 0), await store.add_instalments([run])
 
     for _ in range(2):
@@ -165,13 +160,13 @@ async def test_a_retired_window_keeps_what_it_is_asked_about_and_no_digest(store
         True,
     ]
     assert await store.rejections(window_id(1)) == {RejectReason.TOO_LATE: 2}
-    assert (await resting(store, Rest.AT_REST), await resting(store, Rest.RETIRED)) == ([], [window_id(1)])
+    assert (await resting(store, Lifecycle.ARCHIVED), await resting(store, Lifecycle.RETIRED)) == ([], [window_id(1)])
 
 
 async def test_steps_are_kept_by_the_state_a_window_ended_in(store: Store) -> None:
     await install(store, [1], WindowState.ABORTED)
     await take(store, 1, "set", "sign")
-    await store.put_to_rest([rest_of(1)])
+    await store.archive_windows([rest_of(1)])
 
     await store.retire([window_id(1)], KEPT)
 
@@ -183,7 +178,7 @@ async def test_what_is_forgotten_is_gone_but_was_debited_for_ever(store: Store) 
     for number in (1, 2, 1):
         await debit(store, number)
     await take(store, 1, "release")
-    await store.put_to_rest([rest_of(1), rest_of(2)])
+    await store.archive_windows([rest_of(1), rest_of(2)])
     assert not await store.forget([window_id(1)]), "it is not retired"
     await store.retire([window_id(1)], KEPT)
 
@@ -197,7 +192,7 @@ async def test_what_is_forgotten_is_gone_but_was_debited_for_ever(store: Store) 
     await debit(store, 3)
     assert await store.ledger_rows() == 3
     assert [row.window_id for row in await store.ledger()] == [window_id(2), window_id(3)]
-    await store.put_to_rest([rest_of(3)])
+    await store.archive_windows([rest_of(3)])
     await store.retire([window_id(2), window_id(3)], KEPT)
     assert len(await store.forget([window_id(2), window_id(3)])) == 2
     assert (await store.ledger_rows(), await store.ledger()) == (3, [])
@@ -211,11 +206,11 @@ async def test_windows_stay_while_their_question_runs_and_it_goes_with_the_last_
         )
     await store.note_question(QUESTION.question_id, "order/alpha/1", b"order")
     await store.note_question(QUESTION.question_id, "keys/beta", b"list")
-    await store.put_to_rest([rest_of(1), rest_of(2)])
+    await store.archive_windows([rest_of(1), rest_of(2)])
     await store.retire([window_id(1), window_id(2)], KEPT)
     running = await store.forget([window_id(1)])
 
-    await store.rest_question(QUESTION.question_id, 50, "keys/")
+    await store.archive_question(QUESTION.question_id, 50, "keys/")
     found = [await store.questions(ended_after=moment) for moment in (49, 50)]
     notes = await store.question_notes(QUESTION.question_id)
     first, second = await store.forget([window_id(1)]), await store.forget([window_id(2)])
@@ -230,33 +225,33 @@ async def test_windows_stay_while_their_question_runs_and_it_goes_with_the_last_
 
 async def test_places_stay_in_order_when_the_first_windows_are_forgotten(store: Store) -> None:
     await install(store, [1, 2, 3])
-    await store.put_to_rest([rest_of(1), rest_of(2)])
+    await store.archive_windows([rest_of(1), rest_of(2)])
     await store.retire([window_id(1), window_id(2)], KEPT)
     await store.forget([window_id(1), window_id(2)])
 
     await install(store, [4, 5])
 
-    assert list(await store.windows_in_work()) == [window_id(3), window_id(4), window_id(5)]
+    assert list(await store.active_windows()) == [window_id(3), window_id(4), window_id(5)]
     assert replace(row_of(5)) == await store.window(window_id(5))
 
 
 async def test_a_window_whose_rest_is_damaged_is_not_retired_and_comes_back_by_repair(tmp_path: Path) -> None:
-    store = SqlStore.open(tmp_path / "a.db", bytes(32))
+    store = Store.open(tmp_path / "a.db", bytes(32))
     await install(store, [1, 2])
-    await store.put_to_rest([rest_of(1), rest_of(2)])
+    await store.archive_windows([rest_of(1), rest_of(2)])
     await store.close()
     with closing(sqlite3.connect(tmp_path / "a.db")) as database:
         database.execute("UPDATE windows SET expiry = 0 WHERE window_id = ?", (window_id(1),))
         database.commit()
 
-    store = SqlStore.open(tmp_path / "a.db", bytes(32))
+    store = Store.open(tmp_path / "a.db", bytes(32))
     named = [one.window_id for one in await store.damaged()]
-    found = await resting(store, Rest.AT_REST)
+    found = await resting(store, Lifecycle.ARCHIVED)
     await store.retire([window_id(1)], KEPT)
     done = await store.mend(lambda db: mend_others(db, lambda _: None))
 
     assert named == [window_id(1)]
     assert found == [window_id(2)]
     assert done == [f"let window {window_id(1).hex()} be looked at again at the next start"]
-    assert list(await store.windows_in_work()) == [window_id(1)]
+    assert list(await store.active_windows()) == [window_id(1)]
     await store.close()

@@ -19,9 +19,9 @@ from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.storage import backup
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
+from fleetcount_aggregator.storage.database import RowSeal
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.row_seal import RowSeal
-from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.messages import WindowState
@@ -160,7 +160,7 @@ async def test_a_backup_holds_no_key_no_session_and_nothing_that_ends_with_a_win
     for path in (tmp_path / "plain", tmp_path / "with"):
         assert path.stat().st_mode & 0o777 == 0o600
     store = network.core(0).context.store
-    [window_id] = await store.windows_in_work()
+    [window_id] = await store.active_windows()
     row = await store.window(window_id)
     assert row is not None
     secret = row.verify_key[12:28]
@@ -204,7 +204,7 @@ import os, signal, sys
 from pathlib import Path
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import backup
-from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.database import RowSeal
 
 backup._pack = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 about = backup.BackupFile(aggregator_id="alpha", deployment="test", made_at=1_800_000_000, keys=())

@@ -1,8 +1,8 @@
 """A sealed set at rest: a bit a report, read again as it was."""
 
 import pytest
-from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.rows import packed, unpacked
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,15 +11,15 @@ CHOSEN = st.lists(st.sampled_from([0, 1]), max_size=40).map(bytes)
 
 @given(CHOSEN)
 def test_a_set_comes_back_from_its_bits(chosen: bytes) -> None:
-    assert chosen_of(kept_chosen(chosen)) == chosen
+    assert unpacked(packed(chosen)) == chosen
 
 
 def test_a_set_takes_a_bit_a_report() -> None:
-    assert len(kept_chosen(bytes(2**20))) == 8 + 2**17
-    assert kept_chosen(bytes((1, 0, 0, 0, 0, 0, 0, 0, 1))) == (9).to_bytes(8) + b"\x80\x80"
+    assert len(packed(bytes(2**20))) == 8 + 2**17
+    assert packed(bytes((1, 0, 0, 0, 0, 0, 0, 0, 1))) == (9).to_bytes(8) + b"\x80\x80"
 
 
-@pytest.mark.parametrize("kept", [kept_chosen(bytes(9))[:-1], kept_chosen(bytes(8)) + b"\0", bytes(7), b""])
+@pytest.mark.parametrize("kept", [packed(bytes(9))[:-1], packed(bytes(8)) + b"\0", bytes(7), b""])
 def test_what_has_not_as_many_bits_as_it_says_is_damage(kept: bytes) -> None:
     with pytest.raises(StoreError, match="a sealed set"):
-        chosen_of(kept)
+        unpacked(kept)

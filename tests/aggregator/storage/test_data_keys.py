@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.storage.at_rest import AtRest, at_rest_key_of
-from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.key_places import MemoryKeys
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreError, WindowChange, WindowRow
+from fleetcount_aggregator.storage.data_keys import DataKeys, StorageCipher, at_rest_key_of
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
+from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.loading import learn_window
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
@@ -40,8 +40,8 @@ INSTALMENT = StoredInstalment(
 )
 
 
-def open_store(directory: Path, key: bytes = KEY, former: bytes | None = None) -> SqlStore:
-    return SqlStore.open(directory / "store.db", key, former)
+def open_store(directory: Path, key: bytes = KEY, former: bytes | None = None) -> Store:
+    return Store.open(directory / "store.db", key, former)
 
 
 def row() -> WindowRow:
@@ -70,7 +70,7 @@ async def asked(directory: Path, count: int = 2) -> tuple[Network, Window]:
 
 async def shares_in(image: Path, at_rest_key: bytes, window: Window) -> int:
     """Return how many reports somebody with an image of a disk and the at-rest key reads the shares of."""
-    store = SqlStore.open(image / "alpha.db", at_rest_key)
+    store = Store.open(image / "alpha.db", at_rest_key)
     try:
         reports = await store.complete_reports(window.window_id)
         positions = reports.ids.order
@@ -327,7 +327,7 @@ async def test_a_store_that_gets_a_key_of_its_own_leaves_nothing_under_the_forme
 
     assert blocks == bytes(len(wrapped))
     with pytest.raises(StoreError):
-        AtRest(former).open(path.read_bytes()[8:], b"data key", WINDOW)
+        StorageCipher(former).open(path.read_bytes()[8:], b"data key", WINDOW)
     await open_store(tmp_path, KEY).close()
 
 
@@ -345,15 +345,20 @@ async def test_every_window_has_a_key_of_its_own(tmp_path: Path) -> None:
     await store.close()
 
 
-class Hanging(MemoryKeys):
+class Hanging(KeyFiles):
     """A place that answers when it is let."""
 
-    def __init__(self) -> None:
+    def __init__(self, database: Path) -> None:
+        super().__init__(database)
         self.asked, self.answers = threading.Event(), threading.Event()
 
     def _wait(self) -> None:
         self.asked.set()
         assert self.answers.wait(30)
+
+    def add(self, name: str, wrapped: bytes) -> bytes:
+        self.write(name, wrapped)
+        return wrapped
 
     def read(self, name: str) -> bytes | None:
         self._wait()
@@ -364,8 +369,8 @@ class Hanging(MemoryKeys):
 
 
 @pytest.mark.parametrize("work", ["of", "destroy"])
-def test_a_place_that_does_not_answer_holds_up_nobody_who_has_a_key(work: str) -> None:
-    place = Hanging()
+def test_a_place_that_does_not_answer_holds_up_nobody_who_has_a_key(tmp_path: Path, work: str) -> None:
+    place = Hanging(tmp_path / "store.db")
     keys = DataKeys(KEY, place)
     known = keys.make(WINDOW)
 

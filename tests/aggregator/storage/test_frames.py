@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, chosen_in
-from fleetcount_aggregator.storage.frame_homes import FileHome, FrameHome, MemoryHome
-from fleetcount_aggregator.storage.frames import FrameRange
-from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
+from fleetcount_aggregator.storage.errors import DamagedError, FencedError, StoreError, UnknownWriteError
+from fleetcount_aggregator.storage.file_backend import FileBackend, included_in
+from fleetcount_aggregator.storage.frames import RECORD_BYTES, FrameRange, LogBackend
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES
-from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
+from fleetcount_aggregator.storage.move_store import KnownLog, move_frames
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.report_logs import ReportLogs
-from fleetcount_aggregator.storage.row_seal import DamagedError
-from fleetcount_aggregator.storage.schema import FRAME_TABLES
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import FencedError, StoreError, StoreOutcome, UnknownWriteError, WindowRow
+from fleetcount_aggregator.storage.row_types import WindowRow
+from fleetcount_aggregator.storage.schema import COMMIT_TABLE, FRAME_TABLES
+from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
 
@@ -38,7 +37,7 @@ from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.postgres import Link
-    from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+    from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
 
 WINDOW = WindowId(b"t" * 32)
 KEY = bytes(range(32))
@@ -67,46 +66,42 @@ def part(number: int, round_number: int, size: int = 30) -> bytes:
     return (b"%d of %d|" % (round_number, number)).ljust(size, b"*")
 
 
-Homes = Callable[[], FrameHome]
+Backends = Callable[[], LogBackend]
 """Each call is a process that comes up and finds what the one before has left."""
 
 
-@pytest.fixture(params=["memory", "file", "postgres"])
-def homes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Homes]:
+@pytest.fixture(params=["file", "postgres"])
+def backends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backends]:
     if request.param == "postgres":
-        yield postgres_homes(request.getfixturevalue("postgres_url"), 1)
+        yield postgres_backends(request.getfixturevalue("postgres_url"), 1)
         return
-    memory = MemoryHome()
-    yield (lambda: memory) if request.param == "memory" else lambda: FileHome(tmp_path / "store.db")
+    yield lambda: FileBackend(tmp_path / "store.db")
 
 
-@pytest.fixture(params=["memory", "postgres"])
-def cut_homes(request: pytest.FixtureRequest) -> Homes:
-    """Homes of a window in four shards."""
-    if request.param == "postgres":
-        return postgres_homes(request.getfixturevalue("postgres_url"), 4)
-    memory = MemoryHome(4)
-    return lambda: memory
+@pytest.fixture
+def cut_backends(postgres_url: str) -> Backends:
+    """Backends of a window in four shards."""
+    return postgres_backends(postgres_url, 4)
 
 
 @pytest.fixture
 def url(postgres_url: str) -> str:
     """A database with a place for the window."""
-    postgres_homes(postgres_url, 1)
+    postgres_backends(postgres_url, 1)
     return postgres_url
 
 
-def postgres_homes(url: str, shards: int) -> Homes:
+def postgres_backends(url: str, shards: int) -> Backends:
     """Make the tables and the place of the window."""
 
     def make(db: Database) -> None:
         for statement in (COMMIT_TABLE, *FRAME_TABLES):
             db.execute(statement)
-        home_of(url, shards).install(db, WINDOW)
+        backend_of(url, shards).install(db, WINDOW)
 
     with closing(link_of(url)) as link:
         link.read(make)
-    return lambda: home_of(url, shards)
+    return lambda: backend_of(url, shards)
 
 
 def link_of(url: str, server: Any = None) -> "Link":
@@ -115,24 +110,24 @@ def link_of(url: str, server: Any = None) -> "Link":
     return Link(server or Server(url=url), lambda _: None)
 
 
-def home_of(url: str, shards: int = 1, server: Any = None) -> "PostgresHome":
+def backend_of(url: str, shards: int = 1, server: Any = None) -> "PostgresBackend":
     from fleetcount_aggregator.storage.postgres import Server
-    from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+    from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
 
-    home = PostgresHome(Server(url=url), link_of(url, server), shards)
-    _HOMES.append(home)
-    return home
+    backend = PostgresBackend(Server(url=url), link_of(url, server), shards)
+    _BACKENDS.append(backend)
+    return backend
 
 
-_HOMES: list["PostgresHome"] = []
+_BACKENDS: list["PostgresBackend"] = []
 """Those of a test, whose connections are closed behind it."""
 
 
 @pytest.fixture(autouse=True)
 def closed_homes() -> Iterator[None]:
     yield
-    while _HOMES:
-        _HOMES.pop().close()
+    while _BACKENDS:
+        _BACKENDS.pop().close()
 
 
 def run_sql(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -143,8 +138,8 @@ def run_sql(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def opened(home: FrameHome, epoch: int = 0) -> ReportLog:
-    frames = home.frames(WINDOW, KEY, 0, epoch)
+def opened(backend: LogBackend, epoch: int = 0) -> ReportLog:
+    frames = backend.frames(WINDOW, KEY, 0, epoch)
     return ReportLog.open(frames, WINDOW, KEY) or ReportLog(frames, WINDOW, KEY, 2)
 
 
@@ -154,29 +149,29 @@ def store(log: ReportLog, *rows: StoredInstalment) -> list[StoreOutcome]:
     return outcomes
 
 
-def filled(home: FrameHome, groups: int = 3) -> ReportLog:
+def filled(backend: LogBackend, groups: int = 3) -> ReportLog:
     """Return a log of groups of both rounds of four reports each."""
-    log = opened(home)
+    log = opened(backend)
     for group in range(groups):
         store(log, *(row(4 * group + at, one) for at in range(4) for one in (1, 2)))
     return log
 
 
-# What every home promises.
+# What every backend promises.
 
 
 @pytest.mark.parametrize("size", [30, 5000])
-def test_what_was_appended_reads_back_in_any_choice(homes: Homes, size: int) -> None:
+def test_what_was_appended_reads_back_in_any_choice(backends: Backends, size: int) -> None:
     """By the process that wrote it, by the next one, and by a worker that was sent a slice."""
     source = random.Random(size)
-    log = opened(homes())
+    log = opened(backends())
     for round_number in (1, 2):
         numbers = source.sample(range(60), 60)
         for start, end in ((0, 7), (7, 60)):
             store(log, *(row(n, round_number, size=size) for n in numbers[start:end]))
     before = log.complete().ids.joined
 
-    for again in (log, opened(homes())):
+    for again in (log, opened(backends())):
         complete = again.complete()
         positions = np.array(source.sample(range(60), 40))
         loaded = pickle.loads(pickle.dumps(complete.source(positions))).load()
@@ -188,9 +183,9 @@ def test_what_was_appended_reads_back_in_any_choice(homes: Homes, size: int) -> 
         assert loaded.damaged == ()
 
 
-def test_heads_of_all_rounds_are_one_question(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_of_all_rounds_are_one_question(backends: Backends, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question is a way to a database and back."""
-    source = filled(homes()).complete().source(np.arange(12))
+    source = filled(backends()).complete().source(np.arange(12))
     with source.reader.opened() as reads:
         read, asked = type(reads).read, list[int]()
 
@@ -210,7 +205,7 @@ def test_a_worker_copies_nothing_out_of_an_answer(url: str) -> None:
     psycopg = pytest.importorskip("psycopg")
     if psycopg.pq.__impl__ == "python":
         pytest.skip("plain Python's client copies by itself")
-    log = filled(home_of(url))
+    log = filled(backend_of(url))
     with log.complete().source(np.arange(12)).reader.opened() as reads:
         [piece] = reads.read([FrameRange(0, HEAD_BYTES, 16)])
 
@@ -218,10 +213,10 @@ def test_a_worker_copies_nothing_out_of_an_answer(url: str) -> None:
     assert bytes(piece) == bytes(report_id(0))
 
 
-def test_what_is_durable_is_known_by_its_bytes(homes: Homes) -> None:
-    filled(homes())
+def test_what_is_durable_is_known_by_its_bytes(backends: Backends) -> None:
+    filled(backends())
 
-    log = opened(homes())
+    log = opened(backends())
 
     asked = [row(5), row(9, 2, content=1), row(0, 2), row(100), row(100)]
     assert store(log, *asked) == [SAME, OTHER, SAME, STORED, SAME]
@@ -230,49 +225,48 @@ def test_what_is_durable_is_known_by_its_bytes(homes: Homes) -> None:
     assert log.length > 0
 
 
-def test_a_group_of_several_frames_is_one(homes: Homes) -> None:
-    log = opened(homes())
+def test_a_group_of_several_frames_is_one(backends: Backends) -> None:
+    log = opened(backends())
     rows = [row(number, one, size=20 + number % 3) for number in range(12) for one in (2, 1)]
 
     assert set(store(log, *rows)) == {STORED}
 
-    assert set(store(opened(homes()), *rows)) == {SAME}
+    assert set(store(opened(backends()), *rows)) == {SAME}
 
 
-def test_key_uses_come_back(homes: Homes) -> None:
-    log = opened(homes())
+def test_key_uses_come_back(backends: Backends) -> None:
+    log = opened(backends())
     [run] = runs_of([row(1), row(2)])
     uses = bytes(range(36))
     log.decide([type(run)(**{**{name: getattr(run, name) for name in run.__slots__}, "key_uses": uses})], is_open=True)
     log.write()
 
-    assert opened(homes()).key_uses() == uses
+    assert opened(backends()).key_uses() == uses
 
 
-def test_digests_outlive_their_window(homes: Homes) -> None:
+def test_digests_outlive_their_window(backends: Backends, keys: DataKeys) -> None:
     """Written again after a crash, they are what was written last; fewer than said are none."""
-    home, keys = homes(), DataKeys(KEY)
-    keys.make(WINDOW)
-    logs = ReportLogs(home, keys)
+    backend = backends()
+    logs = ReportLogs(backend, keys)
     logs.take(WINDOW)
     [outcomes] = logs.add([runs_of([row(number, one) for number in range(20) for one in (1, 2)])], lambda _: True)
     assert not isinstance(outcomes, StoreError)
     whole = logs.complete(WINDOW, closed=True)
     chosen = bytes(whole.ids.at(np.array([at]))[-1] % 2 for at in range(20))
-    assert home.holds(WINDOW)
+    assert backend.holds(WINDOW)
 
     for _ in range(2):
         logs.purge(WINDOW, chosen)
 
-    assert not home.holds(WINDOW)
-    kept = homes().ended(WINDOW)
+    assert not backend.holds(WINDOW)
+    kept = backends().ended(WINDOW)
     for number in range(20):
         found = kept.find(report_id(number), 2)
         assert found is not None
         assert (found.digest, found.certificate) == (row(number, 2).digest, row(number).certificate)
     assert kept.find(report_id(20), 2) is None
     assert kept.find(report_id(3), 0) is None
-    assert chosen_in(kept.records()) == {report_id(number) for number in range(1, 20, 2)}
+    assert included_in(kept.records()) == {report_id(number) for number in range(1, 20, 2)}
     [answer] = logs.add([runs_of([row(3), row(3, content=1), row(30)])], lambda _: False)
     assert not isinstance(answer, StoreError)
     assert outcomes_of(answer) == [SAME, OTHER, CLOSED]
@@ -281,8 +275,8 @@ def test_digests_outlive_their_window(homes: Homes) -> None:
 # Shards.
 
 
-def cut_logs(home: FrameHome, keys: DataKeys, *shards: int, epoch: int = 0) -> ReportLogs:
-    logs = ReportLogs(home, keys, alone=False)
+def cut_logs(backend: LogBackend, keys: DataKeys, *shards: int, epoch: int = 0) -> ReportLogs:
+    logs = ReportLogs(backend, keys, alone=False)
     for shard in shards:
         logs.take(WINDOW, shard, epoch)
     return logs
@@ -294,15 +288,15 @@ def written(logs: ReportLogs) -> set[int]:
 
 
 @pytest.fixture
-def keys() -> DataKeys:
-    made = DataKeys(KEY)
+def keys(tmp_path: Path) -> DataKeys:
+    made = DataKeys(KEY, KeyFiles(tmp_path / "keys.db"))
     made.make(WINDOW)
     return made
 
 
-def test_shards_are_ranges_of_ids_and_positions_run_through_them(cut_homes: Homes, keys: DataKeys) -> None:
+def test_shards_are_ranges_of_ids_and_positions_run_through_them(cut_backends: Backends, keys: DataKeys) -> None:
     """Two owners; when the window is closed either of them, or a third, reads all of it."""
-    owners = cut_logs(cut_homes(), keys, 0, 2), cut_logs(cut_homes(), keys, 1, 3)
+    owners = cut_logs(cut_backends(), keys, 0, 2), cut_logs(cut_backends(), keys, 1, 3)
     rows = [row(number, one) for number in range(40) for one in (1, 2)]
     mine = [[one for one in rows if one.report_id[0] // 64 % 2 == at] for at in range(2)]
 
@@ -315,7 +309,7 @@ def test_shards_are_ranges_of_ids_and_positions_run_through_them(cut_homes: Home
     assert written(owners[0]) == {0, 2}
     assert len(owners[0].complete(WINDOW, closed=False).ids) == len(mine[0]) // 2
 
-    third = cut_logs(cut_homes(), keys)
+    third = cut_logs(cut_backends(), keys)
     wholes = [one.complete(WINDOW, closed=True) for one in (*owners, third)]
     ids = [wholes[0].ids.at(np.array([at])) for at in range(40)]
     assert [one[0] // 64 for one in ids] == sorted(one[0] // 64 for one in ids)
@@ -329,13 +323,13 @@ def test_shards_are_ranges_of_ids_and_positions_run_through_them(cut_homes: Home
     assert late == [bytes((SAME, CLOSED))]
 
     third.purge(WINDOW, bytes(at % 2 for at in range(40)))
-    kept = cut_homes().ended(WINDOW)
+    kept = cut_backends().ended(WINDOW)
     assert all(kept.find(report_id(number), one) is not None for number in range(40) for one in (1, 2))
-    assert chosen_in(kept.records()) == {ReportId(ids[at]) for at in range(1, 40, 2)}
+    assert included_in(kept.records()) == {ReportId(ids[at]) for at in range(1, 40, 2)}
 
 
-def test_a_shard_that_is_given_up_is_written_no_more(cut_homes: Homes, keys: DataKeys) -> None:
-    logs = cut_logs(cut_homes(), keys, 0, 1, 2, 3)
+def test_a_shard_that_is_given_up_is_written_no_more(cut_backends: Backends, keys: DataKeys) -> None:
+    logs = cut_logs(cut_backends(), keys, 0, 1, 2, 3)
     logs.add([runs_of([row(0)])], lambda _: True)
 
     logs.give_up(WINDOW, 0)
@@ -345,18 +339,18 @@ def test_a_shard_that_is_given_up_is_written_no_more(cut_homes: Homes, keys: Dat
     assert written(logs) == {1, 2, 3}
 
 
-# From one home to another; windows in several shards are in test_move_store.
+# From one backend to another; windows in several shards are in test_move_store.
 
 ONE_SHARD: Any = None
 """No joiner is asked for where there is nothing to join."""
 
 
-def ended(home: FrameHome, window_id: WindowId = WINDOW) -> bytes:
-    return b"".join(home.ended(window_id).records())
+def ended(backend: LogBackend, window_id: WindowId = WINDOW) -> bytes:
+    return b"".join(backend.ended(window_id).records())
 
 
 def test_frames_and_digests_move_both_ways_byte_for_byte(url: str, tmp_path: Path, keys: DataKeys) -> None:
-    here, there, back = FileHome(tmp_path / "here.db"), home_of(url), FileHome(tmp_path / "back.db")
+    here, there, back = FileBackend(tmp_path / "here.db"), backend_of(url), FileBackend(tmp_path / "back.db")
     log = filled(here)
     known = {WINDOW: KnownLog(log.length, closed=True, ended=False)}
     log.close()
@@ -379,19 +373,21 @@ def test_frames_and_digests_move_both_ways_byte_for_byte(url: str, tmp_path: Pat
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_a_log_that_a_crash_may_have_torn_does_not_move(url: str, tmp_path: Path, change: int) -> None:
-    here = FileHome(tmp_path / "here.db")
+    here = FileBackend(tmp_path / "here.db")
     log = filled(here)
     log.close()
 
     with pytest.raises(StoreError, match="start it and stop it once"):
-        move_frames(here, home_of(url), {WINDOW: KnownLog(log.length + change, closed=False, ended=False)}, ONE_SHARD)
+        move_frames(
+            here, backend_of(url), {WINDOW: KnownLog(log.length + change, closed=False, ended=False)}, ONE_SHARD
+        )
 
 
 def test_a_window_without_reports_takes_them_where_it_moved_to(url: str, tmp_path: Path) -> None:
     run_sql(url, "DELETE FROM shards")
 
     known = {WINDOW: KnownLog(0, closed=False, ended=False)}
-    move_frames(FileHome(tmp_path / "here.db"), home_of(url), known, ONE_SHARD)
+    move_frames(FileBackend(tmp_path / "here.db"), backend_of(url), known, ONE_SHARD)
 
     assert store(postgres_log(url), row(1)) == [STORED]
 
@@ -400,7 +396,7 @@ def test_a_window_without_reports_takes_them_where_it_moved_to(url: str, tmp_pat
 
 
 def postgres_log(url: str, epoch: int = 0, server: Any = None) -> ReportLog:
-    return opened(home_of(url, server=server), epoch)
+    return opened(backend_of(url, server=server), epoch)
 
 
 def frame_count(url: str) -> int:
@@ -440,7 +436,7 @@ def test_a_closed_shard_takes_nothing(url: str) -> None:
     log = postgres_log(url)
     store(log, row(1))
     with closing(link_of(url)) as link:
-        link.write(lambda db: home_of(url).close_window(db, WINDOW))
+        link.write(lambda db: backend_of(url).close_window(db, WINDOW))
 
     with pytest.raises(FencedError, match="closed"):
         store(log, row(2))
@@ -502,7 +498,7 @@ def interrupted(cluster: Cluster, work: Future[Any], how: str) -> None:
 def test_a_group_whose_answer_was_lost_while_a_standby_had_to_take_it_waits_for_the_standby() -> None:
     """Who is cut off while a commit waits for its standby leaves it committed on the primary alone."""
     with own_cluster() as cluster:
-        postgres_homes(cluster.url("postgres"), 1)
+        postgres_backends(cluster.url("postgres"), 1)
         log = postgres_log(cluster.url("postgres"))
         with ThreadPoolExecutor(1) as pool:
             with cluster.standby_away():
@@ -517,7 +513,7 @@ def test_a_wait_for_the_standby_that_is_cancelled_is_no_commit(work: str) -> Non
     """A statement's timeout, or who cancels what hangs: the server warns, and says that it was committed."""
     with own_cluster() as cluster:
         url = cluster.url("postgres")
-        postgres_homes(url, 1)
+        postgres_backends(url, 1)
         cluster.run("ALTER ROLE owner SET client_min_messages = error")  # The warning is heard all the same.
         log = postgres_log(url)
         cluster.run("CREATE TABLE things (number bigint)")
@@ -540,7 +536,7 @@ def test_a_server_that_is_killed_loses_no_receipt_and_stores_nothing_twice() -> 
     """The postmaster and all, with -9, while groups come one after another; it comes back, and so does the writer."""
     with own_cluster() as cluster:
         url = cluster.url("postgres")
-        postgres_homes(url, 1)
+        postgres_backends(url, 1)
         log, receipts = postgres_log(url), list[int]()
 
         def write() -> None:
@@ -563,8 +559,8 @@ def test_a_server_that_is_killed_loses_no_receipt_and_stores_nothing_twice() -> 
 
 def test_another_owner_s_shard_is_kept_only_once_it_is_closed(postgres_url: str, keys: DataKeys) -> None:
     """Who read it while it was written would say later that what came since is not there."""
-    homes = postgres_homes(postgres_url, 4)
-    owner, other = cut_logs(homes(), keys, 0), cut_logs(homes(), keys)
+    backends = postgres_backends(postgres_url, 4)
+    owner, other = cut_logs(backends(), keys, 0), cut_logs(backends(), keys)
     owner.add([runs_of([row(0)])], lambda _: True)
     assert other.digest(WINDOW, report_id(0), 1) == row(0).digest
 
@@ -572,7 +568,7 @@ def test_another_owner_s_shard_is_kept_only_once_it_is_closed(postgres_url: str,
     assert other.digest(WINDOW, report_id(7), 1) == row(7).digest
 
     with closing(link_of(postgres_url)) as link:
-        link.write(lambda db: homes().close_window(db, WINDOW))
+        link.write(lambda db: backends().close_window(db, WINDOW))
     assert other.complete(WINDOW, closed=True) is other.complete(WINDOW, closed=True)
 
 
@@ -582,7 +578,7 @@ def test_what_became_known_too_late_is_read_back(url: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(postgres_frames, "PATIENCE_S", 0.0)
     monkeypatch.setattr(postgres_frames, "REST_S", 0.0)
-    logs = cut_logs(home_of(url, server=Failing(url, after=True, times=2)), keys, 0)
+    logs = cut_logs(backend_of(url, server=Failing(url, after=True, times=2)), keys, 0)
     assert isinstance(logs.add([runs_of([row(1)])], lambda _: True)[0], UnknownWriteError)
     assert not logs.writes(WINDOW, 0), "it does not know what lies there"
     assert logs.digest(WINDOW, report_id(1), 1) == row(1).digest
@@ -612,10 +608,10 @@ def test_a_server_that_is_away_is_waited_for_once_and_not_by_each(url: str, monk
 
     monkeypatch.setattr(postgres_frames, "time", SimpleNamespace(monotonic=lambda: now, sleep=rest))
     server, asked = Away(), list[int]()
-    home = home_of(url, server=server)
+    backend = backend_of(url, server=server)
     for _ in range(3):
         with pytest.raises(StoreError, match="is away cannot be opened"):
-            ReportLog.open(home.frames(WINDOW, KEY, 0, 0), WINDOW, KEY)
+            ReportLog.open(backend.frames(WINDOW, KEY, 0, 0), WINDOW, KEY)
         asked.append(server.asked)
 
     assert asked[0] > 1
@@ -623,12 +619,12 @@ def test_a_server_that_is_away_is_waited_for_once_and_not_by_each(url: str, monk
     assert now >= postgres_frames.PATIENCE_S
     rest(postgres_frames.REST_S)
     with pytest.raises(StoreError, match="is away cannot be opened"):
-        ReportLog.open(home.frames(WINDOW, KEY, 0, 0), WINDOW, KEY)
+        ReportLog.open(backend.frames(WINDOW, KEY, 0, 0), WINDOW, KEY)
     assert server.asked == asked[0] + 1, "after a rest it is asked again, once"
 
 
 def test_a_stale_owner_gives_its_shard_up(url: str, keys: DataKeys) -> None:
-    logs = cut_logs(home_of(url), keys, 0)
+    logs = cut_logs(backend_of(url), keys, 0)
     logs.add([runs_of([row(1)])], lambda _: True)
     run_sql(url, "UPDATE shards SET epoch = epoch + 1")
 
@@ -654,7 +650,7 @@ def test_a_stale_owner_gives_its_shard_up(url: str, keys: DataKeys) -> None:
     ],
 )
 def test_a_damaged_frame_is_named(url: str, change: str, why: str) -> None:
-    filled(home_of(url))
+    filled(backend_of(url))
     [(name,)] = run_sql(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
     run_sql(url, f"UPDATE {name} {change.format(name)}")
 
@@ -664,7 +660,7 @@ def test_a_damaged_frame_is_named(url: str, change: str, why: str) -> None:
 
 async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) -> None:
     place = StorePlace(directory=tmp_path, url=postgres_url)
-    opened_store = SqlStore.over(open_engine(place), place.file, KEY)
+    opened_store = Store.over(open_engine(place), place.file, KEY)
     sealed = opened_store.data_keys.make(WINDOW).seal(b"the verify key", b"verify key", WINDOW)
     await opened_store.decide_windows(
         (),
@@ -700,10 +696,10 @@ def test_a_shard_that_is_damaged_is_read_once_and_named_ever_after(
     url: str, keys: DataKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looks for shards to take would otherwise read it again and again."""
-    cut_logs(home_of(url), keys, 0).add([runs_of([row(1)])], lambda _: True)
+    cut_logs(backend_of(url), keys, 0).add([runs_of([row(1)])], lambda _: True)
     [(name,)] = run_sql(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
     run_sql(url, f"UPDATE {name} SET cols = substring(cols FROM 2)")
-    logs = cut_logs(home_of(url), keys)
+    logs = cut_logs(backend_of(url), keys)
     with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
         logs.take(WINDOW, 0, 0)
 
@@ -716,7 +712,7 @@ def test_a_shard_that_is_damaged_is_read_once_and_named_ever_after(
 
 
 def test_a_damaged_part_is_missing_when_it_is_loaded(url: str) -> None:
-    filled(home_of(url))
+    filled(backend_of(url))
     [(name,)] = run_sql(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
     run_sql(url, f"UPDATE {name} SET parts = set_byte(parts, 5, 255 - get_byte(parts, 5)) WHERE seq = 0")
 
@@ -726,7 +722,7 @@ def test_a_damaged_part_is_missing_when_it_is_loaded(url: str) -> None:
 
 
 def test_an_unknown_shard_is_refused_by_name(url: str) -> None:
-    frames = home_of(url).frames(WINDOW, KEY, 7, 0)
+    frames = backend_of(url).frames(WINDOW, KEY, 7, 0)
 
     with pytest.raises(StoreError, match="has no shard 7"):
         ReportLog.open(frames, WINDOW, KEY)

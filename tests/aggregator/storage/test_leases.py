@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.leases import LeaseLostError, Member, SchemaMovedError
-from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_protocol.errors import UsageError
 
 from tests.support.members import Members, members_of

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.postgres_frames import PatientLink
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, StoreOutcome, WindowChange, WindowRow
+from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
 
@@ -22,9 +24,9 @@ WINDOW = WindowId(b"t" * 32)
 CLOSE = WindowChange(window_id=WINDOW, required=frozenset({WindowState.COLLECTING}), new_state=WindowState.AGREEING)
 
 
-async def opened(directory: Path, url: str, shards: int = 2) -> SqlStore:
+async def opened(directory: Path, url: str, shards: int = 2) -> Store:
     """Return a store that has the database alone, with an open window in so many shards."""
-    store = SqlStore.over(PostgresEngine.open(Server(url=url), shards=shards), directory / "store.db", bytes(32))
+    store = Store.over(PostgresEngine.open(Server(url=url), shards=shards), directory / "store.db", bytes(32))
     await store.decide_windows(
         (),
         WindowRow(
@@ -72,13 +74,13 @@ def lost(monkeypatch: pytest.MonkeyPatch, *, done: bool, times: int = 1) -> Iter
     assert left == [0]
 
 
-async def ids(store: SqlStore) -> bytes:
+async def ids(store: Store) -> bytes:
     """Return the first byte of each complete report, by position."""
     found = (await store.complete_reports(WINDOW)).ids
     return b"".join(found.at([at])[:1] for at in range(len(found)))
 
 
-async def has(store: SqlStore, number: int) -> bool:
+async def has(store: Store, number: int) -> bool:
     """Whether an instalment is stored."""
     return await store.instalment_digest(WINDOW, ReportId(bytes([number]) * 16), 1) is not None
 

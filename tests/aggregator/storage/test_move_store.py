@@ -13,22 +13,22 @@ from click.testing import CliRunner
 from fleetcount.aggregator_commands import aggregator
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import move_store as moving
+from fleetcount_aggregator.storage.data_keys import StoreKeys
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.move_store import move_store
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
+from fleetcount_aggregator.storage.row_types import (
     DecidedWindow,
     LedgerRow,
     QuestionRow,
     SessionRow,
     StepRow,
-    StoreError,
-    StoreOutcome,
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import WindowState
@@ -63,8 +63,8 @@ def move(source: StorePlace, target: StorePlace) -> bool:
     return move_store(source, target, lambda: StoreKeys(KEY, None))
 
 
-def opened(place: StorePlace, shards: int = 1) -> SqlStore:
-    return SqlStore.over(open_engine(place, shards=shards), place.file, KEY)
+def opened(place: StorePlace, shards: int = 1) -> Store:
+    return Store.over(open_engine(place, shards=shards), place.file, KEY)
 
 
 async def filled(place: StorePlace) -> None:
@@ -159,7 +159,7 @@ async def test_a_store_moves_with_all_it_holds_and_leaves_no_key_behind(
     assert await contents(target) == before
     assert not is_served(source)
     keys = open_engine(source, standing=lambda *_: None)
-    assert keys.key_place().names() == []
+    assert keys.key_store().names() == []
     keys.close()
     assert not move(source, target), "it is there already"
     with pytest.raises(StoreError, match="moved elsewhere"):

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.lease_tables import CHAIN_CHANNEL, KEY_CHANNEL, WINDOW_CHANNEL
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.schema import CHAIN_CHANNEL, KEY_CHANNEL, WINDOW_CHANNEL
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.members import connector

@@ -12,22 +12,15 @@ from typing import Any
 import psycopg
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.at_rest import AtRest
+from fleetcount_aggregator.storage.data_keys import StorageCipher
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import FencedError, StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.postgres import Server, ServerState
-from fleetcount_aggregator.storage.postgres_engine import KeyRows, PostgresEngine, _next_epoch
-from fleetcount_aggregator.storage.server_mark import ServerMark
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
-    FencedError,
-    LedgerRow,
-    StepRow,
-    StoreError,
-    StoreOutcome,
-    WindowChange,
-    WindowRow,
-)
+from fleetcount_aggregator.storage.postgres_engine import KeyRows, PostgresEngine, ServerMark, _next_epoch
+from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
@@ -67,13 +60,13 @@ def window_row() -> WindowRow:
     )
 
 
-async def installed(directory: Path, engine: PostgresEngine) -> SqlStore:
-    store = SqlStore.over(engine, directory / "store.db", bytes(32))
+async def installed(directory: Path, engine: PostgresEngine) -> Store:
+    store = Store.over(engine, directory / "store.db", bytes(32))
     await store.decide_windows((), window_row())
     return store
 
 
-async def what_happened(store: SqlStore) -> tuple[object, ...]:
+async def what_happened(store: Store) -> tuple[object, ...]:
     window = await store.window(WINDOW)
     assert window is not None
     step = await store.step(WINDOW, "commit")
@@ -107,7 +100,7 @@ async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens
     await old.count_rejections(WINDOW, {RejectReason.MALFORMED: 1})
 
     assert await what_happened(old) == (WindowState.COLLECTING, None, 0, {RejectReason.MALFORMED: 1})
-    assert list(await old.windows_in_work()) == [WINDOW]
+    assert list(await old.active_windows()) == [WINDOW]
     await old.close()
 
 
@@ -115,7 +108,7 @@ async def test_who_was_never_elected_leads_nothing(tmp_path: Path, postgres_url:
     store = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
     await store.close()
     replica = PostgresEngine.open(Server(url=postgres_url), alone=False)
-    store = SqlStore.over(replica, tmp_path / "store.db", bytes(32))
+    store = Store.over(replica, tmp_path / "store.db", bytes(32))
 
     with pytest.raises(FencedError):
         await store.apply(DRAWN)
@@ -163,9 +156,9 @@ async def test_a_transaction_in_the_way_of_another_is_done_again_with_the_same_d
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
-    apply, seen = SqlStore._apply, []
+    apply, seen = Store._apply, []
 
-    def with_another_in_the_way(self: SqlStore, db: Database, change: WindowChange) -> Any:
+    def with_another_in_the_way(self: Store, db: Database, change: WindowChange) -> Any:
         done = apply(self, db, change)
         if not seen:
             with psycopg.connect(postgres_url) as other:
@@ -175,7 +168,7 @@ async def test_a_transaction_in_the_way_of_another_is_done_again_with_the_same_d
         seen.append(change)
         return done
 
-    monkeypatch.setattr(SqlStore, "_apply", with_another_in_the_way)
+    monkeypatch.setattr(Store, "_apply", with_another_in_the_way)
     assert await store.apply(DRAWN) is None
     after = await what_happened(store)
     await store.close()
@@ -423,7 +416,7 @@ async def test_what_lies_there_of_a_key_that_another_process_made_is_taken(tmp_p
     leading = PostgresEngine.open(Server(url=postgres_url), alone=False)
     leading.epoch = leading.write(_next_epoch)
     first = await installed(tmp_path, leading)
-    other = SqlStore.over(PostgresEngine.open(Server(url=postgres_url), alone=False), tmp_path / "other.db", bytes(32))
+    other = Store.over(PostgresEngine.open(Server(url=postgres_url), alone=False), tmp_path / "other.db", bytes(32))
     sealed = first.data_keys.of(WINDOW).seal(b"secret", b"place")
     later = WindowId(b"l" * 32)
     made = first.data_keys.make(later)
@@ -446,8 +439,8 @@ async def test_a_store_whose_key_is_replaced_leaves_nothing_under_the_one_before
     sealed = store.data_keys.of(WINDOW).seal(b"secret", b"place")
     await store.close()
 
-    def opened(key: bytes, former: bytes | None = None) -> SqlStore:
-        return SqlStore.over(PostgresEngine.open(server), tmp_path / "store.db", key, former)
+    def opened(key: bytes, former: bytes | None = None) -> Store:
+        return Store.over(PostgresEngine.open(server), tmp_path / "store.db", key, former)
 
     await opened(new, bytes(32)).close()
     with pytest.raises(StoreError, match="another at-rest key"):
@@ -458,7 +451,7 @@ async def test_a_store_whose_key_is_replaced_leaves_nothing_under_the_one_before
     wrapped = KeyRows("", store._engine.link()).read(f"{WINDOW.hex()}.data-key")  # type: ignore[attr-defined]
     assert wrapped is not None
     with pytest.raises(StoreError):
-        AtRest(bytes(32)).open(wrapped[8:], b"data key", WINDOW)
+        StorageCipher(bytes(32)).open(wrapped[8:], b"data key", WINDOW)
     await store.close()
 
 
@@ -613,7 +606,7 @@ async def test_a_disk_that_is_full_takes_no_receipt_back_and_goes_on_when_there_
         assert await add(store, [part(len(receipted))]) == [StoreOutcome.STORED]
         assert await store.apply(DRAWN) is None
         await store.close()
-        again = SqlStore.over(await asyncio.to_thread(PostgresEngine.open, server), tmp_path / "store.db", bytes(32))
+        again = Store.over(await asyncio.to_thread(PostgresEngine.open, server), tmp_path / "store.db", bytes(32))
 
         assert await add(again, receipted) == [StoreOutcome.SAME] * len(receipted), "no receipt was given for nothing"
         assert not await again.damaged()

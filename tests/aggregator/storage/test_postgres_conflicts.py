@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.postgres import Link, Server
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.schema import COMMIT_TABLE
 
 WRITERS = 16
 EACH = 4

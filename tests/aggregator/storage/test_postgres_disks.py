@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
-from fleetcount_aggregator.storage.store import StoreError, StoreOutcome
 
 from tests.aggregator.storage.test_postgres import DRAWN, installed, part
 from tests.support.instalments import StoredInstalment, add

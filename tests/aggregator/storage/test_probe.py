@@ -5,15 +5,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.store import Store
 
 KEY = bytes(range(32))
 REFUSE = "CREATE TRIGGER refuse BEFORE UPDATE ON instance BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
 
 
 async def test_a_store_that_takes_no_write_fails_its_probe_until_it_takes_them_again(tmp_path: Path) -> None:
-    store = SqlStore.open(tmp_path / "a.db", KEY)
+    store = Store.open(tmp_path / "a.db", KEY)
     await store.probe()
     with closing(sqlite3.connect(tmp_path / "a.db")) as other:
         other.execute(REFUSE)

@@ -5,19 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_types import (
     Charged,
     Cost,
     DecidedWindow,
     LedgerRow,
     QuestionRow,
-    Store,
-    StoreError,
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import WindowState
 
@@ -26,8 +24,8 @@ ROW = QuestionRow(question_id=QUESTION, signed=b"signed", seed=b"sealed", instal
 LOG_KEY = bytes(range(32))
 
 
-def open_store(directory: Path) -> SqlStore:
-    return SqlStore.open(directory / "store.db", LOG_KEY)
+def open_store(directory: Path) -> Store:
+    return Store.open(directory / "store.db", LOG_KEY)
 
 
 def window_row(number: int) -> WindowRow:
@@ -47,9 +45,9 @@ def window(index: int, *, window: bool = False) -> DecidedWindow:
     )
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store = MemoryStore() if request.param == "memory" else open_store(tmp_path)
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = open_store(tmp_path)
     yield opened
     await opened.close()
 
@@ -87,7 +85,7 @@ async def test_a_window_is_decided_once_and_its_window_is_installed_with_it(stor
     assert await store.decided(QUESTION, above=0, below=2) == [window(1)]
     assert await store.decided_of(window_row(1).window_id) == window(1)
     assert await store.decided_of(window_row(3).window_id) is None
-    assert list(await store.windows_in_work()) == [window_row(2).window_id]
+    assert list(await store.active_windows()) == [window_row(2).window_id]
     assert not await store.decided(OTHER)
 
 

@@ -6,8 +6,7 @@ import random
 import numpy as np
 import pytest
 from fleetcount_aggregator.storage import report_ids
-from fleetcount_aggregator.storage.key_table import KeyTable
-from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, sorted_leaf_digests
+from fleetcount_aggregator.storage.report_ids import KeyTable, ReportIds, ascending, sorted_leaf_digests
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.release.commitments import leaf_digests, leaf_head

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_aggregator.storage import report_log
-from fleetcount_aggregator.storage.digest_file import DigestFile, DigestRecords, chosen_in
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.file_backend import DigestFile, included_in
 from fleetcount_aggregator.storage.file_frames import FileFrames
-from fleetcount_aggregator.storage.frames import MemoryFrames
+from fleetcount_aggregator.storage.frames import DigestRecords
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead, NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.store import StoreError, StoreOutcome
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
@@ -161,18 +163,20 @@ def test_many_small_frames_of_both_rounds_read_back_as_one_by_one(
 
 @pytest.mark.parametrize("numbers", [(1, 1), (1, 2, 3, 2), (1, 2, 3, 4, 1)])
 def test_an_instalment_that_lies_there_twice_is_damage_however_far_apart(
-    monkeypatch: pytest.MonkeyPatch, numbers: Sequence[int]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, numbers: Sequence[int]
 ) -> None:
     monkeypatch.setattr(report_log, "_ROWS_AT_ONCE", 3)
-    frames = MemoryFrames(WINDOW, KEY)
+    frames = FileFrames(tmp_path / "log", WINDOW, KEY)
     new = [
         NewFrame(runs_of([row(number)]), sequence=at, group=at, log_key=KEY, salt=bytes((at,)) * 32)
         for at, number in enumerate(numbers)
     ]
     frames.append(new, 2)
 
-    with pytest.raises(StoreError, match="is there twice"):
-        ReportLog.open(frames, WINDOW, KEY)
+    frames.close()
+
+    with pytest.raises(StoreError, match="is there twice"), closing(FileFrames(tmp_path / "log", WINDOW, KEY)) as again:
+        ReportLog.open(again, WINDOW, KEY)
 
 
 def test_a_group_larger_than_a_frame_is_stored_in_several(tmp_path: Path) -> None:
@@ -557,7 +561,7 @@ def test_digests_of_an_ended_window_are_found_in_their_file(tmp_path: Path) -> N
             assert (found.digest, found.certificate) == (row(number, one).digest, row(number, one).certificate)
     assert file.find(ReportId((20).to_bytes(16)), 1) is None
     assert file.find(ReportId((3).to_bytes(16)), 0) is None
-    assert chosen_in(file.records()) == {ReportId(number.to_bytes(16)) for number in range(1, 20, 2)}
+    assert included_in(file.records()) == {ReportId(number.to_bytes(16)) for number in range(1, 20, 2)}
     assert (tmp_path / "window.digests").stat().st_mode & 0o777 == 0o600
 
 
@@ -600,7 +604,7 @@ def test_digests_of_half_reports_in_any_order_are_found_too(tmp_path: Path) -> N
             if found is not None:
                 assert (found.digest, found.certificate) == (row(number, one).digest, row(number).certificate)
     expected = {number for number in range(9000) if number % 5 not in {1, 2} and number % 256 % 2}
-    assert chosen_in(file.records()) == {ReportId(number.to_bytes(16)) for number in expected}
+    assert included_in(file.records()) == {ReportId(number.to_bytes(16)) for number in expected}
 
 
 def test_digests_that_are_fewer_than_said_are_no_file(tmp_path: Path) -> None:
@@ -629,7 +633,7 @@ def test_digests_of_no_reports_are_an_empty_file(tmp_path: Path) -> None:
     file.write(0, ())
 
     assert file.find(ReportId(bytes(16)), 1) is None
-    assert chosen_in(file.records()) == set()
+    assert included_in(file.records()) == set()
 
 
 def test_digests_are_there_though_all_of_a_round_could_not_be_written(tmp_path: Path) -> None:

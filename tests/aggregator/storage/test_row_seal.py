@@ -12,10 +12,9 @@ from fleetcount_aggregator.agreement.report_set import sealed_digest
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.serving import Core
-from fleetcount_aggregator.storage.row_scan import every_damage
-from fleetcount_aggregator.storage.row_seal import DamagedError, RowSeal
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.database import RowSeal, SealedDatabase
+from fleetcount_aggregator.storage.errors import DamagedError, StoreError
+from fleetcount_aggregator.storage.row_repair import every_damage
 from fleetcount_aggregator.windows.loading import window_here
 from fleetcount_protocol.window.window import Window
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.run_codec import (
+from fleetcount_aggregator.storage.instalment_run import (
     DigestQuery,
+    InstalmentRun,
+    StoreOutcome,
     decode_digests,
     decode_outcomes,
     decode_query,
@@ -15,7 +16,6 @@ from fleetcount_aggregator.storage.run_codec import (
     encode_query,
     encode_runs,
 )
-from fleetcount_aggregator.storage.store import StoreOutcome
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, WindowId
 

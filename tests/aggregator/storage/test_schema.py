@@ -19,14 +19,16 @@ import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import schema
 from fleetcount_aggregator.storage.backup import BackupFile, write_backup
+from fleetcount_aggregator.storage.data_keys import StoreKeys
+from fleetcount_aggregator.storage.database import RowSeal
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
-from fleetcount_aggregator.storage.row_seal import RowSeal
-from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
-from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, WindowChange, WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_aggregator.windows.status import read_status
 from fleetcount_client.spool_file import APPLICATION_ID, SCHEMA, StateFile
 from fleetcount_protocol.errors import MachineError
@@ -82,7 +84,7 @@ def version(path: Path) -> int:
 
 async def collecting(path: Path) -> None:
     """Make a store of this version with a window that collects."""
-    store = SqlStore.open(path, KEY)
+    store = Store.open(path, KEY)
     row = WindowRow(
         window_id=WINDOW,
         canonical=b"window",
@@ -103,7 +105,7 @@ async def test_a_store_of_the_version_before_goes_on_where_it_was(
     await collecting(path)
     next_release()
 
-    store = SqlStore.open(path, KEY)
+    store = Store.open(path, KEY)
     assert await add(store, [instalment(1, 1), instalment(2, 1)]) == [StoreOutcome.SAME, StoreOutcome.STORED]
     assert await add(store, [instalment(2, 2)]) == [StoreOutcome.STORED]
     await store.apply(
@@ -208,7 +210,7 @@ async def test_killed_at_any_statement_a_store_is_the_old_one_or_the_new_one(
     found = [version(copy / "store.db") for copy in copies]
     assert found == [schema.SQLITE.version] * (len(copies) - 1) + [NEXT_FILE.version]
     for copy in (copies[1], copies[-2]):
-        store = SqlStore.open(copy / "store.db", KEY)
+        store = Store.open(copy / "store.db", KEY)
         assert await add(store, [instalment(1, 1)]) == [StoreOutcome.SAME]
         await store.close()
         assert tables(copy / "store.db") == tables(copies[-1] / "store.db")

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
-from fleetcount_aggregator.storage.store import FencedError, LedgerRow, SessionRow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.errors import FencedError
+from fleetcount_aggregator.storage.row_types import LedgerRow, SessionRow, StepRow, WindowChange, WindowRow
 from fleetcount_protocol.ids import Digest, SessionId, WindowId
 from fleetcount_protocol.messages import WindowState
 

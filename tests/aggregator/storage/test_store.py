@@ -17,30 +17,24 @@ import pytest
 from fleetcount_aggregator.host.states import StateConflictError
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
-from fleetcount_aggregator.storage.database import Answer
+from fleetcount_aggregator.storage.database import Answer, SealedDatabase
+from fleetcount_aggregator.storage.errors import DamagedError, StoreBusyError, StoreError
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES
-from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
-from fleetcount_aggregator.storage.row_seal import DamagedError
-from fleetcount_aggregator.storage.schema import SQLITE
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import (
-    BATCHES_AT_ONCE,
+from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     LedgerRow,
     ReportVerdict,
     SessionRow,
     StepRow,
-    Store,
-    StoreBusyError,
-    StoreError,
-    StoreOutcome,
     WindowChange,
     WindowRow,
-    every_batch,
 )
+from fleetcount_aggregator.storage.rows import BATCHES_AT_ONCE
+from fleetcount_aggregator.storage.schema import SQLITE
+from fleetcount_aggregator.storage.store import Store, every_batch
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import WindowState
@@ -53,15 +47,15 @@ OPEN = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 CLOSE = WindowChange(window_id=WINDOW, required=OPEN, new_state=WindowState.AGREEING)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened = MemoryStore() if request.param == "memory" else opener(request)(tmp_path)
+    opened = opener(request)(tmp_path)
     await opened.decide_windows((), window_row())
     yield opened
     await opened.close()
 
 
-Opening = Callable[..., SqlStore]
+Opening = Callable[..., Store]
 
 
 def opener(request: pytest.FixtureRequest) -> Opening:
@@ -69,7 +63,7 @@ def opener(request: pytest.FixtureRequest) -> Opening:
     if request.param == "sqlite":
         return open_store
     url = request.getfixturevalue("postgres_url")
-    return lambda directory, key=LOG_KEY: SqlStore.over(
+    return lambda directory, key=LOG_KEY: Store.over(
         open_engine(StorePlace(directory=directory, url=url)), directory / "store.db", key
     )
 
@@ -80,11 +74,11 @@ def opens(request: pytest.FixtureRequest) -> Opening:
     return opener(request)
 
 
-def open_store(directory: Path, key: bytes = LOG_KEY) -> SqlStore:
-    return SqlStore.open(directory / "store.db", key)
+def open_store(directory: Path, key: bytes = LOG_KEY) -> Store:
+    return Store.open(directory / "store.db", key)
 
 
-async def reopened(directory: Path, opens: "Opening | None" = None) -> SqlStore:
+async def reopened(directory: Path, opens: "Opening | None" = None) -> Store:
     """Return the store as an aggregator has it that finished what a crash left."""
     store = (opens or open_store)(directory)
     for window_id in await store.unpurged():
@@ -389,17 +383,17 @@ async def test_the_set_is_known_until_the_window_is_purged(store: Store) -> None
         window_id=WINDOW,
         required=frozenset({WindowState.AGREEING}),
         new_state=WindowState.RELEASING,
-        chosen=bytes((1, 0, 1)),
+        included=bytes((1, 0, 1)),
     )
 
-    assert await store.chosen(WINDOW) is None
+    assert await store.included(WINDOW) is None
     await store.apply(change)
-    assert await store.chosen(WINDOW) == bytes((1, 0, 1))
+    assert await store.included(WINDOW) == bytes((1, 0, 1))
 
     over = WindowChange(window_id=WINDOW, required=frozenset({WindowState.RELEASING}), new_state=WindowState.RELEASED)
     await store.apply(over)
     await store.purge(WINDOW)
-    assert await store.chosen(WINDOW) is None
+    assert await store.included(WINDOW) is None
 
 
 async def test_sessions_are_kept_as_they_first_came_until_they_expire(store: Store) -> None:
@@ -447,7 +441,7 @@ async def test_a_window_is_installed_once_and_windows_keep_their_order(store: St
     stored = await store.window(WINDOW)
     assert stored is not None
     assert stored.canonical == b"canonical"
-    assert list(await store.windows_in_work()) == [WINDOW, other]
+    assert list(await store.active_windows()) == [WINDOW, other]
 
 
 async def test_a_release_is_debited_once(store: Store) -> None:
@@ -760,12 +754,12 @@ async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_pa
     await complete(store, 1, 2)
     await store.apply(WindowChange(window_id=WINDOW, required=OPEN, batch=batch()))
     await end(store)
-    assert store.logs.home.holds(WINDOW)
+    assert store.logs.backend.holds(WINDOW)
     await store.close()
 
     again = await reopened(tmp_path, opens)
 
-    assert not again.logs.home.holds(WINDOW)
+    assert not again.logs.backend.holds(WINDOW)
     assert not await again.batches(WINDOW)
     assert await add(again, [instalment(1), instalment(3)]) == [StoreOutcome.SAME, StoreOutcome.CLOSED]
     await again.close()
@@ -1035,6 +1029,6 @@ async def test_a_closed_store_says_so(tmp_path: Path, opens: Opening) -> None:
     await store.close()
 
     with pytest.raises(StoreError, match="closed"):
-        await store.windows_in_work()
+        await store.active_windows()
     with pytest.raises(StoreError, match="closed"):
         await store.purge(WINDOW)

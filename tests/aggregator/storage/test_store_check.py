@@ -9,23 +9,21 @@ import numpy as np
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import store_check
-from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.data_keys import StoreKeys
+from fleetcount_aggregator.storage.database import WINDOWS, Database, RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.row_seal import WINDOWS, RowSeal
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import BatchRow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.row_types import BatchRow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import StoreCheck, check_store
-from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 
 WINDOW = WindowId(b"t" * 32)
 KEY = bytes(range(32))
-Write = Callable[[SqlStore], Coroutine[Any, Any, object]]
+Write = Callable[[Store], Coroutine[Any, Any, object]]
 
 
-async def batch_is_verified(store: SqlStore) -> None:
+async def batch_is_verified(store: Store) -> None:
     batch = BatchRow(number=0, positions=np.arange(0), verdicts=b"", share_digests=b"", kept=b"")
     step = StepRow(name="batch/0", request=b"", answer=b"", passing=True)
     await store.apply(
@@ -33,14 +31,14 @@ async def batch_is_verified(store: SqlStore) -> None:
     )
 
 
-async def window_ends(store: SqlStore) -> None:
+async def window_ends(store: Store) -> None:
     ended = WindowChange(window_id=WINDOW, required=frozenset({WindowState.AGREEING}), new_state=WindowState.ABORTED)
     await store.apply(ended)
     await store.purge(WINDOW)
 
 
 async def check_while(
-    store: SqlStore, place: StorePlace, monkeypatch: pytest.MonkeyPatch, write: Write, before: str
+    store: Store, place: StorePlace, monkeypatch: pytest.MonkeyPatch, write: Write, before: str
 ) -> StoreCheck:
     """Check a store, and write to it just before a statement of the check."""
     loop, writes = asyncio.get_running_loop(), [write]
@@ -77,7 +75,7 @@ async def test_what_is_written_while_a_store_is_checked_is_no_damage(
 ) -> None:
     url = request.getfixturevalue("postgres_url") if kind == "postgres" else None
     place = StorePlace(directory=tmp_path, url=url)
-    store = SqlStore.over(open_engine(place), place.file, KEY)
+    store = Store.over(open_engine(place), place.file, KEY)
     sealed = store.data_keys.make(WINDOW).seal(b"the verify key", b"verify key", WINDOW)
     row = WindowRow(
         window_id=WINDOW, canonical=b"", verify_key=sealed, state=WindowState.AGREEING, abort_reason="", installed_at=1

@@ -7,7 +7,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_aggregator.host.metrics import Metrics
-from fleetcount_aggregator.storage.run_codec import DigestQuery
+from fleetcount_aggregator.storage.instalment_run import DigestQuery
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import certified_peer
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose

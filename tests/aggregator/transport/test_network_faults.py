@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
-from fleetcount_aggregator.storage.store import ReportVerdict
+from fleetcount_aggregator.storage.row_types import ReportVerdict
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
@@ -238,7 +238,7 @@ async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(mo
     sets: list[bytes | None] = []
 
     async def look(position: int) -> None:
-        sets.append(await network.core(position).context.store.chosen(window.window_id))
+        sets.append(await network.core(position).context.store.included(window.window_id))
 
     for position in range(3):
         purge = network.core(position).context.store.purge

@@ -13,11 +13,11 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.lease_tables import DONE_CHANNEL, JOB_CHANNEL
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.notices import Notices
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.schema import DONE_CHANNEL, JOB_CHANNEL
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers, open_job, open_result, seal_result
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_protocol.release import decode_record
@@ -62,7 +62,7 @@ class Bench:
             self.opened.push_async_callback(link.close)
         member, context = Member(links[0], length_s=60, roles="worker"), self.network.core(0).context
         await member.join()
-        role = WorkerRole(context, member, Jobs(links[1], member), local, self.replica.store.logs.home.reader)
+        role = WorkerRole(context, member, Jobs(links[1], member), local, self.replica.store.logs.backend.reader)
         await self.opened.enter_async_context(running(role.run()))
         hears = Notices(connector(self.url), {JOB_CHANNEL: lambda _: role.look()}, role.look)
         await self.opened.enter_async_context(running(hears.run()))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.archive import RestRow
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import DecidedWindow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.ended import ArchivedWindow
+from fleetcount_aggregator.storage.row_types import DecidedWindow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -49,7 +49,7 @@ async def fill(network: Network, question: Question, position: int, last: int) -
     store = seat.open_store()
     released = frozenset({WindowState.RELEASED})
     writes: list[Coroutine[Any, Any, object]] = []
-    resting: list[RestRow] = []
+    resting: list[ArchivedWindow] = []
     for index in range(first, last + 1):
         window = window_at(question, index)
         row = WindowRow(
@@ -60,7 +60,7 @@ async def fill(network: Network, question: Question, position: int, last: int) -
             abort_reason="",
             installed_at=window.round_one_opens,
         )
-        resting.append(RestRow(window_id=window.window_id, expiry=window.expiry, led=position == 0))
+        resting.append(ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=position == 0))
         decided = DecidedWindow(question_id=question.question_id, index=index, window_id=window.window_id)
         writes.append(store.decide_windows([decided], row))
         for name in ("sign", "delivered") if position == 0 else ("sign",):
@@ -68,7 +68,7 @@ async def fill(network: Network, question: Question, position: int, last: int) -
             writes.append(store.apply(WindowChange(window_id=window.window_id, required=released, step=step)))
     for at in range(0, len(writes), 1000):
         await asyncio.gather(*writes[at : at + 1000])
-    await store.put_to_rest(resting)
+    await store.archive_windows(resting)
     await store.close()
 
 
@@ -89,13 +89,13 @@ async def test_thousands_of_ended_windows_are_not_loaded_and_answer_as_before(
         await fill(network, question, position, MANY)
     await network.advance_to(schedule.closes(MANY))
     reads: Counter[WindowId] = Counter()
-    read = SqlStore.window
+    read = Store.window
 
-    async def counted(store: SqlStore, window_id: WindowId) -> WindowRow | None:
+    async def counted(store: Store, window_id: WindowId) -> WindowRow | None:
         reads[window_id] += 1
         return await read(store, window_id)
 
-    monkeypatch.setattr(SqlStore, "window", counted)
+    monkeypatch.setattr(Store, "window", counted)
 
     await network.start_all()
     at_start = sum(reads.values())

@@ -7,9 +7,9 @@ import pytest
 from fleetcount_aggregator.context import no_broker
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.journal import move
-from fleetcount_aggregator.storage.archive import FIRST, Rest, RestRow
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import LedgerRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.ended import FIRST_KEY, ArchivedWindow
+from fleetcount_aggregator.storage.row_types import LedgerRow, Lifecycle, WindowChange, WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_aggregator.windows.rollback_guard import note_ledger_rows, shown_ledger
 from fleetcount_protocol.errors import QuestionError, RejectReason
@@ -51,10 +51,11 @@ async def pass_to(network: Network, moment: int) -> None:
         await network.look_after_all()
 
 
-async def rests(network: Network, rest: Rest) -> list[list[WindowId]]:
+async def rests(network: Network, rest: Lifecycle) -> list[list[WindowId]]:
     seats = range(len(network.seats))
     return [
-        [row.window_id for row in await network.core(one).context.store.resting(rest, FIRST, 10**11)] for one in seats
+        [row.window_id for row in await network.core(one).context.store.archived_windows(rest, FIRST_KEY, 10**11)]
+        for one in seats
     ]
 
 
@@ -70,12 +71,12 @@ async def test_the_same_bytes_get_the_same_receipt_until_the_digests_go_and_then
 
     await pass_to(network, window.expiry + KEEP_S - 1)
     before = await devices[0].send(late)
-    at_rest = await rests(network, Rest.AT_REST)
+    at_rest = await rests(network, Lifecycle.ARCHIVED)
     await pass_to(network, window.expiry + KEEP_S + 61)
     after = await devices[0].send(late)
 
     assert at_rest == [[window.window_id]] * 2
-    assert await rests(network, Rest.RETIRED) == [[window.window_id]] * 2
+    assert await rests(network, Lifecycle.RETIRED) == [[window.window_id]] * 2
     assert all(isinstance(one, Receipt) for one in first)
     assert before == first
     assert [one.reason for one in after if isinstance(one, Refusal)] == [RejectReason.TOO_LATE] * len(first)
@@ -127,12 +128,12 @@ async def test_a_window_whose_outcome_a_broker_keeps_waits_for_the_broker() -> N
     network.core(0).context.withdraw = no_broker
     window, _, _ = await released(network)
     await pass_to(network, window.expiry + KEEP_S + 61)
-    waiting = await rests(network, Rest.RETIRED)
+    waiting = await rests(network, Lifecycle.RETIRED)
     network.core(0).context.withdraw = withdraw
     await pass_to(network, window.expiry + KEEP_S + 161)
 
     assert waiting == [[], [window.window_id]]
-    assert await rests(network, Rest.RETIRED) == [[window.window_id]] * 2
+    assert await rests(network, Lifecycle.RETIRED) == [[window.window_id]] * 2
     assert withdrawn == [window.window_id]
 
 
@@ -179,14 +180,14 @@ async def test_a_damaged_row_of_an_ended_window_keeps_no_other_from_its_rest(tmp
         if purged:
             await core.context.purge(window_id)
     store = core.context.store
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
     await store.mend(lambda db: db.execute("UPDATE windows SET abort_reason = 'other' WHERE window_id = ?", (both[0],)))
 
     retention = Retention(core.context)
     for _ in range(2):
         await retention.look()
 
-    assert [row.window_id for row in await store.resting(Rest.AT_REST, FIRST, 10**11)] == both[1:]
+    assert [row.window_id for row in await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 10**11)] == both[1:]
     assert list(core.context.quarantined) == both[:1]
     await network.stop_all()
 
@@ -228,7 +229,9 @@ async def fill(network: Network, count: int, signal: str) -> list[Window]:
         )
         await store.apply(WindowChange(window_id=window.window_id, required=frozenset(WindowState), debit=debit))
         store.data_keys.destroy(window.window_id)
-    await store.put_to_rest([RestRow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows])
+    await store.archive_windows(
+        [ArchivedWindow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows]
+    )
     return windows
 
 

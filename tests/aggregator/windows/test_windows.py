@@ -43,7 +43,7 @@ async def test_a_window_is_made_shortly_before_it_opens_and_the_same_everywhere(
         [window] = network.core(position).context.windows.values()
         assert window.asked.canonical == expected.canonical
         assert window.verify_key == window_verify_key(seed, expected.window_id)
-        assert list(await network.core(position).context.store.windows_in_work()) == [expected.window_id]
+        assert list(await network.core(position).context.store.active_windows()) == [expected.window_id]
 
 
 async def test_every_window_is_released_in_its_turn() -> None:
@@ -133,7 +133,7 @@ async def test_a_crash_while_a_window_is_made_leaves_it_made_once(tmp_path: Path
 
     assert not network.core(0).context.failpoints.armed
     assert await network.decided(question) == await network.decided(question, 1) == ["window"]
-    assert list(await network.core(0).context.store.windows_in_work()) == [window_at(question, 0).window_id]
+    assert list(await network.core(0).context.store.active_windows()) == [window_at(question, 0).window_id]
     await network.stop_all()
 
 

@@ -26,8 +26,10 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once
 from fleetcount_aggregator.peers import Peer, PeerRefusalError
+from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.report_ids import ReportIds
-from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, ReportVerdict, every_batch
+from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict
+from fleetcount_aggregator.storage.store import every_batch
 from fleetcount_aggregator.verification.workers import VerifiedReports, combine_shares
 
 Result = TypeVar("Result")

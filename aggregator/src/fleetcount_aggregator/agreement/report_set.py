@@ -23,7 +23,8 @@ from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, move, once, taken
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, leaves_of, sorted_leaf_digests
-from fleetcount_aggregator.storage.store import ReportVerdict, every_batch
+from fleetcount_aggregator.storage.row_types import ReportVerdict
+from fleetcount_aggregator.storage.store import every_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +159,13 @@ async def seal_own(context: Context, window: InstalledWindow) -> OwnSet:
         PeerRefusalError, StateConflictError: as `seal_named`.
     """
     batch = await _batch_verdicts(context, window.window_id)
-    sealed = await context.store.chosen(window.window_id)
+    sealed = await context.store.included(window.window_id)
     if sealed is None:
         wanted = (batch.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(context, window.window_id, batch.ids)
     else:
         wanted = np.frombuffer(sealed, dtype=np.uint8) != 0
     own = await asyncio.to_thread(OwnSet.of, window.window_id, batch, wanted)
-    await once(context, window.window_id, Step.SET, own.digest, lambda: _chosen(context, window, batch, own))
+    await once(context, window.window_id, Step.SET, own.digest, lambda: _included(context, window, batch, own))
     return own
 
 
@@ -184,7 +185,7 @@ async def seal_named(context: Context, window: InstalledWindow, request: SealSet
     async def work() -> Entry:
         batch = await _batch_verdicts(context, window.window_id)
         agreed = await asyncio.to_thread(OwnSet.agreed, window.window_id, batch, request)
-        return await _chosen(context, window, batch, agreed)
+        return await _included(context, window, batch, agreed)
 
     try:
         await once(context, window.window_id, Step.SET, set_root(window.window_id, request.leaf_digests), work)
@@ -193,14 +194,14 @@ async def seal_named(context: Context, window: InstalledWindow, request: SealSet
     return b""
 
 
-async def _chosen(context: Context, window: InstalledWindow, batch: BatchVerdicts, own: OwnSet) -> Entry:
+async def _included(context: Context, window: InstalledWindow, batch: BatchVerdicts, own: OwnSet) -> Entry:
     if len(own.positions) < window.asked.min_batch_size:
         await abort_here(context, window.window_id, AbortReason.TOO_FEW_REPORTS)
         raise PeerRefusalError(PeerProblem.TOO_FEW)
-    chosen = np.zeros(len(batch.ids), dtype=np.uint8)
-    chosen[own.positions] = 1
-    left_out = (chosen == 0) & ~np.isin(batch.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
+    included = np.zeros(len(batch.ids), dtype=np.uint8)
+    included[own.positions] = 1
+    left_out = (included == 0) & ~np.isin(batch.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
     denied = await of_denied(context, window.window_id, batch.ids)
     rejections = Counter({RejectReason.BAD_CERTIFICATE: int((left_out & denied).sum())})
     rejections[RejectReason.MISSING_AT_PEER] = int((left_out & ~denied).sum())
-    return Entry(answer=own.digest, chosen=chosen.tobytes(), rejections=+rejections)
+    return Entry(answer=own.digest, included=included.tobytes(), rejections=+rejections)

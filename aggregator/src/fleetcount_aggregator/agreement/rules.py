@@ -17,7 +17,7 @@ from fleetcount_protocol.messages import BatchProposal, BatchReply, Commitment, 
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.report_ids import ID_BYTES, ReportIds
-from fleetcount_aggregator.storage.store import ReportVerdict
+from fleetcount_aggregator.storage.row_types import ReportVerdict
 
 _TARGET_BATCH_BYTES: Final = 1024 * 1024
 _MISSING: Final = RejectReason.MISSING_AT_PEER.value

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.storage.store import BatchRow, CompleteReports
+from fleetcount_aggregator.storage.log_slice import CompleteReports
+from fleetcount_aggregator.storage.row_types import BatchRow
 from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, verify_reports
 
 _NUMBER_BYTES: Final = 4

@@ -25,10 +25,9 @@ from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, REC
 from fleetcount_aggregator.intake.routing import OwnReports, Reports
 from fleetcount_aggregator.intake.sessions import Sessions
 from fleetcount_aggregator.intake.unsealing import unseal_somewhere
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.row_seal import DamagedError
+from fleetcount_aggregator.storage.errors import DamagedError, StoreAwayError, StoreBusyError, StoreError
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.session_chains import PackedSession
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreBusyError, StoreError, StoreOutcome
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 from fleetcount_aggregator.windows.loading import window_here
 

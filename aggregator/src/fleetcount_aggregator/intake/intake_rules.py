@@ -9,7 +9,7 @@ from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
 from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.storage.store import StoreOutcome
+from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 
 OPEN_STATES = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 

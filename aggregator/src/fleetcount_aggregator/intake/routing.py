@@ -12,10 +12,10 @@ from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.intake.shard_keeper import ShardKeeper, ShardLogs
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.run_codec import DigestQuery
+from fleetcount_aggregator.storage.errors import StoreBusyError, StoreError
+from fleetcount_aggregator.storage.instalment_run import DigestQuery, InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
-from fleetcount_aggregator.storage.store import Store, StoreBusyError, StoreError, StoreOutcome
+from fleetcount_aggregator.storage.store import Store
 
 _VALUES: Final = 256
 """Of the first byte of a report id, whose ranges are the shards."""

@@ -26,8 +26,9 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.intake.session_opening import SessionSetting, judge_requests
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_types import SessionRow
 from fleetcount_aggregator.storage.session_chains import PackedSession
-from fleetcount_aggregator.storage.store import SessionRow, StoreError
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
 CACHED: Final = 2**20

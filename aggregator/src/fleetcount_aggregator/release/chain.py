@@ -15,7 +15,7 @@ from fleetcount_protocol.release import ChainLink, MissingWindow
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.store import DecidedWindow
+from fleetcount_aggregator.storage.row_types import DecidedWindow
 from fleetcount_aggregator.windows.decided import decided_before
 from fleetcount_aggregator.windows.finished import record_here
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.agreement.verification import kept_sum, proof_setting
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.storage.store import ReportVerdict, StoreError, every_batch
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_types import ReportVerdict
+from fleetcount_aggregator.storage.store import every_batch
 from fleetcount_aggregator.verification.workers import sum_reports
 
 _BLOCK: Final = 4096
@@ -28,10 +30,10 @@ async def set_sum(context: Context, window: InstalledWindow) -> list[int]:
     Raises:
         StoreError: no set is sealed, what was kept is damaged, or a report of the set is not in exactly one sum.
     """
-    chosen = await context.store.chosen(window.window_id)
-    if chosen is None:
+    included = await context.store.included(window.window_id)
+    if included is None:
         raise StoreError("the set of the window is not stored")
-    wanted = np.frombuffer(chosen, dtype=np.uint8) != 0
+    wanted = np.frombuffer(included, dtype=np.uint8) != 0
     summed = np.zeros(len(wanted), dtype=np.int32)
     design = window.asked.design
     total = bytes(FIELD64.encoded_size * design.summed_count)

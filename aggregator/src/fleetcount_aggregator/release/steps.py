@@ -217,7 +217,7 @@ class ReleaseSteps:
         ]
 
     async def _count(self, window: InstalledWindow) -> int:
-        return (await self._context.store.chosen(window.window_id) or b"").count(1)
+        return (await self._context.store.included(window.window_id) or b"").count(1)
 
     # The end.
 

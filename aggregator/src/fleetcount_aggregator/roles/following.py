@@ -14,7 +14,7 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.storage.row_seal import DamagedError
+from fleetcount_aggregator.storage.errors import DamagedError
 from fleetcount_aggregator.windows.loading import follow_window
 from fleetcount_aggregator.windows.question_install import follow_question
 
@@ -101,7 +101,7 @@ class Following:
                 await asyncio.to_thread(self._forget_destroyed)
             if everything:
                 questions |= {row.question_id for row in await context.store.questions()}
-                windows |= {*context.live, *await context.store.windows_in_work()}
+                windows |= {*context.live, *await context.store.active_windows()}
             for question_id in questions:
                 await self._unless_damaged(follow_question(context, question_id))
             for window_id in windows:

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_transport.logs import log
 
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.leases import LeaseLostError, Member, SchemaMovedError
-from fleetcount_aggregator.storage.store import StoreError
 
 _RENEWALS: Final = 8
 """Renewals in the time of one lease: half of them may fail before anything is given up."""

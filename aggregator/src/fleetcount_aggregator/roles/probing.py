@@ -12,7 +12,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 
 PROBE_S: Final = 10.0
 """How often to probe; a peer that goes away is noticed within twice that, if nothing else is asked of it."""

@@ -22,10 +22,11 @@ from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
 from fleetcount_aggregator.roles.restore_catchup import Adoption
-from fleetcount_aggregator.storage.mending import canonical_of, end_window, mend_others, note_settled
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import LedgerRow, StoreError
+from fleetcount_aggregator.storage.database import SealedDatabase
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_repair import canonical_of, end_window, mend_others, note_settled
+from fleetcount_aggregator.storage.row_types import LedgerRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.budget import debit_row
 
 _PAUSE_S = 5.0
@@ -53,7 +54,7 @@ class Mended:
 class Repair:
     """Ends windows in quarantine. `store` is the context's own."""
 
-    def __init__(self, context: Context, steps: ReleaseSteps, store: SqlStore) -> None:
+    def __init__(self, context: Context, steps: ReleaseSteps, store: Store) -> None:
         self._context = context
         self._steps = steps
         self._store = store
@@ -138,7 +139,7 @@ async def settle_restored(context: Context, steps: ReleaseSteps) -> None:
     a store that was not put back.
     """
     store = context.store
-    if not isinstance(store, SqlStore) or not await store.restored():
+    if not isinstance(store, Store) or not await store.restored():
         return
     repair, adoption = Repair(context, steps, store), Adoption(context, store)
     while True:

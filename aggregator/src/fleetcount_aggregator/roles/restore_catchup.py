@@ -21,10 +21,10 @@ from fleetcount_aggregator.context import Context, Quarantined
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
-from fleetcount_aggregator.storage.mending import take_up_ended
-from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import WindowRow
+from fleetcount_aggregator.storage.errors import Damage
+from fleetcount_aggregator.storage.row_repair import take_up_ended
+from fleetcount_aggregator.storage.row_types import WindowRow
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.decided import decided_window
 from fleetcount_aggregator.windows.question_install import adopt_question
 from fleetcount_aggregator.windows.question_orders import take_delivered_order
@@ -36,7 +36,7 @@ _LACKED: Final = "is of after the backup"
 class Adoption:
     """Asks every other aggregator once for what this store lacks; what it takes up is in quarantine until it ends."""
 
-    def __init__(self, context: Context, store: SqlStore) -> None:
+    def __init__(self, context: Context, store: Store) -> None:
         self._context = context
         self._store = store
         self._asked: set[AggregatorId] = set()

@@ -16,11 +16,11 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.frames import FrameReader
 from fleetcount_aggregator.storage.jobs import Job, Jobs
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.log_slice import LogSlice
-from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.verification.job_codec import decode_job, encode_failure, encode_result
 from fleetcount_aggregator.verification.leased_workers import open_job, seal_result
 from fleetcount_aggregator.verification.workers import Workers, verify_reports

@@ -1,1 +1,1 @@
-"""What one aggregator remembers: the rules of every store, a store in memory, and the durable one with its logs."""
+"""What one aggregator remembers: rows in a database, and reports in logs beside it or in tables of their own."""

@@ -1,14 +1,14 @@
 """One connection to PostgreSQL on the event loop, opened again when it is lost; each statement commits by itself.
 
 What is asked here is small and done again by whoever asked: a statement that fails may have happened or not. The
-store's own writes go another way (`sql_store`).
+store's own writes go another way (`write_queue`).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 
 if TYPE_CHECKING:
     import psycopg

@@ -23,13 +23,12 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.durable_files import erase_file, replace_file, sync_directory
 
 from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.database import INCLUDED, RowSeal, SealedDatabase
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
-from fleetcount_aggregator.storage.row_scan import every_damage
-from fleetcount_aggregator.storage.row_seal import CHOSEN, RowSeal
+from fleetcount_aggregator.storage.row_repair import every_damage
 from fleetcount_aggregator.storage.schema import RESTORED, check_readable
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sqlite_engine import restoring_beside
-from fleetcount_aggregator.storage.store import StoreError
 
 _FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
@@ -137,8 +136,10 @@ def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:
         connection.execute("BEGIN")
         for statement in _LEFT_OUT:
             connection.execute(statement)
-        chosen = connection.execute("SELECT window_id FROM windows WHERE chosen IS NOT NULL").fetchall()
-        connection.executemany(CHOSEN.update, [CHOSEN.updating(database, window_id, None) for (window_id,) in chosen])
+        sealed = connection.execute("SELECT window_id FROM windows WHERE chosen IS NOT NULL").fetchall()
+        connection.executemany(
+            INCLUDED.update, [INCLUDED.updating(database, window_id, None) for (window_id,) in sealed]
+        )
         connection.execute("UPDATE instance SET standing = ?", (RESTORED,))
         connection.execute("COMMIT")
         connection.execute("VACUUM")

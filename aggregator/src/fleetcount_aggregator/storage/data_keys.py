@@ -1,23 +1,70 @@
-"""The data keys: one a window, random, in a place of its own, wrapped by the store's at-rest key; destroyed at its end.
+"""The keys that what lies in a store is sealed under: the store's own, and one a window, destroyed at its end.
 
-Everything secret of a window lies under its data key, so that a copy of the disk made later and every key that lives on
-open nothing of it. Beside SQLite a key is a file, and destroying it is overwriting it where it lies; a row of a
-database leaves copies in its journal (`key_places`). Run by any thread; decides nothing about a window.
+Everything secret of a window (shares, its verify key, sums of batches) lies under its data key: random, in a place of
+its own, wrapped by the store's key. So a copy of the disk made later and every key that lives on open nothing of it.
+Beside SQLite a key is a file, and destroying it is overwriting it where it lies; a row of a database leaves copies in
+its journal (`KeyStore`). Chains of sessions lie under keys that follow from the store's. Run by any thread; decides
+nothing about a window.
 """
 
 import hmac
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
+from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.ids import WindowId
 
-from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES, AtRest
-from fleetcount_aggregator.storage.key_places import KeyPlace, MemoryKeys
-from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
+from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
+from fleetcount_aggregator.storage.database import KeyStore, RowSeal
+from fleetcount_aggregator.storage.errors import Damage, StoreAwayError, StoreError
+
+AT_REST_KEY_BYTES: Final = 32
+_INFO: Final = b"fleetcount aggregator at rest 1"
+_NONCE_BYTES: Final = 12
+
+
+def at_rest_key_of(signing_key: Ed25519PrivateKey) -> bytes:
+    """Return what a store without a key file of its own is sealed under: HKDF-SHA256 of its signing key, 32 bytes."""
+    kdf = HKDF(algorithm=SHA256(), length=AT_REST_KEY_BYTES, salt=None, info=_INFO)
+    return kdf.derive(signing_key.private_bytes_raw())
+
+
+class StorageCipher:
+    """AES-256-GCM under a key of 32 bytes; random nonces, so below 2^32 seals (NIST SP 800-38D, 8.3).
+
+    Why not the ciphertext as it arrived: it could be opened only as long as the session and the HPKE key live, and the
+    receipt promised that the report counts.
+    """
+
+    def __init__(self, key: bytes, source: RandomSource | None = None) -> None:
+        self._cipher = AESGCM(key)
+        self._source = source or SystemRandom()
+
+    def seal(self, plaintext: bytes, *place: bytes) -> bytes:
+        """Return `plaintext` sealed for one place of the store, which `place` names (fixed lengths but the last)."""
+        nonce = self._source.random_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, plaintext, b"".join(place))
+
+    def open(self, sealed: bytes, *place: bytes) -> bytes:
+        """Return what was sealed for this place.
+
+        Raises:
+            StoreError: the bytes are damaged, from another place, or from another key.
+        """
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], b"".join(place))
+        except (InvalidTag, ValueError) as error:
+            raise StoreError("stored bytes do not open: damaged, or written under another key") from error
+
 
 _MAGIC: Final = b"FCDATAK1"
 _CHECK: Final = b"key check"
@@ -29,7 +76,7 @@ _FILE_BYTES: Final = len(_MAGIC) + 12 + _SECRET_BYTES + 16
 """Magic, nonce, the secret, tag: less than a sector, so that a disk has the old bytes or the new ones."""
 
 
-class DataKey(AtRest):
+class DataKey(StorageCipher):
     """The key of one window: for what is sealed piece by piece, and `log_key`, from which its report log's keys
     come.
     """
@@ -42,19 +89,18 @@ class DataKey(AtRest):
 class DataKeys:
     """The data keys of one store, and `at_rest`, under the key that wraps them.
 
-    `place` is where they lie; without one they are in memory alone. `former`: the key that wraps them
-    until the store is moved to `at_rest_key` (`key_move`).
+    `place` is where they lie. `former`: the key that wraps them until the store is moved to `at_rest_key`.
     """
 
     def __init__(
         self,
         at_rest_key: bytes,
-        place: KeyPlace | None = None,
+        place: KeyStore,
         former: bytes | None = None,
         source: RandomSource | None = None,
     ) -> None:
-        self.at_rest = AtRest(at_rest_key, source)
-        self._place = place or MemoryKeys()
+        self.at_rest = StorageCipher(at_rest_key, source)
+        self._place = place
         self._former = former
         self._source = source or SystemRandom()
         keys = (at_rest_key,) if former is None else (at_rest_key, former)
@@ -221,9 +267,91 @@ class DataKeys:
         """Return what was sealed under the former key, None if there is none or it does not open."""
         if self._former is not None:
             with suppress(StoreError):
-                return AtRest(self._former).open(sealed, *place)
+                return StorageCipher(self._former).open(sealed, *place)
         return None
 
 
 def _name(window_id: WindowId) -> str:
     return f"{window_id.hex()}{_ENDING}"
+
+
+class ChainSeal:
+    """Seals chains with their receipt keys for the store: AES-256-GCM, a key a session, random nonces.
+
+    A chain is sealed again with every window of its session, so one key for all would see more than 2^32 seals in a
+    year of a large fleet's hours (NIST SP 800-38D, 8.3). `keys`: `DataKeys.chain_keys`, the first of which seals.
+    """
+
+    def __init__(self, keys: Sequence[bytes], source: RandomSource) -> None:
+        self._keys = tuple(keys)
+        self._source = source
+
+    def seal(self, session_id: bytes, receipt_key: bytes, chain: KeyChain) -> bytes:
+        """Return what the store keeps of a session's keys."""
+        nonce = self._source.random_bytes(_NONCE_BYTES)
+        return nonce + _cipher(self._keys[0], session_id).encrypt(nonce, receipt_key + chain.encode(), None)
+
+    def resealed(self, session_id: bytes, sealed: bytes) -> bytes | None:
+        """Return what lies under another key than the first as it lies under the first, None if it does already.
+
+        What opens under none of them is left as it is.
+        """
+        for key in self._keys:
+            with suppress(InvalidTag, ValueError):
+                opened = _cipher(key, session_id).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
+                return (
+                    None if key == self._keys[0] else self.seal(session_id, opened[:32], KeyChain.decode(opened[32:]))
+                )
+        return None
+
+    def open(self, session_id: bytes, sealed: bytes) -> tuple[bytes, KeyChain]:
+        """Return the receipt key and the chain.
+
+        Raises:
+            StoreError: the bytes are damaged, another session's, or from another at-rest key.
+        """
+        for key in self._keys:
+            with suppress(InvalidTag, ValueError):
+                opened = _cipher(key, session_id).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
+                return opened[:32], KeyChain.decode(opened[32:])
+        raise StoreError("a stored session does not open: damaged, or written under another key")
+
+
+def _cipher(key: bytes, session_id: bytes) -> AESGCM:
+    return AESGCM(hmac.digest(key, session_id, "sha256"))
+
+
+class StoreKeys(NamedTuple):
+    """The present key, and the one that the store may lie under until its next start."""
+
+    at_rest: bytes
+    former: bytes | None
+
+    @classmethod
+    def load(
+        cls,
+        signing_key: Path | str,
+        store_key: Path | None,
+        former_store_key: Path | None,
+        loaded: Ed25519PrivateKey | None = None,
+    ) -> "StoreKeys":
+        """Return the keys that a configuration names by file; `loaded`: the signing key, where it is loaded already.
+
+        Raises:
+            UsageError: a file is missing, open to others, or holds the wrong thing.
+        """
+        if store_key is not None and former_store_key is not None:
+            return cls(load_store_key(store_key), load_store_key(former_store_key))
+        # Nothing follows from a key that is in a token: then the configuration names a file of the store's own.
+        if store_key is not None and isinstance(signing_key, str):
+            return cls(load_store_key(store_key), None)
+        derived = at_rest_key_of(loaded or load_signing_key(signing_key))
+        return cls(derived, None) if store_key is None else cls(load_store_key(store_key), derived)
+
+    @property
+    def row_seal(self) -> RowSeal:
+        """What the rows of the store are sealed with."""
+        return RowSeal(self.at_rest) if self.former is None else RowSeal(self.at_rest, self.former)
+
+    def __repr__(self) -> str:
+        return "StoreKeys(…)"

@@ -1,30 +1,90 @@
-"""Where the frames of a report log lie, as the index sees it: a file, a table of PostgreSQL, or memory.
+"""Where the frames of a report log lie, as the index sees it: in a file, or in a table of PostgreSQL.
 
 `Frames` are those of one shard of one window. Sealed bytes alone go in and out; what is in a frame is log_format's,
-what becomes of instalments is report_log's.
+what becomes of instalments is report_log's. Of a window that has ended digests stay, as records that hold no share:
+
+    record    report id | u8 round | certificate digest | instalment digest | u8 1 if the report is in the set, else 0
 """
 
 import hmac
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from fleetcount_protocol.ids import WindowId
+import numpy as np
+from fleetcount_protocol.ids import Digest, ReportId, WindowId
+from numpy.typing import NDArray
 
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import DamagedFrameError
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES, FrameHead, FrameSeal, NewFrame
-from fleetcount_aggregator.storage.store import StoreError
+
+_KEY_BYTES: Final = ReportId.SIZE + 1
+RECORD_BYTES: Final = _KEY_BYTES + 2 * Digest.SIZE + 1
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class DigestRecords:
+    """What is remembered of n reports and their instalments of r rounds, as arrays of bytes.
+
+    `ids` n x 16, `certificates` n x 32; `held` n x r, which instalments there are; of those, digests (n x r x 32), and
+    `included` (n x r) is 1 if the report is in the set. `rounds` ascend.
+    """
+
+    rounds: Sequence[int]
+    ids: Bytes
+    certificates: Bytes
+    held: NDArray[np.bool_]
+    digests: Bytes
+    included: Bytes
+
+    def encode(self) -> bytes:
+        """Return the records of the instalments there are, joined, report by report and round by round."""
+        records = np.empty((*self.held.shape, RECORD_BYTES), dtype=np.uint8)
+        start = 0
+        for column in (
+            self.ids[:, np.newaxis],
+            np.array(self.rounds, dtype=np.uint8).reshape(1, -1, 1),
+            self.certificates[:, np.newaxis],
+            self.digests,
+            self.included[:, :, np.newaxis],
+        ):
+            width = column.shape[2]
+            records[:, :, start : start + width] = column
+            start += width
+        return records[self.held].tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDigest:
+    """What is remembered of one instalment."""
+
+    certificate: Digest
+    digest: Digest
+
+
+def find_record(
+    count: int, record_at: Callable[[int], bytes], report_id: ReportId, round_number: int
+) -> HeldDigest | None:
+    """Return what is remembered of an instalment in so many records, which ascend, or None."""
+    key = report_id + bytes((round_number,))
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        record = record_at(middle)
+        if record[:_KEY_BYTES] == key:
+            fields = record[_KEY_BYTES:]
+            return HeldDigest(Digest(fields[: Digest.SIZE]), Digest(fields[Digest.SIZE : 2 * Digest.SIZE]))
+        low, high = (middle + 1, high) if record[:_KEY_BYTES] < key else (low, middle)
+    return None
+
 
 FRAME_BITS: Final = 48
 """A frame's number has its shard above so many bits, so that one number is enough in a window of many shards."""
-
-
 LEAVES: Final = 256
 """Values of the first byte of a report id, which says its shard."""
-
-
-class DamagedFrameError(StoreError):
-    """A frame is not what was written there; the text names the place."""
 
 
 class FrameRange(NamedTuple):
@@ -126,12 +186,12 @@ class Frames(FrameReads, Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         ...
 
 
 def read_heads(reads: FrameReads, frames: Sequence[int], log_key: bytes) -> list[FrameHead]:
-    """Return the heads of frames, in order; raises StoreError if one is none."""
+    """Return the heads of frames, in order; raises StoreError if a head is invalid."""
     found = reads.read([FrameRange(frame, 0, HEAD_BYTES) for frame in frames])
     return [_head(reads, frame, bytes(data), log_key) for frame, data in zip(frames, found, strict=True)]
 
@@ -156,59 +216,125 @@ def checked_frame(
     return ReadFrame(number, found, columns)
 
 
-class MemoryFrames:
-    """Implements `Frames`, and its own reader: frames that outlive no process, for tests and simulations."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """What the store knows of a window when it starts: so many bytes of its log were durable, at least.
 
-    is_final = False
+    `closed_length`: how long it was when intake closed, None before.
+    """
 
-    def __init__(
-        self, window_id: WindowId, log_key: bytes, shard: int = 0, frames: dict[int, bytes] | None = None
-    ) -> None:
-        self.expected = 0
-        self.length = 0
-        self._window_id = window_id
-        self._log_key = log_key
-        self._first = shard << FRAME_BITS
-        self._frames = {} if frames is None else frames
-        """Those of all shards of the window, by number."""
+    window_id: WindowId
+    ended: bool
+    durable_length: int
+    closed_length: int | None
+    set_sealed: bool
+
+
+class EndedDigests(Protocol):
+    """What is remembered of the instalments of one ended window: digests, and no share."""
+
+    def write(self, count: int, blocks: Iterable[bytes]) -> None:
+        """Write `count` records in all, by ascending report id (`DigestRecords.encode`), in place of what was there.
+
+        Raises:
+            StoreError: it failed, or there are other records than that; then there are none.
+        """
+        ...
+
+    def records(self) -> Iterator[bytes]:
+        """Yield all records in their order, some at once; none where nothing was written. Raises StoreError."""
+        ...
+
+    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
+        """Return what is remembered of an instalment, or None; raises StoreError if it is damaged."""
+        ...
+
+    def delete(self) -> None:
+        """Remember nothing of the window any more; doing it again changes nothing."""
+        ...
+
+
+class LogBackend(Protocol):
+    """The report logs of a store: beside a file (`file_backend`), or in PostgreSQL (`postgres_backend`)."""
 
     @property
-    def reader(self) -> "MemoryFrames":
-        """See `Frames.reader`: where it is pickled, a copy of all frames."""
-        return self
+    def counts_bytes(self) -> bool:
+        """Whether what was durable has to be noted in the database, to see later if it is gone."""
+        ...
 
-    def opened(self) -> AbstractContextManager["MemoryFrames"]:
-        """See `FrameReader.opened`."""
-        return nullcontext(self)
+    @property
+    def cuts(self) -> bool:
+        """Whether a window may lie here in several shards."""
+        ...
 
-    def ends_elsewhere(self) -> bool:
-        """See `Frames.ends_elsewhere`: nobody else has them."""
-        return False
+    def know(self, states: Sequence[LogState]) -> None:
+        """Take it that logs were so long, and see later whether they are."""
+        ...
 
-    def columns(self) -> Iterator[ReadFrame]:
-        """See `Frames.columns`."""
-        for sequence in range(self.length):
-            number = self._first + sequence
-            frame = self._frames[number]
-            head = _head(self, number, frame[:HEAD_BYTES], self._log_key)
-            columns = frame[HEAD_BYTES : HEAD_BYTES + head.columns_bytes]
-            yield checked_frame(self, number, frame[:HEAD_BYTES], columns, sequence, self._window_id, self._log_key)
+    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
+        """Return the windows whose logs the operator has put aside, before their set was sealed: they can only end."""
+        ...
 
-    def append(self, frames: Sequence[NewFrame], expected: int) -> list[int]:
-        """See `Frames.append`."""
-        first = self._first + self.length
-        numbers = list(range(first, first + len(frames)))
-        self._frames.update((number, frame.joined()) for number, frame in zip(numbers, frames, strict=True))
-        self.expected, self.length = expected, self.length + len(frames)
-        return numbers
+    def leaves(self, window_id: WindowId) -> bool:
+        """Whether there is something of an ended window that `drop` deletes."""
+        ...
 
-    def read(self, ranges: Sequence[FrameRange]) -> list[bytes]:
-        """See `FrameReads.read`."""
-        return [self._frames[one.frame][one.start : one.start + one.size] for one in ranges]
+    def install(self, db: "Database", window_id: WindowId) -> None:
+        """Make the place of a window that is installed in this transaction; one that is there stays."""
+        ...
 
-    def damaged(self, frame: int, why: str) -> DamagedFrameError:
-        """See `FrameReads.damaged`."""
-        return DamagedFrameError(f"frame {frame} in memory is damaged: {why}")
+    def close_window(self, db: "Database", window_id: WindowId) -> None:
+        """Let no owner append to a window any more, from the commit of this transaction on."""
+        ...
+
+    def seize(self, window_id: WindowId) -> Mapping[int, int]:
+        """Become the owner of every shard of a window, as who is alone may; return the epoch of each."""
+        ...
+
+    def shard_count(self, window_id: WindowId) -> int:
+        """Return into how many shards a window is cut: a power of two, 1 to 256; 0 for one that has no place here."""
+        ...
+
+    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> Frames:
+        """Return the frames of a shard: to be read back and written to under an epoch, or with None only read."""
+        ...
+
+    def reader(self, window_id: WindowId) -> FrameReader:
+        """Return what reads the frames of all shards of a window."""
+        ...
+
+    def ended(self, window_id: WindowId) -> EndedDigests:
+        """Return what is left of an ended window."""
+        ...
+
+    def holds(self, window_id: WindowId) -> bool:
+        """Whether frames of a window lie there, as they do from its first instalment until it is purged."""
+        ...
+
+    def drop(self, window_id: WindowId) -> None:
+        """Delete every frame of an ended window; doing it again changes nothing."""
+        ...
+
+    def windows(self) -> set[WindowId]:
+        """Return the windows of which there are frames or digests."""
+        ...
+
+    def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
+        """Yield every frame of a store that nobody serves, to be taken to another backend; needs no key.
+
+        Raises:
+            StoreError: it is not all there; the text names the place.
+        """
+        ...
+
+    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+        """Write frames that another backend has unloaded, in place of what an earlier try has left; durable on return.
+
+        Raises:
+            StoreError: it failed, or a window in so many shards cannot lie here.
+        """
+        ...
 
     def close(self) -> None:
-        """See `Frames.close`."""
+        """Let go of connections."""
+        ...

@@ -29,7 +29,7 @@ class Jobs:
 
     @property
     def asker(self) -> str:
-        """The name that is asked under now; what was asked under a former one, nobody does and nobody collects."""
+        """The name that this member asks under now; jobs under a former lease are dropped."""
         return self._member.name
 
     async def put(self, window_id: bytes, request: bytes) -> int:
@@ -44,7 +44,7 @@ class Jobs:
         return int(rows[0][0])
 
     async def lease(self, doing: Collection[int] = ()) -> Job | None:
-        """Lease the oldest job that nobody living does, for an asker that lives; None if there is none.
+        """Lease the oldest job whose lease holder has expired and whose asker has not; None if there is none.
 
         `doing` are the jobs that this member does: another that the database says is its own had its answer lost.
         """

@@ -15,8 +15,9 @@ from typing import Final
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount_aggregator.storage.async_link import AsyncLink
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.schema import POSTGRES
-from fleetcount_aggregator.storage.store import FencedError, StoreError
 
 _MEMBER_BYTES: Final = 8
 _SHORTEST_S: Final = 0.5
@@ -145,7 +146,7 @@ class Member:
         await self._link.rows("DELETE FROM members WHERE member = %s", self.name)
 
     async def stand(self) -> int | None:
-        """Become the coordinator if there is none; return the new epoch, else None. For who is not the coordinator.
+        """Become the coordinator if there is none; return the new epoch, else None. Call only while not coordinator.
 
         Who is it by its row alone, since the answer to an election or a resignation was lost, is elected again.
         A transaction that still holds the row under the former epoch is waited for by asking again.
@@ -198,7 +199,7 @@ class Member:
         return {Slot(*row) for row in found}
 
     async def keep_slots(self, kept: Iterable[Slot]) -> None:
-        """Let go of every other slot that is this member's."""
+        """Release every other slot that is this member's."""
         await self._link.rows(
             "UPDATE slots SET owner = '' WHERE owner = %s AND slot <> ALL (%s::smallint[])",
             self.name,
@@ -212,3 +213,9 @@ class Member:
             role,
         )
         return 0 if found is None else int(found[0])
+
+
+def slot_holders(database: Database) -> dict[int, str]:
+    """Return the slots that living members hold, each with the address at which other members reach its holder."""
+    found = database.execute("SELECT slot, address FROM slots JOIN living ON member = owner").fetchall()
+    return {int(slot): str(address) for slot, address in found}

@@ -6,7 +6,7 @@ network process. Reads and opens parts; verifies nothing.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
@@ -14,11 +14,27 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from numpy.typing import NDArray
 
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.frames import FrameRange, FrameReader, FrameReads, read_heads
 from fleetcount_aggregator.storage.log_format import FrameHead, FrameSeal
 from fleetcount_aggregator.storage.report_ids import ID_BYTES, ReportIds
 from fleetcount_aggregator.storage.report_index import CompleteRows
-from fleetcount_aggregator.storage.store import LoadedReports, StoreError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedReports:
+    """Reports ready for verification, and which of those asked for are missing: damaged in the store, by number."""
+
+    batch: ProofBatch
+    damaged: tuple[int, ...] = ()
+
+
+class ReportSource(Protocol):
+    """Some complete reports of one window; survives pickling, so that a worker process loads them by itself."""
+
+    def load(self) -> LoadedReports:
+        """Return the reports with their input shares joined, in order; raises StoreError if the file fails."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +116,7 @@ class _Run:
 
     @property
     def end_row(self) -> int:
-        """The instalment behind the last that is read."""
+        """The end of the instalments that are read, exclusive."""
         return min((self.blocks[-1] + 1) * self.head.block_rows, self.head.count)
 
     def pieces(self) -> Iterator["_Run"]:
@@ -241,8 +257,11 @@ class CompleteShard:
         return frames, places
 
 
-class CompleteLog:
-    """Implements `CompleteReports` over a log. Positions run through its shards in their order."""
+class CompleteReports:
+    """The reports of a window that have all their instalments, by position; fixed from the moment intake is closed.
+
+    Positions run through the shards of the log in their order. `ids` are the report ids by position.
+    """
 
     def __init__(
         self, reader: FrameReader, window_id: WindowId, log_key: bytes, shards: Sequence[CompleteShard] = ()
@@ -256,7 +275,7 @@ class CompleteLog:
         self._starts = np.cumsum([0, *(len(shard.complete.rows) for shard in self._filled[:-1])])
 
     def source(self, positions: NDArray[np.integer]) -> LogSlice:
-        """See `CompleteReports.source`."""
+        """Return where a worker finds the reports at these positions."""
         rounds = len(self._filled[0].complete.rounds) if self._filled else 0
         frames, places = (np.empty((len(positions), rounds), dtype=np.int64) for _ in range(2))
         shard_of = np.searchsorted(self._starts, positions, side="right") - 1

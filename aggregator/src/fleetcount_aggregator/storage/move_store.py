@@ -3,13 +3,19 @@
 What ends the process leaves the source whole and the target refusing to serve, or, once every row was read back and
 found the same, both refusing until the move is run again: never two stores that serve. Knows no table by name but
 `windows`.
+
+Frames and digests move sealed as they are. A key is needed only where the shards of a window become the one log that
+lies beside a file: frames get numbers that go on from shard to shard, so their heads are written again under the log's
+key. Positions of complete reports run through the shards in this order too, so none changes.
 """
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any, Final
 
 from fleetcount_protocol.errors import UsageError
@@ -17,13 +23,157 @@ from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.database import Database, Engine
-from fleetcount_aggregator.storage.joined_shards import ShardJoiner
-from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
+from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
+from fleetcount_aggregator.storage.database import WINDOWS, Database, SealedDatabase
+from fleetcount_aggregator.storage.engine import Engine, SealedEngine
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.frames import RECORD_BYTES, LogBackend, RawFrame
+from fleetcount_aggregator.storage.log_format import FrameHead
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVING, TABLES, TableColumns
-from fleetcount_aggregator.storage.store import StoreError
-from fleetcount_aggregator.storage.store_keys import StoreKeys
+
+
+class ShardJoiner:
+    """Joins shards on the way into a store whose rows and data keys are there already; `keys` are asked for once."""
+
+    def __init__(self, target: Engine, keys: Callable[[], StoreKeys]) -> None:
+        self._target = target
+        self._load = keys
+        self._loaded: StoreKeys | None = None
+
+    @property
+    def _keys(self) -> StoreKeys:
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def joined(self, window_id: WindowId, frames: Iterable[RawFrame]) -> Iterator[RawFrame]:
+        """Yield the frames of all shards, which come shard by shard, as those of one.
+
+        Raises:
+            StoreError: a frame is damaged, or the window has no data key.
+        """
+        log_key = DataKeys(self._keys.at_rest, self._target.key_store(), self._keys.former).of(window_id).log_key
+        first, header = 0, b""
+        for shard, alike in groupby(frames, lambda frame: frame.shard):
+            before = first
+            for frame in alike:
+                head = FrameHead.decode(frame.head, log_key)
+                header = header or frame.header
+                if head is None or head.sequence != first - before or frame.header != header:
+                    place = f"frame {first - before} of shard {shard}"
+                    raise StoreError(f"window {window_id.hex()}: {place} is damaged; run `fleetcount aggregator check`")
+                moved = replace(head, sequence=first, group=before + head.group)
+                yield RawFrame(0, header, moved.encode(log_key), frame.columns, frame.parts)
+                first += 1
+
+    def note_length(self, window_id: WindowId, length: int) -> None:
+        """Remember how long the log of a closed window is: it has one header now, and not one a shard.
+
+        Raises:
+            StoreError: the row of the window is damaged.
+        """
+
+        def work(db: SealedDatabase) -> None:
+            found = db.execute(f"{WINDOWS.select} WHERE window_id = ?", (window_id,)).fetchone()
+            key, *values = WINDOWS.checked(db, found)[:-1]
+            values[WINDOWS.columns.index("log_bytes")] = length
+            db.execute(WINDOWS.update, WINDOWS.updating(db, bytes(key), *values))
+
+        SealedEngine(self._target, self._keys.row_seal).write(work)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """What the rows say of a window: whether it has ended, or its intake is closed, and of how many bytes its log
+    was.
+    """
+
+    length: int
+    closed: bool
+    ended: bool
+
+
+@dataclass(slots=True)
+class _Passed:
+    """Counts and hashes what passes."""
+
+    size: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+    """A SHA-256; its type has no public name."""
+
+    def frames(self, frames: Iterable[RawFrame]) -> Iterator[RawFrame]:
+        """Yield frames."""
+        for frame in frames:
+            self.size = self.size or len(frame.header)
+            for piece in frame[1:]:
+                self.digest.update(len(piece).to_bytes(8) + piece)
+            self.size += sum(map(len, frame[2:]))
+            yield frame
+
+    def records(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield blocks, however they are cut."""
+        for block in blocks:
+            self.digest.update(block)
+            self.size += len(block)
+            yield block
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Passed) and (self.size, self.digest.digest()) == (other.size, other.digest.digest())
+
+    __hash__ = None  # type: ignore[assignment] # it changes
+
+
+def move_frames(old: LogBackend, new: LogBackend, known: Mapping[WindowId, KnownLog], joiner: ShardJoiner) -> None:
+    """Copy the frames and digests of every window, and compare what is read back.
+
+    Raises:
+        StoreError: something is damaged, did not arrive as it was, or lies behind what is `known`: a crash may have
+            torn it, and a start of the aggregator looks.
+    """
+    under_way = {window_id for window_id, log in known.items() if not log.ended}
+    for window_id in sorted(old.windows() | under_way):
+        # What is under way needs its place also where nothing has come yet.
+        if window_id in under_way or old.holds(window_id):
+            _move_log(old, new, window_id, known.get(window_id), joiner)
+        _move_digests(old, new, window_id)
+
+
+def _move_log(
+    old: LogBackend, new: LogBackend, window_id: WindowId, known: KnownLog | None, joiner: ShardJoiner
+) -> None:
+    shards = max(1, old.shard_count(window_id))
+    there, arrived = _Passed(), _Passed()
+    frames, closed = old.unload(window_id), known is not None and known.closed
+    joins = shards > 1 and not new.cuts
+    if joins:
+        shards, frames = 1, joiner.joined(window_id, frames)
+    new.load(window_id, shards, there.frames(frames), closed=closed)
+    if old.counts_bytes and known is not None and not known.ended and there.size != known.length:
+        raise StoreError(
+            f"the log of window {window_id.hex()} has {there.size} bytes, not the {known.length} that were noted when"
+            " the aggregator stopped: start it and stop it once, and move then"
+        )
+    for _ in arrived.frames(new.unload(window_id)):
+        pass
+    if there != arrived:
+        raise StoreError(f"the log of window {window_id.hex()} did not arrive as it was")
+    if joins and closed:
+        joiner.note_length(window_id, there.size)
+
+
+def _move_digests(old: LogBackend, new: LogBackend, window_id: WindowId) -> None:
+    counted, there, arrived = _Passed(), _Passed(), _Passed()
+    for _ in counted.records(old.ended(window_id).records()):
+        pass
+    if not counted.size:
+        return
+    new.ended(window_id).write(counted.size // RECORD_BYTES, there.records(old.ended(window_id).records()))
+    for _ in arrived.records(new.ended(window_id).records()):
+        pass
+    if there != arrived:
+        raise StoreError(f"the digests of window {window_id.hex()} did not arrive as they were")
+
 
 _AT_ONCE: Final = 500
 _FINAL: Final = {state.value for state in FINAL_STATES}
@@ -79,11 +229,11 @@ def _move(
         raise StoreError(f"{source.name} was moved elsewhere: {target.name} is the target of another move")
     if moves:
         _stand(new, SERVING)
-    left, home = old.key_place(), old.frame_home(source.file)
+    left, backend = old.key_store(), old.log_backend(source.file)
     for name in left.names():
         left.erase(name)
-    for window_id in home.windows():
-        home.drop(window_id)
+    for window_id in backend.windows():
+        backend.drop(window_id)
     return moves
 
 
@@ -119,7 +269,7 @@ def _copy(old: Engine, new: Engine, source: StorePlace, target: StorePlace, keys
         _copy_table(old, new, table)
         if _summed(old, table) != _summed(new, table):
             raise StoreError(f"table {table.name} did not arrive as it was; {source.name} serves on")
-    from_keys, to_keys = old.key_place(), new.key_place()
+    from_keys, to_keys = old.key_store(), new.key_store()
     for name in from_keys.names():
         wrapped = from_keys.read(name)
         to_keys.write(name, wrapped or b"")
@@ -130,7 +280,7 @@ def _copy(old: Engine, new: Engine, source: StorePlace, target: StorePlace, keys
         WindowId(bytes(window)): KnownLog(durable if closed is None else closed, closed is not None, state in _FINAL)
         for window, durable, closed, state in known
     }
-    move_frames(old.frame_home(source.file), new.frame_home(target.file), logs, ShardJoiner(new, keys))
+    move_frames(old.log_backend(source.file), new.log_backend(target.file), logs, ShardJoiner(new, keys))
     return number
 
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL tells those who listen: one connection a process, each channel with its own hearer.
+"""Notices of PostgreSQL (LISTEN, NOTIFY): one connection a process, one callback a channel.
 
 A notice says that something is worth looking at and is never needed: who hears nothing looks again by itself, and who
 was cut off is told that something may have been missed. Run by every process of an aggregator over PostgreSQL.

@@ -10,10 +10,11 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.key_files import read_secret
 
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.database import Database, Engine
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.engine import Engine
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
-from fleetcount_aggregator.storage.store import StoreError
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.postgres import Server
@@ -82,7 +83,7 @@ def open_engine(
 
 @contextmanager
 def reading(place: StorePlace) -> Generator[Database]:
-    """Give the rows of a store to somebody who only looks, whether an aggregator has it open or not.
+    """Open a store read-only, whether an aggregator has it open or not.
 
     Raises:
         StoreError: there is none, or it cannot be read.

@@ -23,11 +23,19 @@ from psycopg.conninfo import conninfo_to_dict
 
 from fleetcount_aggregator.storage.async_link import WAIT_OF_SERVER
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.server_mark import LogEnd
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a server's log ended, in bytes, when it was looked at; `flushed` is 0 where it was not said."""
+
+    system_id: str
+    timeline: int
+    flushed: int
+
 
 T = TypeVar("T")
-
 FATAL: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 """What ends a transaction whole; other errors of the server are a statement's own."""
 _AGAIN: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)

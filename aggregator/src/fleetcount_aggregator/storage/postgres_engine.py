@@ -1,27 +1,90 @@
 """A store's database in PostgreSQL: its transactions, who leads, and a heartbeat: whether what is committed is durable.
 
-Reads and writes no rows of a store but those about itself (tables instance, coordinator and schema_version).
+Reads and writes no rows of a store but those about itself (tables instance, coordinator, schema_version and data_keys).
+
+A file of the state directory remembers how far the server's write-ahead log was seen: the log of one server on one
+timeline only grows, and what was flushed stays. One that ends earlier than it was seen is that of a server put back to
+a moment before, even where its own tables say nothing of it.
 """
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import psycopg
+from fleetcount_transport.durable_files import replace_file
 from fleetcount_transport.logs import log
 from fleetcount_transport.migrations import NEW, bring_up
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.postgres import FATAL, Link, PostgresDatabase, Server, ServerState, one_line
-from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.postgres import FATAL, Link, LogEnd, PostgresDatabase, Server, ServerState, one_line
+from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
 from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing, check_version, made_as
-from fleetcount_aggregator.storage.server_mark import ServerMark
-from fleetcount_aggregator.storage.store import StoreError
+
+_WRITE_S: Final = 10.0
+"""How often the file is written while the log grows; a process that dies remembers that much less."""
+
+
+class ServerMark:
+    """The furthest end seen. `path`: its file; None: it is remembered in memory alone."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._seen = self._kept = _read(path)
+        self._written_at = -float("inf")
+
+    def refusal(self, found: LogEnd) -> str:
+        """Return why a server is not the one that was seen, "" if it may be."""
+        seen = self._seen
+        if seen is None or _server(seen) != _server(found) or found.flushed >= seen.flushed:
+            return ""
+        return f"its write-ahead log ends at byte {found.flushed}, and this machine has seen it at {seen.flushed}"
+
+    def note(self, found: LogEnd, *, instead: bool = False) -> None:
+        """Remember where the log ends; `instead` of what was seen, whatever that was.
+
+        Raises:
+            StoreError: the file could not be written.
+        """
+        seen = self._seen
+        if instead or seen is None or _server(seen) != _server(found) or found.flushed > seen.flushed:
+            self._seen = found
+        if instead or time.monotonic() >= self._written_at + _WRITE_S:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file, if there is something new; raises as `note`."""
+        if self._path is None or self._seen is None or self._seen == self._kept:
+            return
+        try:
+            replace_file(self._path, json.dumps(asdict(self._seen)).encode() + b"\n")
+        except OSError as error:
+            raise StoreError(f"{self._path} could not be written: {error.strerror}") from error
+        self._kept, self._written_at = self._seen, time.monotonic()
+
+
+def _server(end: LogEnd) -> tuple[str, int]:
+    return end.system_id, end.timeline
+
+
+def _read(path: Path | None) -> LogEnd | None:
+    if path is None or not path.exists():
+        return None
+    try:
+        found = LogEnd(**json.loads(path.read_bytes()))
+        if [type(one) for one in (found.system_id, found.timeline, found.flushed)] == [str, int, int]:
+            return found
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(f"{path} cannot be read: {type(error).__name__}; delete it to forget what it says") from error
+    raise StoreError(f"{path} holds other values than it should; delete it to forget what it says")
+
 
 T = TypeVar("T")
-
 _HEARTBEAT_S: Final = 1.0
 _SCHEMA_LOCK: Final = 0x4643_5343
 """Of who makes or brings up the tables, for the length of the transaction."""
@@ -77,7 +140,7 @@ class PostgresEngine:
         `accept_failover`: go on
         where another server, or this one after a change of the primary, has the database. `shards`: into how many a
         window is cut that is installed from now on. `standing` judges whether the store may be used, by its place and
-        what it says of itself. `mark`: the file that remembers how far the server's log was seen (`server_mark`).
+        what it says of itself. `mark`: the file that remembers how far the server's log was seen (`ServerMark`).
 
         Raises:
             StoreError: the server cannot be reached, is not as it must be (`ServerState.refusal`), holds something
@@ -106,12 +169,12 @@ class PostgresEngine:
         """See `Engine.begun_again`."""
         return sum(link.begun_again for link in self._links)
 
-    def frame_home(self, path: Path) -> PostgresHome:
-        """See `Engine.frame_home`: tables, and no file."""
-        return PostgresHome(self._server, self.link(), self._shards)
+    def log_backend(self, path: Path) -> PostgresBackend:
+        """See `Engine.log_backend`: tables, and no file."""
+        return PostgresBackend(self._server, self.link(), self._shards)
 
-    def key_place(self) -> "KeyRows":
-        """See `Engine.key_place`: a table."""
+    def key_store(self) -> "KeyRows":
+        """See `Engine.key_store`: a table."""
         return KeyRows(self.place, self.link())
 
     def write(self, work: Callable[[Database], T]) -> T:
@@ -241,28 +304,28 @@ class PostgresEngine:
 
 
 class KeyRows:
-    """Implements `KeyPlace` by the table `data_keys`. A row that is deleted stays in the server's log and archives."""
+    """Implements `KeyStore` by the table `data_keys`. A row that is deleted stays in the server's log and archives."""
 
     def __init__(self, place: str, link: Link) -> None:
         self._place = place
         self._link = link
 
     def where(self, name: str) -> str:
-        """See `KeyPlace.where`."""
+        """See `KeyStore.where`."""
         return f"{name} of {self._place}"
 
     def read(self, name: str) -> bytes | None:
-        """See `KeyPlace.read`."""
+        """See `KeyStore.read`."""
         query = "SELECT wrapped FROM data_keys WHERE name = ?"
         row = self._link.read(lambda db: db.execute(query, (name,)).fetchone())
         return None if row is None else bytes(row[0])
 
     def names(self) -> list[str]:
-        """See `KeyPlace.names`."""
+        """See `KeyStore.names`."""
         return [row[0] for row in self._link.read(lambda db: db.execute("SELECT name FROM data_keys").fetchall())]
 
     def add(self, name: str, wrapped: bytes) -> bytes:
-        """See `KeyPlace.add`."""
+        """See `KeyStore.add`."""
 
         def work(db: Database) -> bytes:
             statement = "INSERT INTO data_keys (name, wrapped) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
@@ -272,7 +335,7 @@ class KeyRows:
         return self._link.write(work)
 
     def write(self, name: str, wrapped: bytes) -> None:
-        """See `KeyPlace.write`."""
+        """See `KeyStore.write`."""
         statement = (
             "INSERT INTO data_keys (name, wrapped) VALUES (?, ?)"
             " ON CONFLICT (name) DO UPDATE SET wrapped = excluded.wrapped"
@@ -280,7 +343,7 @@ class KeyRows:
         self._link.write(lambda db: db.execute(statement, (name, wrapped)))
 
     def erase(self, name: str) -> None:
-        """See `KeyPlace.erase`."""
+        """See `KeyStore.erase`."""
         self._link.write(lambda db: db.execute("DELETE FROM data_keys WHERE name = ?", (name,)))
 
 

@@ -7,13 +7,12 @@ connection is stored once. Sealed bytes only; needs psycopg.
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import WindowId
 from psycopg import Connection
 from psycopg.abc import Buffer
@@ -21,25 +20,16 @@ from psycopg.adapt import Loader
 from psycopg.pq import Format
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.frame_homes import LogState
-from fleetcount_aggregator.storage.frames import (
-    FRAME_BITS,
+from fleetcount_aggregator.storage.errors import (
     DamagedFrameError,
-    FrameRange,
-    RawFrame,
-    ReadFrame,
-    checked_frame,
+    FencedError,
+    StoreAwayError,
+    StoreError,
+    UnknownWriteError,
 )
-from fleetcount_aggregator.storage.log_format import (
-    HEAD_BYTES,
-    FrameHead,
-    NewFrame,
-    decode_file_header,
-    encode_file_header,
-)
+from fleetcount_aggregator.storage.frames import FRAME_BITS, FrameRange, ReadFrame, checked_frame
+from fleetcount_aggregator.storage.log_format import HEAD_BYTES, NewFrame, decode_file_header, encode_file_header
 from fleetcount_aggregator.storage.postgres import Link, Server
-from fleetcount_aggregator.storage.postgres_digests import PostgresDigests
-from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError, UnknownWriteError
 
 PATIENCE_S: float = 10.0
 """How long a write or a read waits for a server that comes back; a killed one takes one to four seconds."""
@@ -50,17 +40,8 @@ _FRAMES_AT_ONCE: Final = (64, 8_192)
 """Fewest and most frames read back in one answer, which has `_BYTES_AT_ONCE` of columns where it may."""
 _BYTES_AT_ONCE: Final = 4 * 2**20
 _NAME_BYTES: Final = 24
-
 _TABLE: Final = "TABLE_OF_WINDOW"
 """Stands in a statement for the name of a window's table."""
-_MAKE: Final = (
-    # Nothing in it is ever changed and all of it goes at once, so that cleaning it would only read it again.
-    "CREATE TABLE IF NOT EXISTS TABLE_OF_WINDOW (shard integer NOT NULL, seq bigint NOT NULL, round smallint NOT NULL,"
-    " n integer NOT NULL, head bytea NOT NULL, cols bytea NOT NULL, parts bytea NOT NULL, PRIMARY KEY (shard, seq))"
-    " WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)",
-    # Sealed bytes do not shrink, and of what lies outside uncompressed a piece is read without the rest.
-    "ALTER TABLE TABLE_OF_WINDOW ALTER cols SET STORAGE EXTERNAL, ALTER parts SET STORAGE EXTERNAL",
-)
 # One statement: only what moved the shard's row on is inserted.
 _APPEND: Final = (
     "WITH mine AS (UPDATE shards SET seq = seq + ?, rows = rows + ?, header = ?"
@@ -73,9 +54,6 @@ _APPEND_END: Final = ") AS new RETURNING head"
 # Whose connection is cut while a commit waits for a standby leaves it where it is seen, and the standby without it. To
 # lock the row is to commit something behind it, and so this is answered only when a standby has both.
 _SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_WINDOW WHERE shard = ? AND seq = ? FOR UPDATE"
-_SELECT_WHOLE: Final = "SELECT head, cols, parts FROM TABLE_OF_WINDOW WHERE shard = ? AND seq = ?"
-_INSERT: Final = "INSERT INTO TABLE_OF_WINDOW (shard, seq, round, n, head, cols, parts) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_MOVE_ON: Final = "UPDATE shards SET seq = seq + 1, rows = rows + ?, header = ? WHERE window_id = ? AND shard = ?"
 _SELECT_COLUMNS: Final = "SELECT seq, head, cols FROM TABLE_OF_WINDOW WHERE shard = ? AND seq >= ? AND seq < ?"
 # Range by range by the key, in one of the columns; not in order, since the server would sort bytes with rows, on disk.
 _SELECT: Final = (
@@ -87,11 +65,10 @@ _SELECT: Final = (
     " FROM unnest(?::integer[], ?::bigint[], ?::integer[], ?::integer[]) WITH ORDINALITY"
     " AS r(shard, seq, start, size, place)"
 ).replace("HEAD_BYTES", str(HEAD_BYTES))
-
 Result = TypeVar("Result")
 
 
-def _for_window(statement: str, window_id: WindowId) -> str:
+def for_window(statement: str, window_id: WindowId) -> str:
     """Return a statement about the table of a window, whose name has of the window's id as much as a name may be
     long.
     """
@@ -105,24 +82,8 @@ def _at_once(rows: Sequence[tuple[int, bytes, bytes]]) -> int:
     return min(max(least, _BYTES_AT_ONCE * len(rows) // max(1, size)), most)
 
 
-def install_shards(db: Database, window_id: WindowId, shards: int) -> None:
-    """Make the place of a window that is installed in this transaction, cut into `shards`; one that is there stays.
-
-    A table of its own and not a partition: making and dropping a partition locks the others too.
-    """
-    for statement in _MAKE:
-        db.execute(_for_window(statement, window_id))
-    rows = [(bytes(window_id), shard) for shard in range(shards)]
-    db.executemany("INSERT INTO shards (window_id, shard) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
-
-
-def close_shards(db: Database, window_id: WindowId) -> None:
-    """Take no instalment of a window any more, from the commit of this transaction on."""
-    db.execute("UPDATE shards SET closed_seq = seq WHERE window_id = ? AND closed_seq IS NULL", (bytes(window_id),))
-
-
 class PatientLink:
-    """A link that waits for a server that is away, once for all that ask: who comes after that is told at once."""
+    """A link that waits once for a server that is away, at most `PATIENCE_S`; later callers fail at once."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -159,7 +120,7 @@ class _Reads:
     def __init__(self, link: PatientLink, window_id: WindowId) -> None:
         self._link = link
         self._window_id = window_id
-        self._select = _for_window(_SELECT, window_id)
+        self._select = for_window(_SELECT, window_id)
 
     def read(self, ranges: Sequence[FrameRange]) -> list[bytes | memoryview]:
         """See `FrameReads.read`."""
@@ -223,6 +184,14 @@ _LINKS: Final[dict[Server, PatientLink]] = {}
 _LINKS_LOCK: Final = threading.Lock()
 
 
+def close_reader(server: Server) -> None:
+    """Close the connection that the readers of this process share, if there is one."""
+    with _LINKS_LOCK:
+        link = _LINKS.pop(server, None)
+    if link is not None:
+        link.link.close()
+
+
 class PostgresFrames(_Reads):
     """Implements `Frames`: those of one shard, written under an epoch, or with None only read."""
 
@@ -246,8 +215,8 @@ class PostgresFrames(_Reads):
         self._shard = shard
         self._epoch = epoch
         self._where = (bytes(window_id), shard)
-        self._select_columns = _for_window(_SELECT_COLUMNS, window_id)
-        self._select_head = _for_window(_SELECT_HEAD, window_id)
+        self._select_columns = for_window(_SELECT_COLUMNS, window_id)
+        self._select_head = for_window(_SELECT_HEAD, window_id)
 
     def ends_elsewhere(self) -> bool:
         """See `Frames.ends_elsewhere`."""
@@ -316,7 +285,7 @@ class PostgresFrames(_Reads):
         heads = [frame.head_bytes for frame in frames]
         for at, (frame, head) in enumerate(zip(frames, heads, strict=True)):
             values += [first + at, frame.head.round, frame.head.count, head, frame.columns, frame.parts()]
-        statement = _for_window(_APPEND + ", ".join([_NEW] * len(frames)) + _APPEND_END, self._window_id)
+        statement = for_window(_APPEND + ", ".join([_NEW] * len(frames)) + _APPEND_END, self._window_id)
 
         def work(db: Database) -> bool:
             # Nothing returned: somebody else's, or ours, of which the answer was lost. Every frame has its own salt.
@@ -346,126 +315,3 @@ class PostgresFrames(_Reads):
 
     def close(self) -> None:
         """See `Frames.close`: the connection is shared."""
-
-
-class PostgresHome:
-    """Implements `FrameHome` over a link of its own; a window that is installed is cut into `shards`.
-
-    Raises UsageError unless `shards` is a power of two, 1 to 256.
-    """
-
-    counts_bytes = False
-    cuts = True
-
-    def __init__(self, server: Server, link: Link, shards: int = 1) -> None:
-        if shards not in {2**power for power in range(9)}:
-            raise UsageError(f"shards = {shards}, allowed: a power of two, 1 to 256")
-        self._server = server
-        self._link = link
-        self._patient = PatientLink(link)
-        self._shards = shards
-
-    def know(self, states: Sequence[LogState]) -> None:
-        """See `FrameHome.know`: the rows of shards know."""
-
-    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
-        """See `FrameHome.given_up`."""
-        return []
-
-    def leaves(self, window_id: WindowId) -> bool:
-        """See `FrameHome.leaves`."""
-        return self.holds(window_id)
-
-    def install(self, db: Database, window_id: WindowId) -> None:
-        """See `FrameHome.install`."""
-        install_shards(db, window_id, self._shards)
-
-    def close_window(self, db: Database, window_id: WindowId) -> None:
-        """See `FrameHome.close_window`."""
-        close_shards(db, window_id)
-
-    def seize(self, window_id: WindowId) -> Mapping[int, int]:
-        """See `FrameHome.seize`."""
-        statement = "UPDATE shards SET epoch = epoch + 1 WHERE window_id = ? RETURNING shard, epoch"
-        return dict(self._link.write(lambda db: db.execute(statement, (bytes(window_id),)).fetchall()))
-
-    def shard_count(self, window_id: WindowId) -> int:
-        """See `FrameHome.shard_count`."""
-        query = "SELECT count(*) FROM shards WHERE window_id = ?"
-        return int(self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchone())[0])
-
-    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> PostgresFrames:
-        """See `FrameHome.frames`."""
-        return PostgresFrames(self._patient, self.reader(window_id), window_id, log_key, shard, epoch)
-
-    def reader(self, window_id: WindowId) -> PostgresReader:
-        """See `FrameHome.reader`."""
-        return PostgresReader(window_id, self._server)
-
-    def ended(self, window_id: WindowId) -> PostgresDigests:
-        """See `FrameHome.ended`."""
-        return PostgresDigests(self._link, window_id)
-
-    def holds(self, window_id: WindowId) -> bool:
-        """See `FrameHome.holds`."""
-        return self.shard_count(window_id) > 0
-
-    def drop(self, window_id: WindowId) -> None:
-        """See `FrameHome.drop`."""
-
-        def both(db: Database) -> None:
-            db.execute("DELETE FROM shards WHERE window_id = ?", (bytes(window_id),))
-            db.execute(_for_window("DROP TABLE IF EXISTS TABLE_OF_WINDOW", window_id))
-
-        self._link.write(both)
-
-    def windows(self) -> set[WindowId]:
-        """See `FrameHome.windows`."""
-        query = "SELECT window_id FROM shards UNION SELECT window_id FROM ended"
-        return {WindowId(bytes(window)) for (window,) in self._link.read(lambda db: db.execute(query).fetchall())}
-
-    def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
-        """See `FrameHome.unload`."""
-        query = "SELECT shard, header, seq FROM shards WHERE window_id = ? ORDER BY shard"
-        for shard, header, end in self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchall()):
-            for sequence in range(end):
-                yield RawFrame(shard, header, *self._whole(window_id, shard, sequence))
-
-    def _whole(self, window_id: WindowId, shard: int, sequence: int) -> tuple[bytes, bytes, bytes]:
-        select, where = _for_window(_SELECT_WHOLE, window_id), (shard, sequence)
-        row = self._link.read(lambda db: db.execute(select, where).fetchone())
-        if row is None:
-            raise StoreError(f"window {window_id.hex()}: frame {sequence} of shard {shard} is missing")
-        head, columns, parts = map(bytes, row)
-        return head, columns, parts
-
-    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
-        """See `FrameHome.load`."""
-        self.drop(window_id)
-        self._link.write(lambda db: install_shards(db, window_id, shards))
-        insert, ends = _for_window(_INSERT, window_id), dict.fromkeys(range(shards), 0)
-        for frame in frames:
-            head = FrameHead.unchecked(frame.head)
-            if head is None:
-                raise StoreError(
-                    f"window {window_id.hex()}: frame {ends[frame.shard]} of shard {frame.shard} is no frame"
-                )
-            row = (frame.shard, ends[frame.shard], head.round, head.count, *frame[2:])
-            moved = (head.count, frame.header, bytes(window_id), frame.shard)
-
-            def one(db: Database, row: tuple[Any, ...] = row, moved: tuple[Any, ...] = moved) -> None:
-                db.execute(insert, row)
-                db.execute(_MOVE_ON, moved)
-
-            self._link.write(one)
-            ends[frame.shard] += 1
-        if closed:
-            self._link.write(lambda db: close_shards(db, window_id))
-
-    def close(self) -> None:
-        """See `FrameHome.close`; what this process read with by itself is closed too."""
-        self._link.close()
-        with _LINKS_LOCK:
-            link = _LINKS.pop(self._server, None)
-        if link is not None:
-            link.link.close()

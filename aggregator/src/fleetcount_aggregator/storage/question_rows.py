@@ -1,6 +1,6 @@
 """The statements of a store in SQL about questions: every read and write as a function of a database.
 
-Owns no connection, no thread and no transaction (sql_store).
+Owns no connection, no thread and no transaction (store).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,10 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.row_seal import DECIDED, NOTES, QUESTION, Damage, DamagedError
+from fleetcount_aggregator.storage.database import DECIDED, NOTES, QUESTION, SealedDatabase
+from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
+from fleetcount_aggregator.storage.row_types import DecidedWindow, QuestionRow, WindowRow
 from fleetcount_aggregator.storage.rows import install_window
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import DecidedWindow, QuestionRow, StoreError, WindowRow
 
 
 def install_question(db: SealedDatabase, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
@@ -48,8 +48,8 @@ def read_one_question(db: SealedDatabase, question_id: QuestionId) -> QuestionRo
     return None if row is None else _question_row(QUESTION.checked(db, row))
 
 
-def rest_question(db: SealedDatabase, question_id: QuestionId, end: int, dropped: str) -> None:
-    """See `Archive.rest_question`."""
+def archive_question(db: SealedDatabase, question_id: QuestionId, end: int, dropped: str) -> None:
+    """See `Store.archive_question`."""
     row = db.execute(f"{QUESTION.select} WHERE question_id = ?", (question_id,)).fetchone()
     db.execute(QUESTION.update, QUESTION.updating(db, *QUESTION.checked(db, row)[:-2], end))
     db.execute("DELETE FROM question_notes WHERE question_id = ? AND name LIKE ?", (question_id, f"{dropped}%"))

@@ -12,10 +12,8 @@ from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.limits import MAX_REPORTS_PER_LEAF, MAX_REPORTS_PER_WINDOW, SET_LEAVES
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.key_table import KeyTable, Words
-from fleetcount_aggregator.storage.report_ids import ReportIds
-from fleetcount_aggregator.storage.store import StoreOutcome
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
+from fleetcount_aggregator.storage.report_ids import KeyTable, ReportIds, Words
 
 NO_ROW: Final = 2**32 - 1
 """The row number that means: this instalment has not arrived."""
@@ -69,15 +67,15 @@ class _Pass:
         """Return those of a mask."""
         if mask.all():
             return self
-        chosen = np.flatnonzero(mask)
+        selected = np.flatnonzero(mask)
         return _Pass(
-            self.places.take(chosen),
-            self.ids.take(chosen, axis=0),
-            self.id_sums.take(chosen),
-            self.certificates.take(chosen, axis=0),
-            self.certificate_sums.take(chosen),
-            self.rounds.take(chosen),
-            self.digests.take(chosen, axis=0),
+            self.places.take(selected),
+            self.ids.take(selected, axis=0),
+            self.id_sums.take(selected),
+            self.certificates.take(selected, axis=0),
+            self.certificate_sums.take(selected),
+            self.rounds.take(selected),
+            self.digests.take(selected, axis=0),
         )
 
 
@@ -214,17 +212,17 @@ class ReportIndex:
             found[~waiting] = digests_of(round_number, rows[~waiting])
         return found
 
-    def _take(self, chosen: _Pass, slots: Places) -> None:
+    def _take(self, selected: _Pass, slots: Places) -> None:
         """Give row numbers to instalments, each of another report; a slot below 0 is a new report."""
         new = slots < 0
-        fresh = chosen.only(new)
+        fresh = selected.only(new)
         slots[new] = self._ids.add(fresh.ids, fresh.id_sums)
         self._leaves += np.bincount(_leaves(fresh.ids), minlength=SET_LEAVES)
         self._certificates.add(fresh.certificates, fresh.certificate_sums)
-        for round_number in np.flatnonzero(np.bincount(chosen.rounds)).tolist():
-            here = np.flatnonzero(chosen.rounds == round_number)
+        for round_number in np.flatnonzero(np.bincount(selected.rounds)).tolist():
+            here = np.flatnonzero(selected.rounds == round_number)
             self._number(round_number, slots.take(here))
-            self._fresh_digests.setdefault(round_number, []).append(chosen.digests.take(here, axis=0))
+            self._fresh_digests.setdefault(round_number, []).append(selected.digests.take(here, axis=0))
 
     def _number(self, round_number: int, slots: Places) -> None:
         column = self._rows.get(round_number, np.empty(0, dtype=np.uint32))

@@ -17,13 +17,12 @@ import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.storage.digest_file import DigestRecords
-from fleetcount_aggregator.storage.frames import FrameRange, Frames, ReadFrame, read_heads
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.errors import FencedError, StoreError
+from fleetcount_aggregator.storage.frames import DigestRecords, FrameRange, Frames, ReadFrame, read_heads
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.log_format import MOST_ROWS, NewFrame
-from fleetcount_aggregator.storage.log_slice import CompleteLog, CompleteShard
+from fleetcount_aggregator.storage.log_slice import CompleteReports, CompleteShard
 from fleetcount_aggregator.storage.report_index import NO_ROW, ReportIndex
-from fleetcount_aggregator.storage.store import FencedError, StoreError, StoreOutcome
 
 _SALT_BYTES: Final = 32
 _DIGESTS_AT_ONCE: Final = 8_192
@@ -244,9 +243,9 @@ class ReportLog:
                 self._index.complete(), {number: one.columns() for number, one in self._rounds.items()}
             )
 
-    def complete(self) -> CompleteLog:
+    def complete(self) -> CompleteReports:
         """Return the complete reports of this log alone."""
-        return CompleteLog(self._frames.reader, self._window_id, self._log_key, [self.complete_shard()])
+        return CompleteReports(self._frames.reader, self._window_id, self._log_key, [self.complete_shard()])
 
     def reports_of(self, devices: bytes) -> bytes:
         """Return the ids of the reports of these devices (digests, n x 32), joined."""
@@ -271,13 +270,13 @@ class ReportLog:
         ]
         return b"".join(self._frames.read(ranges))
 
-    def records(self, chosen: bytes) -> Iterator[DigestRecords]:
-        """Yield what is remembered of every report, by ascending id; `chosen` as in `Store.chosen`, or nothing."""
+    def records(self, included: bytes) -> Iterator[DigestRecords]:
+        """Yield what is remembered of every report, by ascending id; `included` as in `Store.included`, or nothing."""
         complete = self.complete_shard().complete
         rounds = tuple(sorted(self._rounds))
         digests = {number: self._digests(number) for number in rounds}
         in_set = {number: np.zeros(len(digests[number]), dtype=np.uint8) for number in rounds}
-        wanted = np.flatnonzero(np.frombuffer(chosen, dtype=np.uint8))
+        wanted = np.flatnonzero(np.frombuffer(included, dtype=np.uint8))
         for at, number in enumerate(complete.rounds):
             rows = complete.rows[wanted, at]
             in_set[number][rows[rows != NO_ROW]] = 1

@@ -15,13 +15,19 @@ from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.frame_homes import FrameHome, LogState
-from fleetcount_aggregator.storage.frames import LEAVES, DamagedFrameError
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.log_slice import CompleteLog
+from fleetcount_aggregator.storage.errors import (
+    Damage,
+    DamagedError,
+    DamagedFrameError,
+    FencedError,
+    StoreAwayError,
+    StoreError,
+    UnknownWriteError,
+)
+from fleetcount_aggregator.storage.frames import LEAVES, LogBackend, LogState
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
+from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError, StoreOutcome, UnknownWriteError
 
 GroupAnswer = list[bytes] | StoreError
 """What became of one list of runs of a group: `StoreOutcome` bytes, run by run."""
@@ -45,8 +51,8 @@ class ReportLogs:
     A shard is written by who took it (`take`); who is `alone` takes all of a window with its first instalment.
     """
 
-    def __init__(self, home: FrameHome, keys: DataKeys, *, alone: bool = True) -> None:
-        self.home = home
+    def __init__(self, backend: LogBackend, keys: DataKeys, *, alone: bool = True) -> None:
+        self.backend = backend
         self._keys = keys
         self._alone = alone
         self._logs: dict[Shard, ReportLog] = {}
@@ -54,7 +60,7 @@ class ReportLogs:
         self._epochs: dict[Shard, int] = {}
         """The shards this store owns."""
         self._counts: dict[WindowId, int] = {}
-        self._whole: dict[WindowId, CompleteLog] = {}
+        self._whole: dict[WindowId, CompleteReports] = {}
         self._noted: dict[WindowId, int] = {}
         self._damaged: dict[WindowId, Damage] = {}
         self._adrift: set[WindowId] = set()
@@ -92,7 +98,7 @@ class ReportLogs:
 
     def shard_count(self, window_id: WindowId) -> int:
         """Return into how many shards a window is cut."""
-        if window_id not in self._counts and (count := self.home.shard_count(window_id)):
+        if window_id not in self._counts and (count := self.backend.shard_count(window_id)):
             self._counts[window_id] = count
         return self._counts.get(window_id, 1)
 
@@ -105,7 +111,7 @@ class ReportLogs:
         self._check(window_id)
         log_key = self._keys.of(window_id).log_key
         try:
-            return ReportLog.open(self.home.frames(window_id, log_key, shard, epoch), window_id, log_key)
+            return ReportLog.open(self.backend.frames(window_id, log_key, shard, epoch), window_id, log_key)
         except DamagedFrameError as error:
             damage = self._damaged[window_id] = Damage(table="log", what=str(error), window_id=window_id)
             raise DamagedError(damage) from error
@@ -120,9 +126,9 @@ class ReportLogs:
         Raises:
             StoreError: a server is away, which is no damage.
         """
-        self.home.know(states)
+        self.backend.know(states)
         for state in states:
-            if not self._alone or (state.ended and not self.home.holds(state.window_id)):
+            if not self._alone or (state.ended and not self.backend.holds(state.window_id)):
                 continue  # Who is not alone has nothing until it takes it.
             try:
                 self._keys.of(state.window_id)
@@ -153,7 +159,7 @@ class ReportLogs:
     def _seize(self, window_id: WindowId) -> None:
         self._adrift.add(window_id)
         try:
-            for shard, epoch in self.home.seize(window_id).items():
+            for shard, epoch in self.backend.seize(window_id).items():
                 self.take(window_id, shard, epoch)
         except DamagedError:
             self._adrift.discard(window_id)  # As it is said of the window from now on.
@@ -175,7 +181,7 @@ class ReportLogs:
             if log is not None:
                 self.give_up(window_id, shard)
             log, mine = None, False
-        if log is None and not mine and self.home.holds(window_id):
+        if log is None and not mine and self.backend.holds(window_id):
             log = self._read_back(window_id, shard, None)
             with self._lock:
                 # What its owner goes on writing would be old at once.
@@ -193,7 +199,7 @@ class ReportLogs:
             log = self._logs.get((window_id, shard))
             if log is None:
                 log_key = self._keys.of(window_id).log_key
-                frames = self.home.frames(window_id, log_key, shard, epoch)
+                frames = self.backend.frames(window_id, log_key, shard, epoch)
                 log = self._logs[window_id, shard] = ReportLog(frames, window_id, log_key, expected)
             return log
 
@@ -212,7 +218,7 @@ class ReportLogs:
 
     def unnoted(self) -> dict[WindowId, int]:
         """Return the durable lengths of the logs that grew since `note`, where they are to be noted."""
-        if not self.home.counts_bytes:
+        if not self.backend.counts_bytes:
             return {}
         return {
             window: log.length for (window, _), log in self._logs.items() if log.length != self._noted.get(window, 0)
@@ -223,10 +229,10 @@ class ReportLogs:
         self._noted.update(lengths)
 
     def close(self) -> None:
-        """Let go of every log."""
+        """Close every log."""
         for log in self._logs.values():
             log.close()
-        self.home.close()
+        self.backend.close()
 
     # Writing.
 
@@ -297,7 +303,7 @@ class ReportLogs:
             yield _Piece(number, shard, run.only(places), places)
 
     def _decide_ended(self, run: InstalmentRun) -> bytes:
-        ended, size = self.home.ended(run.window_id), Digest.SIZE
+        ended, size = self.backend.ended(run.window_id), Digest.SIZE
         outcomes: list[StoreOutcome] = []
         for at in range(len(run)):
             held = ended.find(ReportId(run.report_ids[at * ReportId.SIZE : (at + 1) * ReportId.SIZE]), run.round)
@@ -330,7 +336,7 @@ class ReportLogs:
         log = self._to_read(window_id, report_id[0] // (LEAVES // self.shard_count(window_id)))
         if log is not None:
             return log.digest(report_id, round_number)
-        held = self.home.ended(window_id).find(report_id, round_number)
+        held = self.backend.ended(window_id).find(report_id, round_number)
         return None if held is None else held.digest
 
     def length(self, window_id: WindowId) -> int:
@@ -341,7 +347,7 @@ class ReportLogs:
         """Return how many reports of a window lack an instalment."""
         return sum(log.incomplete for log in self._all(window_id))
 
-    def complete(self, window_id: WindowId, *, closed: bool) -> CompleteLog:
+    def complete(self, window_id: WindowId, *, closed: bool) -> CompleteReports:
         """See `Store.complete_reports`: of an open window those of the shards that are written here."""
         self._check(window_id)
         with self._lock:
@@ -349,7 +355,7 @@ class ReportLogs:
                 return self._whole[window_id]
         shards = [log.complete_shard() for log in (self._all(window_id) if closed else self._held(window_id))]
         log_key = self._keys.of(window_id).log_key if shards else b""
-        whole = CompleteLog(self.home.reader(window_id), window_id, log_key, shards)
+        whole = CompleteReports(self.backend.reader(window_id), window_id, log_key, shards)
         if closed and shards:
             with self._lock:
                 whole = self._whole.setdefault(window_id, whole)
@@ -370,25 +376,25 @@ class ReportLogs:
 
     # The end of a window.
 
-    def purge(self, window_id: WindowId, chosen: bytes) -> None:
+    def purge(self, window_id: WindowId, included: bytes) -> None:
         """Keep the digests of an ended window and delete its frames; doing it again changes nothing.
 
-        `chosen` is the sealed set by position, or nothing. The digests are durable before the frames go; of a damaged
+        `included` is the sealed set by position, or nothing. The digests are durable before the frames go; of a damaged
         log none are kept: its reports are not known any more.
         """
         with self._lock:
             logs = [] if self._damaged.pop(window_id, None) else self._all(window_id)
             if logs:
-                self.home.ended(window_id).write(sum(log.row_count for log in logs), _records(logs, chosen))
-            self.let_go(window_id)
-            self.home.drop(window_id)
+                self.backend.ended(window_id).write(sum(log.row_count for log in logs), _records(logs, included))
+            self.evict(window_id)
+            self.backend.drop(window_id)
 
     def forget(self, window_id: WindowId) -> None:
         """Delete what is left of an ended window; doing it again changes nothing."""
-        self.home.ended(window_id).delete()
+        self.backend.ended(window_id).delete()
 
-    def let_go(self, window_id: WindowId) -> None:
-        """Hold nothing of an ended window any more, and write none of its shards."""
+    def evict(self, window_id: WindowId) -> None:
+        """Evict an ended window: hold nothing of it, and write none of its shards."""
         with self._lock:
             for _, shard in [key for key in {*self._logs, *self._epochs} if key[0] == window_id]:
                 self.give_up(window_id, shard)
@@ -398,12 +404,12 @@ class ReportLogs:
             self._noted.pop(window_id, None)
 
 
-def _records(logs: Sequence[ReportLog], chosen: bytes) -> Iterator[bytes]:
+def _records(logs: Sequence[ReportLog], included: bytes) -> Iterator[bytes]:
     """Yield what is remembered of every report by ascending id: shards are ranges of ids."""
     start = 0
     for log in logs:
         end = start + log.complete_count
-        yield from (block.encode() for block in log.records(chosen[start:end]))
+        yield from (block.encode() for block in log.records(included[start:end]))
         start = end
 
 

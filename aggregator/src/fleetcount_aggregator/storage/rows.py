@@ -1,7 +1,7 @@
 """The statements of a store in SQL: every read and every write as a function of a database, inside its transaction.
 
 What is read is as it was written (`row_seal`), or DamagedError. Owns no connection, no thread and no transaction
-(sql_store).
+(store).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,47 +11,66 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, WindowId
+from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import MAX_LEDGER_ROWS
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.domain import normal_signal
 
 from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError, check_move
-from fleetcount_aggregator.storage.archive import Rest
-from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
-from fleetcount_aggregator.storage.frame_homes import LogState
-from fleetcount_aggregator.storage.row_seal import (
+from fleetcount_aggregator.storage.database import (
     BATCHES,
     CANONICAL,
-    CHOSEN,
     COUNTERS,
     DURABLE,
+    INCLUDED,
     LEDGER,
+    LIFECYCLE,
     MARKS,
     REJECTIONS,
-    RESTS,
     SESSIONS,
     STEPS,
     WINDOWS,
-    Damage,
-    DamagedError,
+    SealedDatabase,
 )
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import (
-    BATCHES_AT_ONCE,
+from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
+from fleetcount_aggregator.storage.frames import LogState
+from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     LedgerRow,
+    Lifecycle,
     SessionRow,
     StepRow,
-    StoreError,
     WindowChange,
     WindowRow,
 )
 
+_COUNT_BYTES: Final = 8
+
+
+def packed(included: bytes) -> bytes:
+    """Return a sealed set as it is kept: the number of reports (8 bytes), then a bit each, the highest first."""
+    return uint(len(included), _COUNT_BYTES) + np.packbits(np.frombuffer(included, dtype=np.uint8)).tobytes()
+
+
+def unpacked(kept: bytes) -> bytes:
+    """Return a sealed set, 1 or 0 a report, as `packed` gave it.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    count = int.from_bytes(kept[:_COUNT_BYTES])
+    if len(kept) != _COUNT_BYTES + -(-count // 8):
+        raise StoreError("a sealed set has not as many bits as it has reports")  # How many that are nobody learns.
+    return np.unpackbits(np.frombuffer(kept, dtype=np.uint8)[_COUNT_BYTES:], count=count).tobytes()
+
+
+BATCHES_AT_ONCE: Final = 64
+"""Batches read at once, so that memory holds a few thousand reports of them and not a million."""
 _OPEN = (WindowState.ANNOUNCED.value, WindowState.COLLECTING.value)
 _POSITION_BYTES = "<u4"
 _AT_ONCE: Final = 256
 _UNFINISHED = ", ".join(f"'{state.value}'" for state in (*(set(WindowState) - FINAL_STATES),))
-IN_WORK: Final = f"(rest = {Rest.IN_WORK.value} OR state IN ({_UNFINISHED}))"
+ACTIVE: Final = f"(rest = {Lifecycle.ACTIVE.value} OR state IN ({_UNFINISHED}))"
 """Which windows there is something to do for: those that have not ended, whatever else is said of them."""
 _DEBITS: Final = "debits"
 """The counter of all debits, those that are forgotten too: what peers compare with what they have seen."""
@@ -174,7 +193,10 @@ def install_window(db: SealedDatabase, row: WindowRow) -> None:
     columns = (
         f"{WINDOWS.names}, canonical, canonical_seal, durable_bytes, durable_seal, chosen_seal, rest_seal, verify_key"
     )
-    others = CHOSEN.sealed(db, row.window_id, None)[-1], RESTS.sealed(db, row.window_id, Rest.IN_WORK.value, 0, 0)[-1]
+    others = (
+        INCLUDED.sealed(db, row.window_id, None)[-1],
+        LIFECYCLE.sealed(db, row.window_id, Lifecycle.ACTIVE.value, 0, 0)[-1],
+    )
     db.execute(
         f"INSERT INTO windows ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
         (*WINDOWS.sealed(db, *held.row()), *tags[0][1:], *tags[1][1:], *others, row.verify_key),
@@ -233,10 +255,10 @@ def takes_instalments(db: SealedDatabase, window_id: WindowId) -> bool:
 
 
 def read_log_states(db: SealedDatabase) -> list[LogState]:
-    """Return what the report logs must be, window in work by window, of those whose rows are as they were written."""
-    found = db.execute(f"{DURABLE.select} WHERE {IN_WORK}").fetchall()
+    """Return what the report log of each active window must be, of those whose rows are as they were written."""
+    found = db.execute(f"{DURABLE.select} WHERE {ACTIVE}").fetchall()
     durable = {row[0]: row[1] for row in found if DURABLE.holds(db, row)}
-    rows = db.execute(f"{WINDOWS.select} WHERE {IN_WORK}").fetchall()
+    rows = db.execute(f"{WINDOWS.select} WHERE {ACTIVE}").fetchall()
     rows = [row for row in rows if WINDOWS.holds(db, row) and row[0] in durable]
     return [
         LogState(
@@ -297,11 +319,11 @@ def _batch_row(db: SealedDatabase, row: Sequence[Any]) -> BatchRow:
     )
 
 
-def read_chosen(db: SealedDatabase, window_id: WindowId) -> bytes | None:
-    """See `Store.chosen`."""
-    row = db.execute(f"{CHOSEN.select} WHERE window_id = ?", (window_id,)).fetchone()
-    kept = None if row is None else CHOSEN.checked(db, row)[1]
-    return None if kept is None else chosen_of(kept)
+def read_included(db: SealedDatabase, window_id: WindowId) -> bytes | None:
+    """See `Store.included`."""
+    row = db.execute(f"{INCLUDED.select} WHERE window_id = ?", (window_id,)).fetchone()
+    kept = None if row is None else INCLUDED.checked(db, row)[1]
+    return None if kept is None else unpacked(kept)
 
 
 def read_step(db: SealedDatabase, window_id: WindowId, name: str) -> StepRow | None:
@@ -314,7 +336,7 @@ def read_step(db: SealedDatabase, window_id: WindowId, name: str) -> StepRow | N
     row = db.execute(query, (window_id, name)).fetchone()
     if row is None:
         if "/" in name:
-            return None  # Of a batch, whose row shows that it is gone (`row_scan`).
+            return None  # Of a batch, whose row shows that it is gone (`row_repair`).
         held = db.execute(f"{WINDOWS.select} WHERE window_id = ?", (window_id,)).fetchone()
         if held is None or not _Held.of(WINDOWS.checked(db, held)).has_taken(name):
             return None
@@ -342,8 +364,8 @@ def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | No
     if change.new_state is not None:
         check_move(window.state, change.new_state)
         window = replace(window, state=change.new_state, abort_reason=change.abort_reason)
-        # What was at rest, and is released by a record shown late, is in work again.
-        db.execute(RESTS.update, RESTS.updating(db, change.window_id, Rest.IN_WORK.value, 0, 0))
+        # An archived window that a record shown late releases is active again.
+        db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, change.window_id, Lifecycle.ACTIVE.value, 0, 0))
     if change.step is not None:
         step = change.step
         row = STEPS.sealed(db, change.window_id, step.name, step.request, step.answer, int(step.passing))
@@ -352,8 +374,8 @@ def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | No
             window = replace(window, taken=",".join(filter(None, (window.taken, step.name))))
     if change.batch is not None:
         _put_batch(db, change.window_id, change.batch)
-    if change.chosen is not None:
-        db.execute(CHOSEN.update, CHOSEN.updating(db, change.window_id, kept_chosen(change.chosen)))
+    if change.included is not None:
+        db.execute(INCLUDED.update, INCLUDED.updating(db, change.window_id, packed(change.included)))
     if change.debit is not None:
         add_debit(db, change.debit)
     count_rejections(db, change.window_id, change.rejections)
@@ -390,7 +412,7 @@ def add_debit(db: SealedDatabase, row: LedgerRow) -> None:
 
 
 def read_ledger_rows(db: SealedDatabase) -> int:
-    """See `Archive.ledger_rows`. With a damaged counter at least what is there counts."""
+    """See `Store.ledger_rows`. With a damaged counter at least what is there counts."""
     row = db.execute(f"{COUNTERS.select} WHERE name = ?", (_DEBITS,)).fetchone()
     if row is not None and COUNTERS.holds(db, row):
         return int(row[1])
@@ -420,7 +442,7 @@ def raise_high_water(db: SealedDatabase, peer: AggregatorId, ledger_rows: int) -
 
 
 def read_high_water(db: SealedDatabase) -> Mapping[AggregatorId, int]:
-    """See `Store.high_water`. A damaged mark is none: what the peer shows next is its mark again."""
+    """See `Store.high_water`. A damaged row counts as absent: what the peer shows next is its mark again."""
     rows = [row for row in db.execute(MARKS.select).fetchall() if MARKS.holds(db, row)]
     return {AggregatorId(peer): ledger_rows for peer, ledger_rows, _ in rows}
 

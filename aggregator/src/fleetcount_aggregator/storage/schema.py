@@ -1,6 +1,7 @@
 """The tables of a store, numbered: one list for SQLite and PostgreSQL, and what brings up the versions before.
 
-Reads and writes no rows. Statements are written in SQLite's words, of which PostgreSQL knows others for three.
+Reads and writes no rows. Statements are written in SQLite's words, of which PostgreSQL knows others for three. In
+PostgreSQL there are also members, what they lease, and who is told of rows that changed (`leases`, `jobs`, `notices`).
 """
 
 import re
@@ -11,10 +12,57 @@ from fleetcount_transport.migrations import Schema
 
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.epochs import EPOCH_TABLE
-from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE, LEASE_TABLES, NOTICE_TABLES
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 
+LEASE_TABLES: Final = (
+    "CREATE TABLE members (member TEXT PRIMARY KEY, address TEXT NOT NULL, roles TEXT NOT NULL,"
+    " until TIMESTAMPTZ NOT NULL, release TEXT NOT NULL DEFAULT '', newest_schema BIGINT NOT NULL)",
+    "CREATE VIEW living AS SELECT member, address, roles FROM members WHERE until > clock_timestamp()",
+    # Who may take the steps that happen once a window: the owner under the newest epoch.
+    "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL, owner TEXT NOT NULL)",
+    "INSERT INTO coordinator (one, epoch, owner) VALUES (1, 0, '')",
+    "CREATE TABLE slots (slot SMALLINT PRIMARY KEY, token BIGINT NOT NULL, owner TEXT NOT NULL)",
+    "CREATE TABLE jobs (job BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, asker TEXT NOT NULL,"
+    " window_id BYTEA NOT NULL, request BYTEA NOT NULL, token BIGINT NOT NULL DEFAULT 0,"
+    " owner TEXT NOT NULL DEFAULT '', result BYTEA)",
+)
+"""A row is its owner's as long as that is a living member (`leases`)."""
+COMMIT_TABLE: Final = (
+    "CREATE TABLE commits (link BYTEA PRIMARY KEY, number BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now())"
+    " WITH (fillfactor = 50)"
+)
+"""How many transactions each connection has committed, which says what became of its last one (`postgres`)."""
+JOB_CHANNEL: Final = "fleetcount_job"
+"""There is work."""
+DONE_CHANNEL: Final = "fleetcount_done"
+"""Work of the named member is done."""
+WINDOW_CHANNEL: Final = "fleetcount_window"
+QUESTION_CHANNEL: Final = "fleetcount_question"
+CHAIN_CHANNEL: Final = "fleetcount_chain"
+"""Keys were erased in the session of this id."""
+KEY_CHANNEL: Final = "fleetcount_key"
+"""The data key of this name was destroyed."""
+
+
+def _told(channel: str, table: str, named: str, events: str) -> tuple[str, str]:
+    """Return the function and the trigger that say on a channel which rows changed, once that is committed."""
+    return (
+        f"CREATE FUNCTION {channel}_{table}() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$ BEGIN PERFORM pg_notify('{channel}', {named}); RETURN NULL; END $$",
+        f"CREATE TRIGGER {channel}_{table} AFTER {events} ON {table} FOR EACH ROW EXECUTE FUNCTION {channel}_{table}()",
+    )
+
+
+_QUESTION: Final = "encode(NEW.question_id, 'hex')"
+NOTICE_TABLES: Final = (
+    *_told(WINDOW_CHANNEL, "windows", "encode(NEW.window_id, 'hex')", "INSERT OR UPDATE OF state"),
+    *_told(QUESTION_CHANNEL, "questions", _QUESTION, "INSERT"),
+    *_told(QUESTION_CHANNEL, "question_notes", _QUESTION, "INSERT OR UPDATE"),
+    *_told(QUESTION_CHANNEL, "decided", _QUESTION, "INSERT"),
+    *_told(CHAIN_CHANNEL, "chains", "encode(NEW.session_id, 'hex')", "UPDATE"),
+    *_told(KEY_CHANNEL, "data_keys", "OLD.name", "DELETE"),
+)
+"""Behind the tables they look at."""
 _INSTANCE_TABLES: Final = (
     "CREATE TABLE instance (one INTEGER PRIMARY KEY, standing TEXT NOT NULL, system_id TEXT NOT NULL,"
     " timeline INTEGER NOT NULL)",
@@ -23,7 +71,7 @@ _INSTANCE_TABLES: Final = (
 """The one row of a store about itself: whether it may be served, and which server it was last seen on."""
 _TABLES: Final = (
     # `taken`: the lasting steps by name, so that one whose row is gone is not taken again. `rest`: how far a window's
-    # life has come (`archive.Rest`); `expiry` and `led`, whether it is led here, are known once it rests.
+    # life has come (`Lifecycle`); `expiry` and `led`, whether it is led here, are known once it is archived.
     "CREATE TABLE windows (window_id BLOB PRIMARY KEY, canonical BLOB NOT NULL, verify_key BLOB NOT NULL,"
     " state TEXT NOT NULL, abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL,"
     " durable_bytes INTEGER NOT NULL DEFAULT 0, log_bytes INTEGER, chosen BLOB, taken TEXT NOT NULL DEFAULT '',"
@@ -52,7 +100,7 @@ _TABLES: Final = (
     "CREATE INDEX ledger_by_place ON ledger (place)",
     "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL, seal BLOB)",
     "CREATE TABLE marks (peer TEXT PRIMARY KEY, ledger_rows INTEGER NOT NULL, seal BLOB)",
-    # `rest`: when a question at rest ended, 0 while it is in work.
+    # `rest`: when an archived question ended, 0 while it is active.
     "CREATE TABLE questions (question_id BLOB PRIMARY KEY, signed BLOB NOT NULL, seed BLOB NOT NULL,"
     " installed_at INTEGER NOT NULL, place INTEGER NOT NULL, rest INTEGER NOT NULL DEFAULT 0, seal BLOB)",
     "CREATE TABLE question_notes (question_id BLOB NOT NULL, name TEXT NOT NULL, note BLOB NOT NULL, seal BLOB,"
@@ -60,14 +108,14 @@ _TABLES: Final = (
     "CREATE TABLE decided (question_id BLOB NOT NULL, number INTEGER NOT NULL, window_id BLOB NOT NULL,"
     " missing TEXT NOT NULL, seal BLOB, PRIMARY KEY (question_id, number))",
     "CREATE INDEX decided_by_window ON decided (window_id)",
-    EPOCH_TABLE,
+    # Each is signed by the aggregator it is of, and looked at before it is believed (`greetings`).
+    "CREATE TABLE epochs (name TEXT PRIMARY KEY, epoch BLOB NOT NULL, seal BLOB)",
     "CREATE TABLE schema_version (version INTEGER NOT NULL)",
     *_INSTANCE_TABLES,
 )
 """`seal` and `..._seal` hold the tags of rows (`row_seal`). What a step adds to older tables stands here too."""
 SQLITE: Final = Schema(version=1, tables=_TABLES, steps={})
 """In one SQLite file."""
-
 FRAME_TABLES: Final = (
     # Half of a page is left free, so that the row that moves with every group stays where it is.
     "CREATE TABLE shards (window_id bytea NOT NULL, shard integer NOT NULL, epoch bigint NOT NULL DEFAULT 0,"
@@ -127,7 +175,6 @@ def _of_store(statement: str) -> bool:
 
 TABLES: Final = tuple(_columns(statement) for statement in _TABLES if _of_store(statement))
 """What a store is, wherever it lies: the tables that a move takes along."""
-
 SERVING: Final = "serving"
 RESTORED: Final = "restored"
 """The store is a backup that was put back, and windows of it may have ended elsewhere since."""

@@ -1,27 +1,19 @@
 """Sessions as an aggregator holds them: packed in memory, their chains of keys sealed at rest, moved on to erase keys.
 
-The chain in the store is the only way to a session's window keys: what `erase_window_keys` has taken out of it is gone.
+The chain in the store is the only way to a session's window keys: what `Store.erase_window_keys` has taken out of it is
+gone.
 """
 
-import asyncio
-import hmac
-from collections.abc import Mapping, MutableMapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.chain import KeyChain
-from fleetcount_protocol.ids import Digest, SessionId, WindowId
+from fleetcount_protocol.ids import Digest
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.storage.instalment_run import USE_BYTES
-from fleetcount_aggregator.storage.store import Store, StoreError
+from fleetcount_aggregator.storage.data_keys import ChainSeal
+from fleetcount_aggregator.storage.errors import StoreError
 
-USES_AT_ONCE: Final = 256
-"""Keys erased between two turns of the event loop: some 10 ms."""
 _NONCE_BYTES: Final = 12
 _EXPIRY_BYTES: Final = 8
 _CHAIN_AT: Final = 96 + _EXPIRY_BYTES
@@ -82,79 +74,7 @@ class PackedSession(bytes):
         return self.of(chain, self.receipt_key, self.certificate, self.expiry)
 
 
-class ChainSeal:
-    """Seals chains with their receipt keys for the store: AES-256-GCM, a key a session, random nonces.
-
-    A chain is sealed again with every window of its session, so one key for all would see more than 2^32 seals in a
-    year of a large fleet's hours (NIST SP 800-38D, 8.3). `keys`: `DataKeys.chain_keys`, the first of which seals.
-    """
-
-    def __init__(self, keys: Sequence[bytes], source: RandomSource) -> None:
-        self._keys = tuple(keys)
-        self._source = source
-
-    def seal(self, session_id: bytes, receipt_key: bytes, chain: KeyChain) -> bytes:
-        """Return what the store keeps of a session's keys."""
-        nonce = self._source.random_bytes(_NONCE_BYTES)
-        return nonce + _cipher(self._keys[0], session_id).encrypt(nonce, receipt_key + chain.encode(), None)
-
-    def resealed(self, session_id: bytes, sealed: bytes) -> bytes | None:
-        """Return what lies under another key than the first as it lies under the first, None if it does already.
-
-        What opens under none of them is left as it is.
-        """
-        for key in self._keys:
-            with suppress(InvalidTag, ValueError):
-                opened = _cipher(key, session_id).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
-                return (
-                    None if key == self._keys[0] else self.seal(session_id, opened[:32], KeyChain.decode(opened[32:]))
-                )
-        return None
-
-    def open(self, session_id: bytes, sealed: bytes) -> tuple[bytes, KeyChain]:
-        """Return the receipt key and the chain.
-
-        Raises:
-            StoreError: the bytes are damaged, another session's, or from another at-rest key.
-        """
-        for key in self._keys:
-            with suppress(InvalidTag, ValueError):
-                opened = _cipher(key, session_id).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
-                return opened[:32], KeyChain.decode(opened[32:])
-        raise StoreError("a stored session does not open: damaged, or written under another key")
-
-
-def _cipher(key: bytes, session_id: bytes) -> AESGCM:
-    return AESGCM(hmac.digest(key, session_id, "sha256"))
-
-
-async def erase_window_keys(
-    store: Store, seal: ChainSeal, live: MutableMapping[bytes, PackedSession], window_id: WindowId
-) -> None:
-    """Take the keys of a window's reports out of every chain, in the store and in memory; run when the window has
-    ended.
-
-    In slices, each durable: doing it again after a crash finishes it, and then changes nothing.
-    """
-    uses = await store.key_uses(window_id)
-    # Sorted as the store has them, so that each of its pages is written once; a million take a second.
-    rows = await asyncio.to_thread(np.unique, np.frombuffer(uses, dtype=f"V{USE_BYTES}"))
-    for start in range(0, len(rows), USES_AT_ONCE):
-        numbers: dict[bytes, list[int]] = {}
-        for row in map(bytes, rows[start : start + USES_AT_ONCE]):
-            numbers.setdefault(row[: SessionId.SIZE], []).append(int.from_bytes(row[SessionId.SIZE :]))
-        found = await store.chains(list(numbers))
-        moved = await asyncio.to_thread(_moved_on, seal, found, numbers)
-        for session_id, _, chain in moved:
-            if chain is None:
-                live.pop(session_id, None)
-            elif session_id in live:
-                live[session_id] = live[session_id].with_chain(chain)
-        if moved:
-            await store.put_chains([(session_id, sealed) for session_id, sealed, _ in moved])
-
-
-def _moved_on(
+def moved_on(
     seal: ChainSeal, found: Sequence[tuple[bytes, bytes]], numbers: Mapping[bytes, Sequence[int]]
 ) -> list[tuple[bytes, bytes, KeyChain | None]]:
     """Return the chains from which some numbers are to be erased and are not yet: without them, sealed and open.

@@ -1,27 +1,85 @@
 """A store's database in one SQLite file: how it is opened, its transactions, the lock that keeps a second process out.
 
-Reads and writes no rows.
+Reads and writes no rows. The data keys lie in files beside it.
 """
 
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from fleetcount_transport.durable_files import sync_directory
+from fleetcount_transport.durable_files import erase_file, replace_file, sync_directory
 from fleetcount_transport.migrations import bring_up
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.frame_homes import FileHome
-from fleetcount_aggregator.storage.key_places import KeyFiles
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.file_backend import FileBackend
 from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as
-from fleetcount_aggregator.storage.store import StoreError
+
+
+class KeyFiles:
+    """Implements `KeyStore` by files beside a database's file, named after it; erasing overwrites in place."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+
+    def _path(self, name: str) -> Path:
+        return self._database.with_name(f"{self._database.stem}.{name}")
+
+    def where(self, name: str) -> str:
+        """See `KeyStore.where`."""
+        return str(self._path(name))
+
+    def read(self, name: str) -> bytes | None:
+        """See `KeyStore.read`."""
+        try:
+            return self._path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self.where(name)} cannot be read: {error.strerror}") from error
+
+    def names(self) -> Sequence[str]:
+        """See `KeyStore.names`."""
+        first = f"{self._database.stem}."
+        return [
+            path.name.removeprefix(first)
+            for ending in ("data-key", "key-check")
+            for path in self._database.parent.glob(f"{first}*{ending}")
+        ]
+
+    def add(self, name: str, wrapped: bytes) -> bytes:
+        """See `KeyStore.add`: the store's lock keeps other processes out."""
+        lying = self.read(name)
+        if lying is None:
+            self.write(name, wrapped)
+            return wrapped
+        try:
+            # An earlier try may have failed or been killed when all was done but this.
+            sync_directory(self._database.parent)
+        except OSError as error:
+            raise StoreError(f"{self.where(name)} could not be written: {error.strerror}") from error
+        return lying
+
+    def write(self, name: str, wrapped: bytes) -> None:
+        """See `KeyStore.write`."""
+        try:
+            replace_file(self._path(name), wrapped, erase=True)
+        except OSError as error:
+            raise StoreError(f"{self.where(name)} could not be written: {error.strerror}") from error
+
+    def erase(self, name: str) -> None:
+        """See `KeyStore.erase`."""
+        try:
+            erase_file(self._path(name))
+        except OSError as error:
+            raise StoreError(f"{self.where(name)} could not be destroyed: {error.strerror}") from error
+
 
 T = TypeVar("T")
-
 _BUSY_MS: Final = 10_000
 """How long a statement waits for whoever looks at the file meanwhile."""
 _FOLD_MS: Final = 100
@@ -58,6 +116,7 @@ class SqliteEngine:
         lock = _lock_file(path.with_name(path.name + ".lock"))
         with ExitStack() as opened:
             opened.callback(os.close, lock)
+            # Under the lock: before it another process may still be making files here.
             _sync_names(path.parent)
             writer = opened.enter_context(closing(_connect(path, made)))
             reader = opened.enter_context(closing(_connect(path, made)))
@@ -65,12 +124,12 @@ class SqliteEngine:
             opened.pop_all()
         return cls(path, lock, writer, reader)
 
-    def frame_home(self, path: Path) -> FileHome:
-        """See `Engine.frame_home`."""
-        return FileHome(path)
+    def log_backend(self, path: Path) -> FileBackend:
+        """See `Engine.log_backend`."""
+        return FileBackend(path)
 
-    def key_place(self) -> KeyFiles:
-        """See `Engine.key_place`: files beside it."""
+    def key_store(self) -> KeyFiles:
+        """See `Engine.key_store`: files beside it."""
         return KeyFiles(self._path)
 
     def write(self, work: Callable[[Database], T]) -> T:

@@ -1,347 +1,323 @@
-"""What an aggregator remembers, and what every store keeps to: durable before answered, first bytes win.
+"""The durable store: reports in append-only logs, the rest in a database; one writer thread, one reader thread.
 
-Defines the rows and the `Store` protocol; it does not know files or SQL (memory_store, sql_store). Reports are
-columns: they are named by their position among a closed window's complete reports.
+What is written goes through one queue (`write_queue`). Decides nothing about the protocol.
 """
 
-import enum
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Final, Self, TypeVar
 
 import numpy as np
-from fleetcount_kernel.proofs import ProofBatch
-from fleetcount_protocol.errors import MachineError, RejectReason
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 from fleetcount_protocol.messages import WindowState
-from numpy.typing import NDArray
+from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.storage.archive import Archive
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.report_ids import ReportIds
+from fleetcount_aggregator.host.malloc import give_back
+from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason
+from fleetcount_aggregator.storage import ended, question_rows
+from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.data_keys import ChainSeal, DataKeys, StoreKeys
+from fleetcount_aggregator.storage.database import EPOCHS, SealedDatabase, reseal
+from fleetcount_aggregator.storage.ended import ArchivedWindow, SortKey, purge_window, read_cost, read_unpurged
+from fleetcount_aggregator.storage.engine import Engine, SealedEngine
+from fleetcount_aggregator.storage.errors import Damage, StoreError
+from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
+from fleetcount_aggregator.storage.log_slice import CompleteReports
+from fleetcount_aggregator.storage.question_rows import reseal_seeds
+from fleetcount_aggregator.storage.report_logs import ReportLogs
+from fleetcount_aggregator.storage.row_repair import damage_at_start, is_restored
+from fleetcount_aggregator.storage.row_types import (
+    BatchRow,
+    Charged,
+    Cost,
+    DecidedWindow,
+    LedgerRow,
+    Lifecycle,
+    QuestionRow,
+    SessionRow,
+    StepRow,
+    WindowChange,
+    WindowRow,
+)
+from fleetcount_aggregator.storage.rows import put_chains
+from fleetcount_aggregator.storage.session_chains import PackedSession, moved_on
+from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
+from fleetcount_aggregator.storage.write_queue import WriteQueue
 
-if TYPE_CHECKING:
-    from fleetcount_aggregator.storage.data_keys import DataKeys
-    from fleetcount_aggregator.storage.row_seal import Damage
-
-BATCHES_AT_ONCE: Final = 64
-"""Batches read at once, so that memory holds a few thousand reports of them and not a million."""
-
-
-class StoreError(MachineError):
-    """The store could not do what it was asked: disk full, file damaged, another process in the directory, closed."""
-
-
-class StoreAwayError(StoreError):
-    """The server that has the store was not reached or did not answer: nothing that it has is damaged."""
-
-
-class FencedError(StoreError):
-    """Somebody else has taken over what this process wanted to change, or it is closed: nothing was written."""
-
-
-class UnknownWriteError(StoreAwayError):
-    """Whether something was written is not known, and only what lies there will say."""
-
-
-class StoreBusyError(StoreError):
-    """The store's queue is full; try again later."""
-
-
-class StoreOutcome(enum.IntEnum):
-    """What became of one instalment; the value is a byte of what `Store.add_instalments` returns."""
-
-    STORED = 0
-    SAME = 1
-    """The same bytes are held already: the same receipt is due."""
-    OTHER_BYTES = 2
-    """Another instalment holds this (window, report id, round), or another device the report: the first one wins."""
-    SECOND_REPORT = 3
-    """This device already has a report with another id in this window."""
-    CLOSED = 4
-    """The window takes no instalments any more."""
-    FULL = 5
-    """The window has as many reports as a window can have; a second instalment of one of them is still taken."""
-    BUSY = 6
-    """Who decides about it cannot be reached at present; it is to be sent again."""
+_MOVED_AT_ONCE = 4096
 
 
-class ReportVerdict(enum.IntEnum):
-    """How far one report of a batch has come at this aggregator; the value is a byte of `BatchRow.verdicts`."""
+def move_to_present_key(engine: SealedEngine, data_keys: DataKeys) -> None:
+    """Seal rows, seeds and sessions' chains under the present key if the store lies under the one before it.
 
-    VERIFIED = 0
-    """`verify_init` is done, and what the others say is not known yet."""
-    ACCEPTED = 1
-    """The proof holds for this aggregator and, once the set is sealed, for all."""
-    DROPPED = 2
-    """Verified, and so in the batch's sum, but out since, and counted under its reason."""
-    REFUSED = 3
-    """Not verified: in no sum, and counted under its reason."""
+    A crash leaves the store as it was, or moved: what is moved already is passed over. A million sessions take seconds.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRow:
-    """A device's session: the request as it came, what was answered, and its keys sealed at rest (`session_chains`).
-
-    The request opens nothing a second time; it is judged again when the session comes back into memory. `accepted` is
-    the aggregator's ephemeral public key and its confirmation, joined.
+    Raises:
+        StoreError: the store lies under another key than both, or the disk failed.
     """
-
-    session_id: SessionId
-    request: bytes = field(repr=False)
-    certificate: Digest
-    expiry: int
-    accepted: bytes = field(repr=False)
-    chain: bytes = field(repr=False)
+    if data_keys.seals_store():
+        return
+    engine.write(lambda db: _reseal(db, data_keys))
+    engine.plain.fold()
+    data_keys.note_seals_store()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRow:
-    """A window's canonical bytes, its verify key (sealed at rest) and where it stands."""
-
-    window_id: WindowId
-    canonical: bytes = field(repr=False)
-    verify_key: bytes = field(repr=False)
-    state: WindowState
-    abort_reason: str
-    installed_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionRow:
-    """A question signed by all and the seed of its verify keys, sealed at rest."""
-
-    question_id: QuestionId
-    signed: bytes = field(repr=False)
-    seed: bytes = field(repr=False)
-    installed_at: int
+def _reseal(db: SealedDatabase, data_keys: DataKeys) -> None:
+    seal = ChainSeal(data_keys.chain_keys, SystemRandom())
+    reseal_seeds(db, data_keys)
+    reseal(db)
+    above = b""
+    while rows := db.execute(
+        "SELECT session_id, chain FROM chains WHERE session_id > ? ORDER BY session_id LIMIT ?",
+        (above, _MOVED_AT_ONCE),
+    ).fetchall():
+        put_chains(db, [(name, moved) for name, chain in rows if (moved := seal.resealed(name, chain)) is not None])
+        above = rows[-1][0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecidedWindow:
-    """What was decided about one window of a question, once: its window is installed, or it is missing for a reason.
+T = TypeVar("T")
 
-    `window_id` is None where nothing says what the window would have been: a missing later step of a drill-down.
-    """
-
-    question_id: QuestionId
-    index: int
-    window_id: WindowId | None
-    missing: str = ""
+USES_AT_ONCE: Final = 256
+"""Keys erased between two turns of the event loop: some 10 ms."""
+_NOTE: Final = (
+    EPOCHS.insert + " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, seal = excluded.seal"
+    " WHERE excluded.epoch > epochs.epoch"
+)
 
 
-class Cost(enum.Enum):
-    """What a question costs, by what was decided about its windows."""
-
-    NOTHING = enum.auto()
-    OPEN = enum.auto()
-    """It may be debited yet, or what was decided is damaged: it counts."""
-    DEBITED = enum.auto()
-
-
-class Charged(NamedTuple):
-    """A question whose cost is asked for: how many windows it has, and whether it was withdrawn.
-
-    It was if a party refused it, or stopped it before its first window.
-    """
-
-    question_id: QuestionId
-    windows: int
-    withdrawn: bool
-
-    def cost(self, decided: int, windows: Iterable[tuple[WindowState | None, bool]]) -> Cost:
-        """Return what it costs: nothing if it was withdrawn or its one window failed, and without a debit.
-
-        Windows of others that failed give nothing back: those that follow count from the unit that they began.
-        `decided`: how many windows are; `windows`: the state of each window that was installed, and whether it was
-        debited.
-        """
-        if not self.withdrawn and (self.windows > 1 or not decided):
-            return Cost.OPEN
-        found = list(windows)
-        if any(debited for _, debited in found):
-            return Cost.DEBITED
-        return Cost.NOTHING if all(state is WindowState.ABORTED for state, _ in found) else Cost.OPEN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedReports:
-    """Reports ready for verification, and which of those asked for are missing: damaged in the store, by number."""
-
-    batch: ProofBatch
-    damaged: tuple[int, ...] = ()
-
-
-class ReportSource(Protocol):
-    """Some complete reports of one window; survives pickling, so that a worker process loads them by itself."""
-
-    def load(self) -> LoadedReports:
-        """Return the reports with their input shares joined, in order; raises StoreError if the file fails."""
-        ...
-
-
-class CompleteReports(Protocol):
-    """The reports of a window that have all their instalments, by position. Fixed from the moment intake is closed."""
-
-    @property
-    def ids(self) -> ReportIds:
-        """The report ids by position."""
-        ...
-
-    def source(self, positions: NDArray[np.integer]) -> ReportSource:
-        """Return where a worker finds the reports at these positions."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BatchRow:
-    """One batch of verified reports, in columns of n: what is needed to finish it and to add it up.
-
-    `positions` are those of `CompleteReports`; `verdicts` one byte of `ReportVerdict` each; `share_digests` n x 32: of
-    their public shares. `kept` is sealed at rest: the sum of the verified output shares, and at a helper the seeds.
-    """
-
-    number: int
-    positions: NDArray[np.int64]
-    verdicts: bytes
-    share_digests: bytes
-    kept: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
-    """A step that happens once a window: the digest of what was asked, and the bytes answered ever after.
-
-    `passing`: not needed once the window has ended; `Store.purge` deletes it.
-    """
-
-    name: str
-    request: bytes
-    answer: bytes = field(repr=False)
-    passing: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow:
-    """One release charged to a signal and window. `epsilon` is decimal text, "none" without a finite eps."""
-
-    window_id: WindowId
-    signal: str
-    opens: int
-    closes: int
-    epsilon: str
-    debited_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowChange:
-    """Everything one step changes, applied in one transaction or not at all.
-
-    `required` are the states in which the change is allowed. If `step` is stored already, nothing is applied.
-    Moving to AGREEING closes intake: what lacks an instalment then is counted as a half pair.
-    """
-
-    window_id: WindowId
-    required: frozenset[WindowState]
-    new_state: WindowState | None = None
-    abort_reason: str = ""
-    step: StepRow | None = None
-    batch: BatchRow | None = None
-    """Stored under its number, in place of the one before."""
-    chosen: bytes | None = field(default=None, repr=False)
-    """The set: one byte of 0 or 1 a complete report, by position."""
-    rejections: Mapping[RejectReason, int] = field(default_factory=dict[RejectReason, int])
-    debit: LedgerRow | None = None
-
-
-class Store(Archive, Protocol):
+class Store:
     """The durable memory of one aggregator; a write returns after it is durable, any method may raise StoreError."""
 
-    @property
-    def data_keys(self) -> "DataKeys":
-        """The keys that what lies sealed is sealed under, one a window; every window that has not ended has its key."""
-        ...
+    def __init__(
+        self,
+        engine: SealedEngine,
+        logs: ReportLogs,
+        data_keys: DataKeys,
+        unpurged: Sequence[WindowId],
+        damaged: Sequence[Damage],
+    ) -> None:
+        self.data_keys = data_keys
+        self._sealed = engine
+        self._engine = self.engine = engine.plain
+        self._place = engine.plain.place
+        self._damaged = tuple(damaged)
+        self.logs = logs
+        """The report logs; a process that shares windows with others takes its shards here."""
+        self._closed = False
+        self._unpurged = tuple(unpurged)
+        self._writes = WriteQueue(engine, logs)
+        self._read_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
+
+    @classmethod
+    def open(cls, path: Path, at_rest_key: bytes, former: bytes | None = None) -> Self:
+        """Open or make a store in a SQLite file; see `over`."""
+        return cls.over(SqliteEngine.open(path), path, at_rest_key, former)
+
+    @classmethod
+    def over(cls, engine: Engine, path: Path, at_rest_key: bytes, former: bytes | None = None) -> Self:
+        """Return the store of an open database, which is closed with it; files beside it are named after `path`.
+
+        What a crash left of purging is `unpurged`, and what is damaged of single windows is `damaged`. The keys are
+        those of `DataKeys`.
+
+        Raises:
+            StoreError: the database is damaged, or the store lies under another key.
+        """
+        with ExitStack() as opened:
+            opened.callback(engine.close)
+            data_keys = DataKeys(at_rest_key, engine.key_store(), former)
+            sealed = SealedEngine(engine, StoreKeys(at_rest_key, former).row_seal)
+            # Before the first row is read: under a wrong key every one of them seems damaged.
+            data_keys.seals_store()
+            backend = engine.log_backend(path)
+            logs = opened.enter_context(closing(ReportLogs(backend, data_keys, alone=engine.alone)))
+            states = sealed.read(sql.read_log_states)
+            if given_up := backend.given_up(states):
+                sealed.write(lambda db: _end_lost(db, given_up))
+                states = sealed.read(sql.read_log_states)
+            needed = [one.window_id for one in states if not one.ended or backend.holds(one.window_id)]
+            damaged = data_keys.take_up(needed)
+            # After the data keys, which `take_up` wraps anew: what it notes last says that nothing is left to move.
+            move_to_present_key(sealed, data_keys)
+            keyless = {one.window_id for one in damaged}
+            # Without its key a log cannot be read either, which is one damage and not two.
+            damaged += [one for one in logs.open(states) if one.window_id not in keyless]
+            damaged += sealed.read(damage_at_start)
+            rows, over = sealed.read(read_unpurged), [one.window_id for one in states if one.ended]
+            keys = data_keys.held()
+            left = [one for one in over if one in rows or backend.leaves(one) or one in keys]
+            engine.slim()
+            give_back()
+            opened.pop_all()
+        return cls(sealed, logs, data_keys, left, damaged)
+
+    async def _write(self, operation: Callable[[SealedDatabase], T], *, leading: bool = False) -> T:
+        self._check_open()
+        return await self._writes.write(operation, leading=leading)
+
+    # A process that does not lead may open sessions, count refusals and show that it can write; everything that happens
+    # once a window goes through `_lead`, which the epoch fences.
+    async def _lead(self, operation: Callable[[SealedDatabase], T]) -> T:
+        return await self._write(operation, leading=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self._place} is closed")
+
+    async def _read(self, operation: Callable[[SealedDatabase], T]) -> T:
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._read_pool, self._sealed.read, operation)
 
     @property
     def begun_again(self) -> int:
         """How many of its transactions were begun again since others stood in their way."""
-        ...
+        return self._engine.begun_again
+
+    async def probe(self) -> None:
+        """Write something that changes nothing, durably; raises StoreError if nothing can be written."""
+        await self._write(lambda db: db.execute("UPDATE instance SET standing = standing"))
+
+    async def close(self) -> None:
+        """Finish the queued writes and close the files."""
+        if self._closed:
+            return
+        self._closed = True  # First, so that nothing is queued behind the end of the queue.
+        await asyncio.to_thread(self._shut)
+
+    def _shut(self) -> None:
+        self._writes.close()
+        self._read_pool.shutdown()
+        self.logs.close()
+        self._engine.close()
+
+    # The rows. Each method names its statement.
 
     async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
         """Remember a session, unless its certificate has `most` that have not expired at `now`: then None.
 
         Returns the row that is stored under its id, which is the first one. The limit holds over all processes.
         """
-        ...
+        return await self._write(lambda db: sql.add_session(db, row, most, now))
 
     async def session(self, session_id: SessionId) -> SessionRow | None:
         """Return a session, or None."""
-        ...
+        return await self._read(lambda db: sql.read_session(db, session_id))
 
     async def sessions(self, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
         """Return those of many sessions that are known, in their order."""
-        ...
+        return await self._read(lambda db: sql.read_sessions(db, session_ids))
 
     async def sessions_of(self, certificate: Digest, now: int) -> int:
         """Return how many sessions of a certificate have not expired at `now`."""
-        ...
+        return await self._read(lambda db: sql.read_sessions_of(db, certificate, now))
 
     async def forget_sessions(self, expired_before: int) -> None:
         """Delete sessions that expired before the given second."""
-        ...
+        await self._write(lambda db: sql.forget_sessions(db, expired_before))
 
     async def chains(self, session_ids: Sequence[bytes]) -> Sequence[tuple[bytes, bytes]]:
         """Return the sealed keys of sessions that are known, each with its session's id."""
-        ...
+        return await self._read(lambda db: sql.read_chains(db, session_ids))
 
     async def put_chains(self, chains: Sequence[tuple[bytes, bytes]]) -> None:
         """Overwrite the sealed keys of sessions, each given with its session's id; one that is forgotten stays so."""
-        ...
+        await self._lead(lambda db: sql.put_chains(db, chains))
 
     async def key_uses(self, window_id: WindowId) -> bytes:
         """Return which keys opened a window's instalments (`InstalmentRun.key_uses`), in any order; none once
         purged.
         """
-        ...
+        return await self._read(lambda _: self.logs.key_uses(window_id))
+
+    async def erase_window_keys(
+        self, seal: ChainSeal, live: MutableMapping[bytes, PackedSession], window_id: WindowId
+    ) -> None:
+        """Take the keys of an ended window's reports out of every chain, in the store and in memory.
+
+        In slices, each durable: doing it again after a crash finishes it, and then changes nothing.
+        """
+        uses = await self.key_uses(window_id)
+        # Sorted as the store has them, so that each of its pages is written once; a million take a second.
+        rows = await asyncio.to_thread(np.unique, np.frombuffer(uses, dtype=f"V{USE_BYTES}"))
+        for start in range(0, len(rows), USES_AT_ONCE):
+            numbers: dict[bytes, list[int]] = {}
+            for row in map(bytes, rows[start : start + USES_AT_ONCE]):
+                numbers.setdefault(row[: SessionId.SIZE], []).append(int.from_bytes(row[SessionId.SIZE :]))
+            found = await self.chains(list(numbers))
+            moved = await asyncio.to_thread(moved_on, seal, found, numbers)
+            for session_id, _, chain in moved:
+                if chain is None:
+                    live.pop(session_id, None)
+                elif session_id in live:
+                    live[session_id] = live[session_id].with_chain(chain)
+            if moved:
+                await self.put_chains([(session_id, sealed) for session_id, sealed, _ in moved])
+
+    async def _ensure_key(self, row: WindowRow) -> None:
+        if row.state not in FINAL_STATES:
+            await asyncio.to_thread(self.data_keys.make, row.window_id)
 
     async def window(self, window_id: WindowId) -> WindowRow | None:
         """Return one window, or None."""
-        ...
+        return await self._read(lambda db: sql.read_window(db, window_id))
 
     async def canonical(self, window_id: WindowId) -> bytes | None:
         """Return a window's bytes, None if they are not as they were written, whatever else of it is."""
-        ...
+        return await self._read(lambda db: sql.read_canonical(db, window_id))
 
-    async def damaged(self) -> Sequence["Damage"]:
-        """Return what was found damaged when the store was opened; of windows at rest it shows later."""
-        ...
+    async def damaged(self) -> Sequence[Damage]:
+        """Return what was found damaged when the store was opened; of ended windows it shows later.
+
+        Another process may have settled some of it since this one started.
+        """
+        if self._damaged and not self._engine.alone:
+            self._damaged = await self._read(self._still_damaged)
+        return self._damaged
+
+    def _still_damaged(self, db: SealedDatabase) -> tuple[Damage, ...]:
+        unended = {one.window_id for one in sql.read_log_states(db) if not one.ended}
+        files = (one for one in self._damaged if one.table in {"log", "data key"} and one.window_id in unended)
+        return *files, *damage_at_start(db)
+
+    async def look(self, work: Callable[[SealedDatabase], T]) -> T:
+        """Run work that only reads."""
+        return await self._read(work)
+
+    async def mend(self, work: Callable[[SealedDatabase], T]) -> T:
+        """Run work that repairs rows (`row_repair`), in one transaction."""
+        return await self._lead(work)
 
     async def restored(self) -> bool:
         """Return whether the store was put back from a backup, and what came after it is not settled yet."""
-        ...
+        return await self.look(is_restored)
 
     async def install_question(self, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
         """Remember a question with its first notes, all or nothing; return the row that is stored, which is the
         first.
         """
-        ...
+        return await self._lead(lambda db: question_rows.install_question(db, row, notes))
 
     async def questions(self, *, ended_after: int = -1) -> Sequence[QuestionRow]:
-        """Return every question that is in work or ended after a second, in order of installation."""
-        ...
+        """Return every question that is active or ended after a second, in order of installation."""
+        return await self._read(lambda db: question_rows.read_questions(db, ended_after))
 
     async def one_question(self, question_id: QuestionId) -> QuestionRow | None:
         """Return one question, or None."""
-        ...
+        return await self._read(lambda db: question_rows.read_one_question(db, question_id))
 
     async def note_question(self, question_id: QuestionId, name: str, note: bytes) -> None:
         """Remember something by name beside a question, in place of what was noted under this name before."""
-        ...
+        await self._lead(lambda db: question_rows.note_question(db, question_id, name, note))
 
     async def question_notes(self, question_id: QuestionId) -> Mapping[str, bytes]:
         """Return all notes of a question."""
-        ...
+        return await self._read(lambda db: question_rows.read_notes(db, question_id))
 
     async def decide_windows(self, rows: Sequence[DecidedWindow], window: WindowRow | None = None) -> None:
         """Remember what was decided about windows and install the window of one of them: all of it or nothing.
@@ -351,64 +327,75 @@ class Store(Archive, Protocol):
         Raises:
             StoreError: one of the windows is decided already, otherwise; then nothing changes.
         """
-        ...
+        if window is not None:
+            # Durable before the row that needs it: a key without a window does no harm, a window without one is lost.
+            await self._ensure_key(window)
+        await self._lead(lambda db: self._decide_windows(db, rows, window))
+
+    def _decide_windows(self, db: SealedDatabase, rows: Sequence[DecidedWindow], window: WindowRow | None) -> None:
+        question_rows.decide_windows(db, rows, window)
+        if window is not None:
+            self.logs.backend.install(db, window.window_id)
 
     async def decided(
         self, question_id: QuestionId, *, above: int = -1, below: int = MAX_QUESTION_WINDOWS
     ) -> Sequence[DecidedWindow]:
         """Return the windows of a question that are decided, in order, above an index and below another."""
-        ...
+        return await self._read(lambda db: question_rows.read_decided(db, question_id, above, below))
 
     async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
         """Return what each question costs."""
-        ...
+        return await self._read(lambda db: [read_cost(db, one) for one in asked])
 
     async def decided_of(self, window_id: WindowId) -> DecidedWindow | None:
         """Return what was decided about the window that this id names or would name; None if it is none's."""
-        ...
+        return await self._read(lambda db: question_rows.read_decided_of(db, window_id))
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
         """Store instalments with one sync a window; for each run one byte of `StoreOutcome` an instalment, in order."""
-        ...
+        self._check_open()
+        return await self._writes.append(runs)
 
     async def instalment_digest(self, window_id: WindowId, report_id: ReportId, round_number: int) -> Digest | None:
         """Return the digest of a stored instalment, or None."""
-        ...
+        return await self._read(lambda _: self.logs.digest(window_id, report_id, round_number))
 
     async def count_rejections(self, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
         """Add to a window's rejection counters."""
-        ...
+        await self._write(lambda db: sql.count_rejections(db, window_id, counts))
 
     async def rejections(self, window_id: WindowId) -> Mapping[RejectReason, int]:
         """Return a window's rejection counters."""
-        ...
+        return await self._read(lambda db: sql.read_rejections(db, window_id))
 
     async def complete_reports(self, window_id: WindowId) -> CompleteReports:
         """Return the complete reports of a window, until it is purged: the same ever after intake is closed."""
-        ...
+        return await self._read(
+            lambda db: self.logs.complete(window_id, closed=not sql.takes_instalments(db, window_id))
+        )
 
     async def reports_of(self, window_id: WindowId, devices: bytes) -> bytes:
         """Return the ids of the reports of a window under way that these devices sent, joined, in any order.
 
         `devices` are the digests of their public keys, n x 32.
         """
-        ...
+        return await self._read(lambda _: self.logs.reports_of(window_id, devices))
 
     async def batches(self, window_id: WindowId, *, above: int = -1) -> Sequence[BatchRow]:
         """Return the batches of a window by number, above a number and `BATCHES_AT_ONCE` at most (`every_batch`)."""
-        ...
+        return await self._read(lambda db: sql.read_batches(db, window_id, above))
 
     async def batch(self, window_id: WindowId, number: int) -> BatchRow | None:
         """Return one batch, or None."""
-        ...
+        return await self._read(lambda db: sql.read_batch(db, window_id, number))
 
-    async def chosen(self, window_id: WindowId) -> bytes | None:
+    async def included(self, window_id: WindowId) -> bytes | None:
         """Return the sealed set, one byte of 0 or 1 a complete report; None before it is sealed and after purging."""
-        ...
+        return await self._read(lambda db: sql.read_included(db, window_id))
 
     async def step(self, window_id: WindowId, name: str) -> StepRow | None:
         """Return a step that was taken, or None."""
-        ...
+        return await self._read(lambda db: sql.read_step(db, window_id, name))
 
     async def apply(self, change: WindowChange) -> StepRow | None:
         """Apply a change; return the stored step if `change.step` had been taken before (then nothing is applied).
@@ -416,31 +403,45 @@ class Store(Archive, Protocol):
         Raises:
             StateConflictError: the window is not in a required state, or the table forbids the move.
         """
-        ...
+        if change.new_state is WindowState.AGREEING and not self._engine.alone:
+            # Other owners stop first. What they have is read back here, and not in the transaction that counts it.
+            await self._lead(lambda db: self._stop(db, change.window_id))
+            await self._read(lambda _: self.logs.incomplete(change.window_id))
+        return await self._lead(lambda db: self._apply(db, change))
+
+    def _stop(self, db: SealedDatabase, window_id: WindowId) -> None:
+        if sql.takes_instalments(db, window_id):
+            self.logs.backend.close_window(db, window_id)
+
+    def _apply(self, db: SealedDatabase, change: WindowChange) -> StepRow | None:
+        held = None
+        # A million reports are gone through once, when intake really closes, and not whenever that is asked for.
+        if change.new_state is WindowState.AGREEING and sql.takes_instalments(db, change.window_id):
+            held = sql.Closing(self.logs.length(change.window_id), self.logs.incomplete(change.window_id))
+        if change.new_state not in {None, WindowState.ANNOUNCED, WindowState.COLLECTING}:
+            self.logs.backend.close_window(db, change.window_id)
+        return sql.apply_change(db, change, held)
 
     async def ledger(self) -> Sequence[LedgerRow]:
         """Return every debit, oldest first."""
-        ...
+        return await self._read(sql.read_ledger)
 
     async def raise_high_water(self, peer: AggregatorId, ledger_rows: int) -> None:
         """Remember the highest ledger count a peer has shown; a lower one is not stored."""
-        ...
+        await self._lead(lambda db: sql.raise_high_water(db, peer, ledger_rows))
 
     async def high_water(self) -> Mapping[AggregatorId, int]:
         """Return the highest ledger count of every peer seen so far."""
-        ...
-
-    async def note_epoch(self, name: str, epoch: bytes) -> None:
-        """Remember an epoch under a name; one that is not greater, as bytes, than the one there is not stored."""
-        ...
-
-    async def epochs(self) -> Mapping[str, bytes]:
-        """Return the epochs by name (`greetings`)."""
-        ...
+        return await self._read(sql.read_high_water)
 
     async def unpurged(self) -> Sequence[WindowId]:
         """Return the ended windows whose purge a crash has cut off before this start."""
-        ...
+        return self._unpurged
+
+    def forget_destroyed(self) -> None:
+        """Evict the windows whose data key another process has destroyed; for a thread. Raises StoreError."""
+        for window_id in self.data_keys.forget_destroyed():
+            self.logs.evict(window_id)
 
     async def purge(self, window_id: WindowId) -> None:
         """Delete what an ended window no longer needs: share parts, batches, passing steps, its data key; never
@@ -452,15 +453,96 @@ class Store(Archive, Protocol):
         Raises:
             StoreError: the window has not ended.
         """
-        ...
+        await self._lead(lambda db: self._purge(db, window_id))
+        # Only when the end of the window and of its rows is on the disk: a key that is gone cannot be had back.
+        await asyncio.to_thread(self.data_keys.destroy, window_id)
 
-    async def probe(self) -> None:
-        """Write something that changes nothing, durably; raises StoreError if nothing can be written."""
-        ...
+    def _purge(self, db: SealedDatabase, window_id: WindowId) -> None:
+        sql.check_ended(db, window_id)
+        self.logs.purge(window_id, sql.read_included(db, window_id) or b"")
+        purge_window(db, window_id)
+        self._writes.erased = True
 
-    async def close(self) -> None:
-        """Finish what is queued and let go of the files."""
-        ...
+    # Windows that have ended (`ended`).
+
+    async def active_windows(self) -> Sequence[WindowId]:
+        """Return the windows that are neither archived nor damaged, in order of installation: what a start loads."""
+        return await self._read(ended.read_active)
+
+    async def archive_windows(self, rows: Sequence[ArchivedWindow]) -> None:
+        """Remember that nothing is left to do for windows; doing it again changes nothing.
+
+        Raises:
+            StoreError: one of them has not ended; then nothing changes.
+        """
+        await self._lead(lambda db: ended.archive_windows(db, rows))
+
+    async def archived_windows(self, rest: Lifecycle, above: SortKey, until: int) -> Sequence[ArchivedWindow]:
+        """Return archived or retired windows by expiry: above a sort key, expired at `until`, and `AT_ONCE` at most."""
+        return await self._read(lambda db: ended.read_archived(db, rest, above, until))
+
+    async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]) -> None:
+        """Delete the digests of archived windows, and their steps but for those kept by the state they ended in.
+
+        Doing it again changes nothing; an active window is passed over.
+        """
+        await self._lead(lambda db: self._retire(db, window_ids, kept))
+
+    def _retire(
+        self, db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]
+    ) -> None:
+        # Before the commit: a crash in between leaves archived windows, which are retired again.
+        for window_id in ended.retire_windows(db, window_ids, kept):
+            self.logs.forget(window_id)
+
+    async def forget(self, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
+        """Delete retired windows with all there is of them, debits too; return those that are gone.
+
+        A window stays while its question is active: the next record's chain names it. An archived question goes with
+        the last of its windows.
+        """
+        return await self._lead(lambda db: ended.forget_windows(db, window_ids))
+
+    async def debit(self, window_id: WindowId) -> LedgerRow | None:
+        """Return what a window was debited, or None."""
+        return await self._read(lambda db: ended.read_debit(db, window_id))
+
+    async def ledger_rows(self) -> int:
+        """Return how many debits there have ever been, those that are forgotten too: it never falls."""
+        return await self._read(sql.read_ledger_rows)
+
+    async def archive_question(self, question_id: QuestionId, end: int, dropped: str) -> None:
+        """Remember that nothing is left to do for a question that ended then; delete its notes of a name that begins
+        so.
+
+        Its windows and orders stay; it is read at a start only as `Store.question` says.
+        """
+        await self._lead(lambda db: question_rows.archive_question(db, question_id, end, dropped))
+
+    # Starts of aggregators.
+
+    async def note_epoch(self, name: str, epoch: bytes) -> None:
+        """Remember an epoch under a name; one that is not greater, as bytes, than the one there is not stored."""
+        await self._lead(lambda db: db.execute(_NOTE, EPOCHS.sealed(db, name, epoch)))
+
+    async def epochs(self) -> Mapping[str, bytes]:
+        """Return the epochs by name (`greetings`)."""
+        rows = await self._read(lambda db: db.execute("SELECT name, epoch FROM epochs").fetchall())
+        return {name: bytes(epoch) for name, epoch in rows}
+
+
+def _end_lost(db: SealedDatabase, window_ids: Sequence[WindowId]) -> None:
+    """Abort the windows whose logs are lost: receipts were given for reports that no release can count any more."""
+    open_states = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING, WindowState.AGREEING})
+    for window_id in window_ids:
+        change = WindowChange(
+            window_id=window_id,
+            required=open_states,
+            new_state=WindowState.ABORTED,
+            abort_reason=AbortReason.LOG_LOST.value,
+        )
+        sql.apply_change(db, change, None)
+        log.error("window_ended_without_its_log", window=window_id.hex())
 
 
 async def every_batch(store: Store, window_id: WindowId) -> AsyncIterator[BatchRow]:

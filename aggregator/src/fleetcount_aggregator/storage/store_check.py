@@ -6,7 +6,7 @@ Rows by their tags, data keys by whether they open, report logs of windows under
 import fcntl
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,19 +14,54 @@ from typing import Final
 
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
-from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.frame_check import damaged_frames
-from fleetcount_aggregator.storage.frame_homes import LogState
-from fleetcount_aggregator.storage.key_places import KeyFiles
-from fleetcount_aggregator.storage.log_scan import LogScan
-from fleetcount_aggregator.storage.opening import reading
-from fleetcount_aggregator.storage.row_scan import every_damage
-from fleetcount_aggregator.storage.row_seal import Damage
+from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
+from fleetcount_aggregator.storage.database import Database, SealedDatabase
+from fleetcount_aggregator.storage.errors import Damage, DamagedFrameError, StoreError
+from fleetcount_aggregator.storage.file_frames import LogScan
+from fleetcount_aggregator.storage.frames import LogBackend, LogState
+from fleetcount_aggregator.storage.opening import reading, server_of
+from fleetcount_aggregator.storage.row_repair import every_damage
 from fleetcount_aggregator.storage.schema import check_readable
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import StoreError
-from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
+
+
+def damaged_frames(db: SealedDatabase, place: StorePlace, keys: StoreKeys) -> Iterator[Damage]:
+    """Yield what is damaged of data keys, and of heads and columns of frames; parts are looked at when they are loaded.
+
+    Raises:
+        StoreError: the server cannot be reached.
+    """
+    server = server_of(place)
+    from fleetcount_aggregator.storage.postgres import Link
+    from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
+    from fleetcount_aggregator.storage.postgres_engine import KeyRows
+
+    class Unwritten(KeyRows):
+        """Keys that are only read: one that lies under a former key stays so."""
+
+        def write(self, name: str, wrapped: bytes) -> None:
+            """Write nothing."""
+
+    link = Link(server, lambda _: None)
+    with closing(PostgresBackend(server, link)) as backend:
+        states = [one for one in sql.read_log_states(db) if not one.ended]
+        data_keys = DataKeys(keys.at_rest, Unwritten(place.name, link), keys.former)
+        missing = data_keys.take_up([one.window_id for one in states])
+        yield from missing
+        without = {one.window_id for one in missing}
+        yield from _of_windows(backend, data_keys, [one for one in states if one.window_id not in without])
+
+
+def _of_windows(backend: LogBackend, keys: DataKeys, states: Sequence[LogState]) -> Iterator[Damage]:
+    for state in states:
+        for shard in range(backend.shard_count(state.window_id)):
+            frames = backend.frames(state.window_id, keys.of(state.window_id).log_key, shard, None)
+            try:
+                for _ in frames.columns():
+                    pass
+            except DamagedFrameError as error:
+                yield Damage(table="log", what=str(error), window_id=state.window_id)
+
 
 _WINDOW: Final = (
     "the window is in quarantine: it takes part in nothing, and what it was charged goes on to count",

@@ -11,16 +11,19 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.ids import WindowId
 
 from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.database import SealedDatabase
+from fleetcount_aggregator.storage.engine import SealedEngine
+from fleetcount_aggregator.storage.errors import FencedError, StoreBusyError, StoreError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.report_logs import ReportLogs
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
-from fleetcount_aggregator.storage.store import FencedError, StoreBusyError, StoreError
+
+T = TypeVar("T")
 
 QUEUE_LENGTH: Final = 4096
 """Writes waiting for the disk before the store says it is busy."""
@@ -84,7 +87,7 @@ class WriteQueue:
         self._thread = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._thread.start()
 
-    async def write(self, operation: Callable[[SealedDatabase], Any], *, leading: bool) -> Any:
+    async def write(self, operation: Callable[[SealedDatabase], T], *, leading: bool) -> T:
         """Run an operation in a transaction with others; it may be run again until that is committed.
 
         Raises:
@@ -93,13 +96,16 @@ class WriteQueue:
         """
         loop = asyncio.get_running_loop()
         epoch = self._engine.epoch
-        return await self._submit(_Write(loop, loop.create_future(), operation=operation, leading=leading, epoch=epoch))
+        write = _Write(loop, loop.create_future(), operation=operation, leading=leading, epoch=epoch)
+        result: T = await self._submit(write)
+        return result
 
-    async def append(self, runs: Sequence[InstalmentRun]) -> Any:
+    async def append(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
         """Store instalments; see `Store.add_instalments`."""
         loop = asyncio.get_running_loop()
         write = _Write(loop, loop.create_future(), instalments=runs, size=sum(run.size for run in runs))
-        return await self._submit(write)
+        outcomes: Sequence[bytes] = await self._submit(write)
+        return outcomes
 
     def close(self) -> None:
         """Finish what waits."""

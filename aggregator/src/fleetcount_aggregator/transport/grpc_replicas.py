@@ -18,10 +18,11 @@ from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.intake.routing import Reports
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun
-from fleetcount_aggregator.storage.run_codec import (
+from fleetcount_aggregator.storage.errors import FencedError, StoreBusyError
+from fleetcount_aggregator.storage.instalment_run import (
     MOST_RUN_BYTES,
     DigestQuery,
+    InstalmentRun,
     decode_digests,
     decode_outcomes,
     decode_query,
@@ -31,7 +32,6 @@ from fleetcount_aggregator.storage.run_codec import (
     encode_query,
     encode_runs,
 )
-from fleetcount_aggregator.storage.store import FencedError, StoreBusyError
 from fleetcount_aggregator.transport.grpc_server import CLAIM_HEADER, answer_call
 
 Answer = TypeVar("Answer")

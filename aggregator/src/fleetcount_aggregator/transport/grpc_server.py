@@ -75,7 +75,7 @@ from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.intake.device_service import DeviceService, UnknownWindowError
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
-from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 
 _Context = Any
 """grpc.aio.ServicerContext; its stubs leave the type arguments open."""

@@ -20,7 +20,8 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.device_service import DeviceService
-from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest
+from fleetcount_aggregator.storage.ended import AT_ONCE, SortKey
+from fleetcount_aggregator.storage.row_types import Lifecycle
 from fleetcount_aggregator.transport.mqtt_subscribing import FOLLOW_S, Subscribing
 
 _OFFER_S: Final = 2.0
@@ -53,7 +54,7 @@ class Announcing:
         ended = [one for one in self._context.live.values() if one.is_leader and self._state(one) in FINAL_STATES]
         published = self._context.outcome_count
         await self._publish([(one.window_id, one.asked.expiry) for one in ended])
-        older: Place | None = (self._context.now(), b"")
+        older: SortKey | None = (self._context.now(), b"")
         while True:
             await self._subscribing.follow()
             published = await self._publish_fresh(published)
@@ -97,14 +98,14 @@ class Announcing:
         await self._publish(known[max(0, len(known) - (count - published)) :])
         return count
 
-    async def _publish_older(self, place: Place) -> Place | None:
+    async def _publish_older(self, place: SortKey) -> SortKey | None:
         """Keep the outcomes of windows at rest, some a round, above a place: the broker may be a new one, or empty.
 
         Return the place reached, None after the last.
         """
-        rows = await self._context.store.resting(Rest.AT_REST, place, MAX_UNIX_TIME)
+        rows = await self._context.store.archived_windows(Lifecycle.ARCHIVED, place, MAX_UNIX_TIME)
         await self._publish((row.window_id, row.expiry) for row in rows if row.led)
-        return rows[-1].place if len(rows) == AT_ONCE else None
+        return rows[-1].sort_key if len(rows) == AT_ONCE else None
 
     async def _withdraw(self, window_id: WindowId) -> bool:
         """See `Context.withdraw`."""

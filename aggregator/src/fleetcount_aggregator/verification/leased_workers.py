@@ -15,9 +15,9 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.storage.data_keys import DataKey, DataKeys
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.jobs import Jobs
 from fleetcount_aggregator.storage.log_slice import LogSlice
-from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.verification.job_codec import VerifyJob, decode_result, encode_job
 from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, Workers, verify_reports
 

@@ -31,7 +31,8 @@ from fleetcount_transport.hardening import keep_out_of_dumps
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.host.malloc import keep_batches
-from fleetcount_aggregator.storage.store import ReportSource, StoreError
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.log_slice import ReportSource
 from fleetcount_aggregator.verification.choice import Prefer, combine, new_batch_verifier
 from fleetcount_aggregator.verification.compile_ahead import crashed
 

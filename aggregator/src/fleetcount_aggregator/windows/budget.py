@@ -15,7 +15,7 @@ from fleetcount_protocol.window.domain import normal_signal
 from fleetcount_protocol.window.window import Window
 
 from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.storage.store import LedgerRow
+from fleetcount_aggregator.storage.row_types import LedgerRow
 
 NO_FINITE_EPSILON = "none"
 

@@ -11,7 +11,7 @@ from fleetcount_protocol.window.domain import normal_signal
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_question import InstalledQuestion
-from fleetcount_aggregator.storage.store import Charged, Cost
+from fleetcount_aggregator.storage.row_types import Charged, Cost
 from fleetcount_aggregator.windows.budget import Charge, charge_of_question, check_budget
 from fleetcount_aggregator.windows.period_budget import PeriodCharge, check_period, question_charge
 

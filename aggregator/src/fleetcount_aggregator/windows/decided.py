@@ -10,8 +10,8 @@ from typing import Final
 from fleetcount_protocol.ids import QuestionId
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.store import DecidedWindow
+from fleetcount_aggregator.storage.errors import Damage, DamagedError
+from fleetcount_aggregator.storage.row_types import DecidedWindow
 
 _AT_ONCE: Final = 256
 """Windows read in one go."""

@@ -15,8 +15,8 @@ from fleetcount_protocol.window.window import Window, decode_window
 from fleetcount_aggregator.context import UNFINISHED, Context
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, WindowRow
+from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreAwayError, StoreError
+from fleetcount_aggregator.storage.row_types import WindowRow
 
 _MOST_ENDED: Final = 64
 """Ended windows kept in memory, the last to end or to be asked for: devices come late in crowds."""
@@ -119,7 +119,7 @@ async def load_windows(context: Context) -> None:
     for damage in damaged:
         await _quarantine(context, damage)
     context.ended.clear()  # What a former term has left of them is in work still, or another's work is done.
-    in_work = await context.store.windows_in_work()
+    in_work = await context.store.active_windows()
     for window_id in in_work:
         if window_id not in context.quarantined:
             await _take_up(context, window_id)

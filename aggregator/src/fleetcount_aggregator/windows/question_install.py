@@ -20,8 +20,8 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.store import QuestionRow, StoreError
+from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
+from fleetcount_aggregator.storage.row_types import QuestionRow
 from fleetcount_aggregator.windows.budget import charge_of_question
 from fleetcount_aggregator.windows.charges import check_budgets
 from fleetcount_aggregator.windows.decided import count_decided

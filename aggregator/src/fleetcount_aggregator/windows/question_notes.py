@@ -27,13 +27,13 @@ def order_name(signed: SignedOrder) -> str:
     return f"{_ORDER}{signed.order.aggregator_id}/{signed.order.number}"
 
 
-async def rest_question(context: Context, question: InstalledQuestion) -> None:
+async def archive_question(context: Context, question: InstalledQuestion) -> None:
     """Let a question that is over leave memory: nobody asks for the key lists of others any more.
 
     Raises:
         StoreError: the store failed; the question stays.
     """
-    await context.store.rest_question(question.question_id, question.asked.schedule.end, _KEYS)
+    await context.store.archive_question(question.question_id, question.asked.schedule.end, _KEYS)
     del context.questions[question.question_id]
 
 

@@ -19,13 +19,13 @@ from fleetcount_protocol.window.window import decode_window
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.reasons import Wait, expected_wait
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage import archive_rows, question_rows
+from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.database import RowSeal, SealedDatabase
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
-from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.row_types import Charged, Cost, LedgerRow, QuestionRow, WindowRow
 from fleetcount_aggregator.storage.schema import check_readable, check_standing
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import Charged, Cost, LedgerRow, QuestionRow, StoreError, WindowRow
 from fleetcount_aggregator.windows.period_budget import PeriodCharge, question_charge, spent_from
 from fleetcount_aggregator.windows.question_notes import orders_of, refused_by, stored_question
 
@@ -82,7 +82,7 @@ def read_status(place: StorePlace, most: int = 100) -> AggregatorStatus:
         StoreError: there is none, or it cannot be read.
     """
     with _opened(place) as database:
-        windows = [_window_line(database, *row) for row in archive_rows.read_latest(database, most, None)]
+        windows = [_window_line(database, *row) for row in ended.read_latest(database, most, None)]
         questions = [_question_line(database, row) for row in question_rows.read_questions(database)]
         return AggregatorStatus(questions=questions, windows=windows[::-1], ledger=sql.read_ledger(database, most))
 
@@ -111,7 +111,7 @@ def read_windows(
         StoreError: as `read_status`.
     """
     with _opened(place) as database:
-        rows = archive_rows.read_latest(database, count, before, unfinished=unfinished)
+        rows = ended.read_latest(database, count, before, unfinished=unfinished)
         return [_window_line(database, *row) for row in rows]
 
 
@@ -139,7 +139,7 @@ def _charge_of(database: SealedDatabase, row: QuestionRow) -> PeriodCharge | Non
         return None
     stopped = stopped_at(one.order for one in orders_of(notes))
     asked = Charged(row.question_id, question.schedule.windows, bool(refused_by(notes)) or stopped == 0)
-    if archive_rows.read_cost(database, asked) is Cost.NOTHING:
+    if ended.read_cost(database, asked) is Cost.NOTHING:
         return None
     return question_charge(question, stopped)
 

@@ -16,7 +16,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import MissingReason
 from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.storage.store import DecidedWindow
+from fleetcount_aggregator.storage.row_types import DecidedWindow
 from fleetcount_aggregator.windows.key_lists import seals_window
 from fleetcount_aggregator.windows.loading import follow_window, window_row
 from fleetcount_aggregator.windows.walks import survivors_before

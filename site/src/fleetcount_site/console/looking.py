@@ -13,7 +13,8 @@ from typing import Any, Final
 from fleetcount_aggregator.config import AggregatorConfig
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.roles.readiness import Watched
-from fleetcount_aggregator.storage.store import LedgerRow, StoreError
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_types import LedgerRow
 from fleetcount_aggregator.windows.status import (
     AggregatorStatus,
     QuestionLine,

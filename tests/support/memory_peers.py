@@ -1,11 +1,13 @@
 """Peers in the same process: every call goes straight to the other aggregator's `Helper`.
 
-For tests and simulations; `before` and `after` let a test drop requests or replies, as a network does.
+`before` and `after` let a test drop requests or replies, as a network does.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from fleetcount_aggregator.greetings import Greetings
+from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.messages import (
     AbortWindow,
@@ -31,9 +33,6 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
-
-from fleetcount_aggregator.greetings import Greetings
-from fleetcount_aggregator.roles.helper import Helper
 
 Result = TypeVar("Result")
 Hook = Callable[[str], None]

@@ -1,36 +1,117 @@
-"""How damaged rows are mended: what still holds of a window stays, the rest goes, and the window ends; nothing is made
-up.
+"""Which rows of a store are damaged or gone, and how they are repaired.
 
-Statements inside the caller's transaction. Decides nothing: who calls knows how the window ended elsewhere (`repair`).
+A damaged key hides a row from whoever asks for it by key; so what lasts is named in the row of its window (`read_step`
+looks there), and of what passes each row has another one beside it, which is compared here.
+
+What still holds of a window stays, the rest goes, and the window ends; nothing is made up. Statements inside the
+caller's transaction. Decides nothing: the caller knows how the window ended elsewhere (`repair`).
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
+from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.window.window import decode_window
 
-from fleetcount_aggregator.storage.archive import Rest
-from fleetcount_aggregator.storage.question_rows import decide_windows
-from fleetcount_aggregator.storage.row_seal import (
+from fleetcount_aggregator.storage.database import (
+    BATCHES,
     CANONICAL,
-    CHOSEN,
     COUNTERS,
+    DECIDED,
     DURABLE,
+    INCLUDED,
     LEDGER,
+    LIFECYCLE,
     MARKS,
+    NOTES,
+    QUESTION,
     REJECTIONS,
-    RESTS,
+    SEALED,
     SESSIONS,
     STEPS,
     WINDOWS,
+    SealedDatabase,
     SealedTable,
+    row_pages,
 )
-from fleetcount_aggregator.storage.rows import add_debit, install_window
+from fleetcount_aggregator.storage.errors import Damage, StoreError
+from fleetcount_aggregator.storage.question_rows import decide_windows
+from fleetcount_aggregator.storage.row_types import DecidedWindow, LedgerRow, Lifecycle, WindowRow
+from fleetcount_aggregator.storage.rows import ACTIVE, add_debit, install_window
 from fleetcount_aggregator.storage.schema import RESTORED, SERVING
-from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import DecidedWindow, LedgerRow, StoreError, WindowRow
+
+_SEEMS_AT_REST: Final = "rest < 0 OR rest > 2 OR (rest IN (1, 2) AND expiry <= 0)"
+_WORKED: Final = f"SELECT window_id FROM windows WHERE {ACTIVE}"  # noqa: S608 - constant
+
+
+def damage_at_start(db: SealedDatabase) -> list[Damage]:
+    """Return what is damaged of the active windows, and of what is read whole at the start.
+
+    The rows of an archived window are checked when it is asked for: there may be hundreds of thousands. An active one
+    whose damaged row says that it is archived has no expiry there, and is checked: no start would miss it.
+    """
+    found: list[Damage] = []
+    for one in (WINDOWS, CANONICAL, DURABLE, INCLUDED, STEPS, REJECTIONS):
+        rows = db.execute(f"{one.select} WHERE window_id IN ({_WORKED})").fetchall()
+        found += [_damage(db, one, row) for row in rows if not one.holds(db, row)]
+    rests = db.execute(f"{LIFECYCLE.select} WHERE {ACTIVE} OR {_SEEMS_AT_REST}").fetchall()
+    found += [_damage(db, LIFECYCLE, row) for row in rests if not LIFECYCLE.holds(db, row)]
+    for one in (BATCHES, LEDGER, COUNTERS, MARKS, QUESTION, NOTES, DECIDED):
+        found += _damaged(db, one)
+    return [*found, *_gone(db)]
+
+
+def every_damage(db: SealedDatabase) -> list[Damage]:
+    """Return everything that is damaged; some 3 us a row."""
+    return [*(damage for one in SEALED for damage in _damaged(db, one)), *_gone(db)]
+
+
+def _damaged(db: SealedDatabase, one: SealedTable) -> Iterator[Damage]:
+    for rows in row_pages(db, one):
+        for row in rows:
+            if not one.holds(db, row):
+                yield _damage(db, one, row)
+
+
+def _damage(db: SealedDatabase, one: SealedTable, row: Sequence[Any]) -> Damage:
+    damage = one.damage(row)
+    if one is LEDGER:
+        # Its window is whole; what was charged on a signal, and when, is read from debits.
+        return replace(damage, window_id=None, hides_charge=True)
+    if one is CANONICAL:
+        # If its key is what is damaged, the bytes still say whose row it is.
+        with suppress(DecodeError):
+            return replace(damage, window_id=decode_window(row[1]).window_id)
+    return damage
+
+
+def _gone(db: SealedDatabase) -> list[Damage]:
+    """Return the windows that lack a batch to a step of it, or a step to a batch; both go when a window has ended."""
+    steps: dict[bytes, set[int]] = {}
+    passing = f"SELECT window_id, name FROM steps WHERE passing = 1 AND window_id IN ({_WORKED})"  # noqa: S608 - constant
+    for window_id, name in db.execute(passing).fetchall():
+        number = str(name).rpartition("/")[2]
+        if number.isdecimal():
+            steps.setdefault(window_id, set()).add(int(number))
+    batches: dict[bytes, set[int]] = {}
+    for window_id, number in db.execute("SELECT window_id, number FROM batches").fetchall():
+        batches.setdefault(window_id, set()).add(number)
+    windows = {row[0] for row in db.execute(_WORKED).fetchall()}
+    return [
+        Damage(
+            table="batches",
+            what=f"window {window_id.hex()} lacks the row of a batch, or of its step",
+            window_id=WindowId(window_id),
+        )
+        for window_id in windows
+        if steps.get(window_id, set()) != batches.get(window_id, set())
+    ]
+
 
 Debit = Callable[[bytes], LedgerRow]
 """The debit of a window by its bytes."""
@@ -81,11 +162,11 @@ def end_window(db: SealedDatabase, window_id: WindowId, reason: str, debit: Ledg
         WINDOWS.update, WINDOWS.updating(db, window_id, state.value, told, installed_at, place, None, ",".join(names))
     )
     db.execute(CANONICAL.update, CANONICAL.updating(db, window_id, canonical))
-    db.execute(RESTS.update, RESTS.updating(db, window_id, Rest.IN_WORK.value, 0, 0))
+    db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, window_id, Lifecycle.ACTIVE.value, 0, 0))
     db.execute(DURABLE.update, DURABLE.updating(db, window_id, 0))
-    db.execute(CHOSEN.update, CHOSEN.updating(db, window_id, None))
-    # The others may have to be told, or asked; that puts it at rest again.
-    db.execute(RESTS.update, RESTS.updating(db, window_id, Rest.IN_WORK.value, 0, 0))
+    db.execute(INCLUDED.update, INCLUDED.updating(db, window_id, None))
+    # The others may have to be told, or asked; then it is archived again.
+    db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, window_id, Lifecycle.ACTIVE.value, 0, 0))
     db.execute("UPDATE windows SET verify_key = ? WHERE window_id = ?", (b"", window_id))
     _debit(db, debit)
     return state
@@ -95,9 +176,9 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
     """Mend what belongs to no window that is under way; return what was done, a sentence each."""
     done = [f"forgot a session {named}" for named in _drop_damaged(db, SESSIONS)]
     done += [f"forgot the mark of peer {named}" for named in _drop_damaged(db, MARKS)]
-    for row in db.execute(RESTS.select).fetchall():
-        if not RESTS.holds(db, row):
-            db.execute(RESTS.update, RESTS.updating(db, row[0], Rest.IN_WORK.value, 0, 0))
+    for row in db.execute(LIFECYCLE.select).fetchall():
+        if not LIFECYCLE.holds(db, row):
+            db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, row[0], Lifecycle.ACTIVE.value, 0, 0))
             done.append(f"let window {row[0].hex()} be looked at again at the next start")
     done += [f"dropped a count of refusals of window {named}" for named in _drop_damaged(db, REJECTIONS)]
     done += [f"forgot the counter of {named}" for named in _drop_damaged(db, COUNTERS)]
