@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_analysis.papers.policies import (
+from fleetcount_evidence.papers.asymmetric.policies import (
     Guarantee,
     compose_asymmetric,
     exact_loss_ratio,
