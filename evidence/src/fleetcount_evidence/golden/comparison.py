@@ -6,18 +6,17 @@ It must not hold an expected number: a row brings its arguments and the answers 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from fleetcount_analysis.errors import AnalysisError
 
 from fleetcount_evidence.golden.groups import Recompute, matrix_group, row_group
-from fleetcount_evidence.golden.rows import Beyond, GoldenRow, MalformedGoldenError, ratio_of, shown
+from fleetcount_evidence.golden.rows import Beyond, Fields, MalformedGoldenError, number_of, shown
 
 TOLERANCE: Final = 1e-9
 _REFUSAL: Final = 240
 """Characters of a refusal: it names the value and what is allowed."""
 _EXACT_TOLERANCE: Final = Fraction(1, 10**9)
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ def _equal(expected: object, computed: object) -> bool:
     if isinstance(expected, str):
         if not isinstance(computed, int | Fraction):
             return expected == computed
-        return ratio_of(expected, "the expected value") == computed
+        return number_of(expected, "the expected value") == computed
     if not isinstance(expected, int | Fraction) or not isinstance(computed, int | float | Fraction):
         return False
     return _close(expected, computed)
@@ -117,41 +116,37 @@ def check_group(name: str, content: object) -> GroupResult:
     if matrix is None:
         unknown = Difference(where="the group", expected="a group this version knows", computed="nothing")
         return GroupResult(group=shown(name), rows=0, differences=(unknown,))
-    computed = _guarded(lambda: matrix(content), name, content)
-    found = computed if isinstance(computed, list) else differences(content, computed, name)
+    found = _guarded(lambda: differences(content, matrix(content), name), name, content)
     return GroupResult(group=name, rows=1, differences=tuple(found))
 
 
-def _rows(name: str, content: object) -> list[GoldenRow]:
+def _rows(name: str, content: object) -> list[Fields]:
     if isinstance(content, Mapping) and content:
-        return [GoldenRow(where=name, fields=cast("Mapping[str, object]", content))]  # A JSON object.
+        return [Fields.of(content, name)]
     if not isinstance(content, list) or not content:
         raise MalformedGoldenError(f"{name} is {shown(content)}; it must be a row or a list of at least one row")
-    rows: list[GoldenRow] = []
-    for number, fields in enumerate(cast("list[object]", content), 1):  # A JSON list.
-        where = f"{name} row {number}"
-        if not isinstance(fields, Mapping):
-            raise MalformedGoldenError(f"{where} is {shown(fields)}; it must be an object")
-        rows.append(GoldenRow(where=where, fields=cast("Mapping[str, object]", fields)))  # A JSON object.
-    return rows
+    items = cast("list[object]", content)  # A JSON list.
+    return [Fields.of(item, f"{name} row {number}") for number, item in enumerate(items, 1)]
 
 
-def _check_row(row: GoldenRow, recompute: Recompute) -> list[Difference]:
-    computed = _guarded(lambda: recompute(row), row.where, row.fields)
-    if isinstance(computed, list):
-        return computed
-    unknown = sorted(set(row.fields) - row.used - set(computed))
-    if unknown:
-        raise MalformedGoldenError(f"{row.where}: field {shown(unknown[0])} is not one of this group")
-    return [d for name, value in computed.items() for d in differences(row.raw(name), value, f"{row.where}, {name}")]
+def _check_row(row: Fields, recompute: Recompute) -> list[Difference]:
+    def compare() -> list[Difference]:
+        computed = recompute(row)
+        row.finish(compared=computed)
+        return [
+            one for name, value in computed.items() for one in differences(row.raw(name), value, f"{row.where}, {name}")
+        ]
+
+    return _guarded(compare, row.where, row.fields)
 
 
-def _guarded(compute: Callable[[], ResultT], where: str, content: object) -> ResultT | list[Difference]:
+def _guarded(compare: Callable[[], list[Difference]], where: str, content: object) -> list[Difference]:
+    """Return what differs; a number that cannot be judged and an argument that a function refuses are differences."""
     try:
         beyond = Beyond.within(content)
         if beyond is not None:
             raise AnalysisError(beyond.message)
-        return compute()
+        return compare()
     except MalformedGoldenError:
         raise
     except (ValueError, ArithmeticError) as error:  # MechanismError and AnalysisError are ValueErrors.

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 from fleetcount_mechanisms.asymmetric import ratio_above
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_open_unit
@@ -132,8 +133,7 @@ def expected_loss(matrix: Matrix, prior: Sequence[Fraction], loss: LossFunction)
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtremesExample:
+class ExtremesExample(NamedTuple):
     """The three expected losses of [GEO] Example 2.2: a user who knows the count is 0 or n, with 0/1 loss."""
 
     face_value_unbounded: Fraction
