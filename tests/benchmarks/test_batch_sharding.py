@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from fleetcount_kernel.batch_sharding import BatchSharder
+from batch_sharding import BatchSharder
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.prio3 import (
     Prio3,

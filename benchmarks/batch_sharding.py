@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from compiled_sharding import shard_first_groups, shard_groups
+from fleetcount_kernel.compiling import make_ready
+from fleetcount_kernel.lanes import WIDTH, Words
+from fleetcount_kernel.plan import new_plan
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.circuits import SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64
@@ -15,11 +19,6 @@ from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.vdaf.two_round import first_instalment_size, first_instalments
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from numpy.typing import ArrayLike, NDArray
-
-from fleetcount_kernel.compiling import make_ready
-from fleetcount_kernel.lanes import WIDTH, Words
-from fleetcount_kernel.plan import new_plan
-from fleetcount_kernel.sharding import shard_first_groups, shard_groups
 
 _WORD_BYTES: Final = 8
 _BLOCK_BYTES: Final = 1 << 19

@@ -1,8 +1,8 @@
-"""Draw two-sided geometric noise for many cells at once: exact, and in a time that no value decides.
+"""Draw two-sided geometric noise for many cells at once, for tests that need more of it than an aggregator draws.
 
-It must not use a generator of its own: every bit comes from the `RandomSource` it is given, the operating system's in
-an aggregator. The construction and its proof are in `fleetcount_mechanisms.geometric`; here the same coins are tossed
-with NumPy, one column of 64-bit words a coin, and the one word in 2^64 that ties with its threshold is settled exactly.
+It must not use a generator of its own: every bit comes from the `RandomSource` it is given. The construction and its
+proof are in `fleetcount_mechanisms.geometric`; here the same coins are tossed with NumPy, one column of 64-bit words a
+coin, and the one word in 2^64 that ties with its threshold is settled exactly.
 """
 
 from fractions import Fraction
@@ -10,11 +10,10 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from fleetcount_analysis.errors import RangeError
 from fleetcount_mechanisms.geometric import DigitThresholds, digit_thresholds
 from fleetcount_mechanisms.randomness import RandomSource
 from numpy.typing import NDArray
-
-from fleetcount_analysis.errors import RangeError
 
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
@@ -27,8 +26,7 @@ _MOST_VALUES: Final = 1 << 30
 def geometric_noise(epsilon: Fraction, count: int, source: RandomSource) -> Integers:
     """Return `count` independent draws, int64, of the law P[z] = (1-a)/(1+a) a^|z|, a = exp(-epsilon).
 
-    Run by an aggregator for a release of many cells, and by simulations of one. The law is exact whatever the number of
-    word bits. Source: [GEO] Definition 2.1, docs/privacy.md 1.2.
+    The law is exact whatever the number of word bits. Source: [GEO] Definition 2.1, docs/privacy.md 1.2.
 
     Raises:
         RangeError: the count is outside 0 .. 2^30.

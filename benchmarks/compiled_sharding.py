@@ -1,13 +1,12 @@
 """Sharding of eight devices' answers at a time (draft-irtf-cfrg-vdaf, section 7.2.1), for simulated devices.
 
 The same bytes as `Prio3.shard` for the same nonce, randomness and measurement. A real device never runs this: its one
-report is the scalar code's. Compiled code; `fleetcount_kernel.batch_sharding` calls it.
+report is the scalar code's. Compiled code; `batch_sharding` calls it.
 """
 
 from typing import Final
 
 import numpy as np
-
 from fleetcount_kernel.compiling import compiled, entry_point
 from fleetcount_kernel.derivations import (
     SEED_ROWS,
