@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from batch_sharding import BatchSharder
+from fleetcount_evidence.replay.draft_circuits import prio3_sum_vec
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.prio3 import (
     Prio3,
     prio3_bits,
     prio3_one_hot,
-    prio3_sum_vec,
     prio3_sum_vec_with_multiproof,
     prio3_two_round,
 )

@@ -9,10 +9,11 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
+from fleetcount_evidence.replay.draft_circuits import prio3_count, prio3_histogram
 from fleetcount_evidence.replay.files import VectorFileError
 from fleetcount_evidence.replay.vectors import replay
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_count, prio3_histogram, prio3_sum_vec_with_multiproof
+from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_sum_vec_with_multiproof
 
 from tests.support.nightly import NIGHTLY
 

@@ -5,18 +5,11 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
+from fleetcount_evidence.replay.draft_circuits import Count, Histogram, MultihotCountVec, PolyEval, Sum
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.vdaf.circuits import (
-    Count,
-    Histogram,
-    MultihotCountVec,
-    OneHot,
-    Sum,
-    SumVec,
-    TwoRoundOneHot,
-)
+from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64, FIELD128, PrimeField
-from fleetcount_protocol.vdaf.flp import Circuit, Flp, GadgetCall, Mul, ParallelMul, PolyEval, QueryPointError
+from fleetcount_protocol.vdaf.flp import Circuit, Flp, GadgetCall, Mul, ParallelMul, QueryPointError
 from fleetcount_protocol.vdaf.polynomials import double_values, evaluation_domain, extend_values, next_power_of_two
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,20 +12,22 @@ from typing import Final, cast
 from fleetcount_protocol.errors import PeerError, UsageError
 from fleetcount_protocol.vdaf.field import FIELD128
 from fleetcount_protocol.vdaf.prio3 import (
-    ALGORITHM_IDS,
     Prio3,
     VerifyState,
-    prio3_count,
-    prio3_histogram,
-    prio3_multihot_count_vec,
     prio3_one_hot,
-    prio3_sum,
-    prio3_sum_vec,
     prio3_sum_vec_with_multiproof,
     prio3_two_round,
 )
 from fleetcount_protocol.vdaf.xof import SEED_SIZE, XofTurboShake128, derive_seed, next_vector
 
+from fleetcount_evidence.replay.draft_circuits import (
+    DRAFT_IDS,
+    prio3_count,
+    prio3_histogram,
+    prio3_multihot_count_vec,
+    prio3_sum,
+    prio3_sum_vec,
+)
 from fleetcount_evidence.replay.files import (
     JsonObject,
     VectorFileError,
@@ -366,8 +368,8 @@ def _replay_own(cases: Sequence[JsonObject], log: _Log) -> str:
         if make is None:
             log.misses.append(f"case {index}: no algorithm is called {name!r}; known are {', '.join(sorted(_OWN))}")
             continue
-        if text_of(case, "id").lower() != f"0x{ALGORITHM_IDS[name]:08x}":
-            log.misses.append(f"case {index}: id {text_of(case, 'id')!r} is not 0x{ALGORITHM_IDS[name]:08X}")
+        if text_of(case, "id").lower() != f"0x{DRAFT_IDS[name]:08x}":
+            log.misses.append(f"case {index}: id {text_of(case, 'id')!r} is not 0x{DRAFT_IDS[name]:08X}")
         prio3 = _make(make, case, log)
         if prio3 is not None:
             _OwnCase(prio3, case, f"case {index}", log).run()
