@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from fleetcount_evidence.papers.geometric.bounded_geometric import (
-    BoundedGeometric,
-    absolute_loss,
     bounded_geometric_matrix,
     bounded_geometric_row,
     expected_loss,
@@ -24,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.audit import chi_square_p
+from tests.support.bounded_geometric import BoundedGeometric
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "golden.json").read_text())
 RATIOS = st.fractions(min_value=Fraction(1, 20), max_value=Fraction(19, 20), max_denominator=60)
@@ -107,7 +106,6 @@ def test_expected_losses_weigh_the_rows_by_the_prior():
     prior = (Fraction(1, 3), Fraction(2, 3))
 
     assert expected_loss(matrix, prior, zero_one_loss) == Fraction(1, 12) + Fraction(1, 12)
-    assert absolute_loss(2, 5) == 3
 
 
 def test_bad_arguments_are_refused_with_their_value():

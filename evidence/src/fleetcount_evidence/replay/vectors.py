@@ -93,7 +93,12 @@ def replay(path: Path | str) -> ReplayResult:
     try:
         if isinstance(document, list):
             cases = records_of(cast("list[object]", document), "the file")
-            algorithm = _replay_refusals(cases, log) if any(map(is_refusal, cases)) else _replay_own(cases, log)
+            if any(map(is_refusal, cases)):
+                algorithm = ALGORITHM
+                log.operations += len(cases)
+                log.misses += replay_refusals(cases)
+            else:
+                algorithm = _replay_own(cases, log)
         elif isinstance(document, dict):
             _replay_official(cast("JsonObject", document), algorithm, "_bad_" in path.stem, log)
         else:
@@ -129,12 +134,6 @@ class _Log:
         else:
             if not success:
                 self.misses.append(f"{what} succeeds and must fail")
-
-
-def _replay_refusals(cases: Sequence[JsonObject], log: _Log) -> str:
-    log.operations += len(cases)
-    log.misses += replay_refusals(cases)
-    return ALGORITHM
 
 
 # The draft's files.

@@ -30,7 +30,8 @@ def add_optimality(catalogue: Catalogue, settings: Settings) -> None:
     catalogue.number(
         "ADP-VIII.3-lowest", float(np.sum(prior[:, None] * channel * losses)) - best, remapped=remapped - best
     )
-    below = _below_diagonal(n + 1)
+    # The entries that an upper triangular matrix has at 0.
+    below = np.eye((n + 1) ** 2)[[i * (n + 1) + j for i in range(n + 1) for j in range(i)]]
     small = _least_loss(prior, losses, float(SMALL), below) - _least_loss(prior, losses, float(SMALL))
     catalogue.number("ADP-VIII.4-triangle", _least_loss(prior, losses, float(ratio), below) - best, small=small)
     row = [asymmetric_row(SMALL, count, n) for count in range(n + 1)]
@@ -45,11 +46,6 @@ def _gap_above_diagonal(generator: np.random.Generator) -> float:
     n, ratio = int(generator.integers(2, 7)), float(generator.uniform(0.05, 0.95))
     prior, losses = generator.dirichlet(np.full(n + 1, generator.choice([0.3, 1.0, 5.0]))), loss_matrix("absolute", n)
     return _least_loss(prior, losses, ratio, _above_diagonal(n + 1, ratio)) - _least_loss(prior, losses, ratio)
-
-
-def _below_diagonal(size: int) -> Floats:
-    """Return the entries that an upper triangular matrix has at 0."""
-    return np.eye(size * size)[[i * size + j for i in range(size) for j in range(i)]]
 
 
 def _above_diagonal(size: int, ratio: float) -> Floats:

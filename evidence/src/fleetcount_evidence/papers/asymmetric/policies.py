@@ -11,7 +11,6 @@ from enum import Enum
 from fractions import Fraction
 from typing import Generic, Protocol, TypeVar
 
-from fleetcount_mechanisms.composition import basic_epsilon
 from fleetcount_mechanisms.errors import MechanismError
 
 # The generic value objects of this package have no slots: in Python 3.11 a frozen generic dataclass with slots raises
@@ -116,28 +115,6 @@ class Intersection(Generic[RecordT]):
         return all(part.protects(record, replacement) for part in self.parts)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Guarantee(Generic[RecordT]):
-    """An (eps, policy)-ADP promise: Pr[M(X) = z] <= e^eps Pr[M(X') = z] for all X ~policy X' ([ADP] Def IV.2)."""
-
-    epsilon: Fraction
-    policy: Policy[RecordT]
-
-    def __post_init__(self) -> None:
-        """Refuse an eps outside (0, 700]."""
-        basic_epsilon([self.epsilon])
-
-
-def compose_asymmetric(guarantees: Sequence[Guarantee[RecordT]]) -> Guarantee[RecordT]:
-    """Return the promise of several mechanisms together: eps adds, over the intersection of the relations.
-
-    Source: [ADP] Theorem VIII.6 with "sum of policies" replaced by what its proof needs (see `OrPolicy`).
-    Raises MechanismError for an empty sequence.
-    """
-    relation = Intersection(parts=tuple(guarantee.policy for guarantee in guarantees))
-    return Guarantee(epsilon=basic_epsilon(guarantee.epsilon for guarantee in guarantees), policy=relation)
-
-
 def place_policy(place: Hashable) -> AttributePolicy[frozenset[Hashable]]:
     """Return the policy of one place over records that are sets of visited places: "did not visit `place`" may leak."""
     return AttributePolicy(may_leak=_not_visited(place))
@@ -153,17 +130,6 @@ def _not_visited(place: Hashable) -> Callable[[frozenset[Hashable]], bool]:
         return place not in record
 
     return not_visited
-
-
-def is_neighbour(policy: Policy[RecordT], database: Sequence[RecordT], other: Sequence[RecordT]) -> bool:
-    """Tell whether X ~p X': equal size, exactly one record differs, and the policy protects that change.
-
-    The order of the arguments matters. Source: [ADP] Def II.1 and Def IV.1, corrected.
-    """
-    if len(database) != len(other):
-        return False
-    changed = [(x, y) for x, y in zip(database, other, strict=True) if x != y]
-    return len(changed) == 1 and policy.protects(*changed[0])
 
 
 def databases(domain: Sequence[RecordT], size: int) -> Iterator[tuple[RecordT, ...]]:
@@ -238,29 +204,6 @@ def _movement(rises: bool, falls: bool) -> Monotonicity:
     return Monotonicity.DECREASING if falls else Monotonicity.CONSTANT
 
 
-def minimum_path(
-    policy: Policy[RecordT],
-    domain: Sequence[RecordT],
-    database: tuple[RecordT, ...],
-    is_goal: Callable[[tuple[RecordT, ...]], bool],
-) -> int | None:
-    """Return k, the fewest steps along ~p from `database` to a database where `is_goal` holds, or None without a path.
-
-    Source: d_min of [ADP] Def IV.6, by breadth-first search. For k(X) of Prop IV.7 start at the unsafe database and
-    aim at the safe one: along "did not visit" counts only fall, so that is the direction in which a path exists.
-    """
-    seen, frontier, steps = {database}, [database], 0
-    while frontier:
-        if any(is_goal(candidate) for candidate in frontier):
-            return steps
-        reached = {other for current in frontier for other in _steps(policy, domain, current)} - seen
-        seen |= reached
-        if len(seen) > LARGEST_ENUMERATION:
-            raise MechanismError(f"path search passed {LARGEST_ENUMERATION} databases; use a smaller domain or size")
-        frontier, steps = list(reached), steps + 1
-    return None
-
-
 def find_boolean_policy(policy: Policy[RecordT], domain: Sequence[RecordT]) -> frozenset[RecordT] | None:
     """Return the records where some single Boolean p holds whose relation equals the policy's, or None if there is
     none.
@@ -310,38 +253,6 @@ def _largest_ratio(law: Mapping[OutputT, Fraction], other: Mapping[OutputT, Frac
     return largest
 
 
-def risk(
-    law: Mapping[RecordT, Mapping[OutputT, Fraction]],
-    prior: Mapping[RecordT, Fraction],
-    secret: Callable[[RecordT], bool],
-) -> Fraction | None:
-    """Return Risk_pi(M, secret): how much one output can multiply the odds that the secret holds; None when
-    unboundedly.
-
-    `law[x]` is the law of the output when the attacked record is x and the other records are fixed. A secret that the
-    prior already settles has risk 0 (the paper's convention for Pr[not secret] = 0; here also for Pr[secret] = 0).
-    Source: [ADP] section III-C. Raises MechanismError when the prior does not sum to 1.
-    """
-    if sum(prior.values()) != 1 or any(weight < 0 for weight in prior.values()):
-        raise MechanismError(f"prior sums to {sum(prior.values())}; its weights must be >= 0 and sum to exactly 1")
-    inside = {record: weight for record, weight in prior.items() if secret(record) and weight > 0}
-    outside = {record: weight for record, weight in prior.items() if not secret(record) and weight > 0}
-    if not inside or not outside:
-        return Fraction(0)
-    return _largest_ratio(_mixture(law, inside), _mixture(law, outside))
-
-
-def _mixture(
-    law: Mapping[RecordT, Mapping[OutputT, Fraction]], weights: Mapping[RecordT, Fraction]
-) -> dict[OutputT, Fraction]:
-    total = sum(weights.values(), Fraction(0))
-    mixture: dict[OutputT, Fraction] = {}
-    for record, weight in weights.items():
-        for output, probability in law[record].items():
-            mixture[output] = mixture.get(output, Fraction(0)) + weight * probability / total
-    return mixture
-
-
 def worst_case_risk(
     law: Mapping[RecordT, Mapping[OutputT, Fraction]], secret: Callable[[RecordT], bool]
 ) -> Fraction | None:
@@ -358,22 +269,6 @@ def worst_case_risk(
             return None
         largest = max(largest, ratio)
     return largest
-
-
-def risk_bound_visited(
-    loss_ratio: Fraction, prior: Mapping[frozenset[Hashable], Fraction], place: Hashable
-) -> Fraction | None:
-    """Return e^eps / Pr[nowhere | not at `place`], the bound on Risk("visited place") under the VECTOR policy.
-
-    None when the prior gives "nowhere" no mass: then the policy promises nothing about this place. `loss_ratio` is
-    e^eps. Derivation: Pr[z | not at A] >= Pr[nowhere | not at A] Pr[z | nowhere] and every record is protected
-    against nowhere.
-    """
-    if loss_ratio < 1:
-        raise MechanismError(f"loss ratio e^eps is {loss_ratio}; it must be at least 1")
-    elsewhere = sum((weight for record, weight in prior.items() if place not in record), Fraction(0))
-    nowhere = prior.get(frozenset(), Fraction(0))
-    return loss_ratio * elsewhere / nowhere if nowhere > 0 else None
 
 
 def _require_some(parts: Sequence[object], what: str) -> None:

@@ -1,20 +1,16 @@
 """The range-restricted geometric mechanism G_n, its exact matrix and the worked examples of its paper.
 
-It adds one two-sided geometric noise and clamps; it must not be used for the sum of several noises, whose channel is
-another and for which the paper's optimality does not hold. Source: Ghosh, Roughgarden, Sundararajan, "Universally
+It must not be used for the sum of several noises, whose channel is another and for which the paper's optimality does
+not hold. Source: Ghosh, Roughgarden, Sundararajan, "Universally
 Utility-Maximizing Privacy Mechanisms" [GEO]. a = e^-eps is the ratio; laws are functions of a rational a and exact.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-from fleetcount_mechanisms.asymmetric import ratio_above
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_open_unit
-from fleetcount_mechanisms.geometric import TwoSidedGeometric
-from fleetcount_mechanisms.randomness import RandomSource
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 LossFunction = Callable[[int, int], Fraction]
@@ -29,7 +25,7 @@ def bounded_geometric_row(ratio: Fraction, count: int, maximum: int) -> tuple[Fr
         MechanismError: a is not in (0, 1), n is below 1, or i is outside 0..n.
     """
     require_open_unit("ratio", ratio)
-    _require_count(count, maximum)
+    require_count(count, maximum)
     inner = ((1 - ratio) / (1 + ratio) * ratio ** abs(count - answer) for answer in range(1, maximum))
     return (ratio**count / (1 + ratio), *inner, ratio ** (maximum - count) / (1 + ratio))
 
@@ -37,49 +33,6 @@ def bounded_geometric_row(ratio: Fraction, count: int, maximum: int) -> tuple[Fr
 def bounded_geometric_matrix(ratio: Fraction, maximum: int) -> Matrix:
     """Return all rows of G_n, exactly: entry [i][j] is P(answer j | count i)."""
     return tuple(bounded_geometric_row(ratio, count, maximum) for count in range(maximum + 1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundedGeometric:
-    """G_n: count + Z clamped to 0..n, P[Z = z] = (1-a)/(1+a) a^|z|, a = e^-eps; pure eps-DP for a change of the count
-    by 1.
-
-    An aggregator, or one trusted curator, runs it on an exact count. Time does not depend on the count or the noise.
-
-    Raises:
-        MechanismError: eps is not an exact number in [10^-6, 100], or `maximum` (n) is not an int of at least 1.
-    """
-
-    epsilon: Fraction
-    maximum: int
-    _noise: TwoSidedGeometric = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Check the range and prepare the noise."""
-        require_at_least("maximum", self.maximum, 1)
-        object.__setattr__(self, "_noise", TwoSidedGeometric(self.epsilon))
-        object.__setattr__(self, "epsilon", self._noise.epsilon)
-
-    def row(self, count: int) -> tuple[Fraction, ...]:
-        """Return the law of the answers 0..n, exact for a rational a within 2^-127 of e^-eps."""
-        return bounded_geometric_row(ratio_above(self.epsilon), count, self.maximum)
-
-    def sample(self, count: int, source: RandomSource) -> int:
-        """Return one noisy answer in 0..n.
-
-        Raises:
-            MechanismError: the count is outside 0..n.
-        """
-        return self.sample_many(count, source, 1)[0]
-
-    def sample_many(self, count: int, source: RandomSource, repetitions: int) -> list[int]:
-        """Return independent noisy answers for one true count: `repetitions` times the loss.
-
-        Raises:
-            MechanismError: the count is outside 0..n.
-        """
-        _require_count(count, self.maximum)
-        return [min(max(count + noise, 0), self.maximum) for noise in self._noise.sample_many(source, repetitions)]
 
 
 def remapped(matrix: Matrix, remap: Sequence[int]) -> Matrix:
@@ -107,11 +60,6 @@ def figure_two() -> Matrix:
 def zero_one_loss(count: int, answer: int) -> Fraction:
     """Return 0 for the right answer and 1 for any other."""
     return Fraction(count != answer)
-
-
-def absolute_loss(count: int, answer: int) -> Fraction:
-    """Return |i - j|, the mean error of the literature."""
-    return Fraction(abs(count - answer))
 
 
 def expected_loss(matrix: Matrix, prior: Sequence[Fraction], loss: LossFunction) -> Fraction:
@@ -174,7 +122,8 @@ def single_device_losses(ratio: Fraction) -> tuple[Fraction, float]:
     return geometric, math.sqrt(ratio) / 2
 
 
-def _require_count(count: int, maximum: int) -> None:
+def require_count(count: int, maximum: int) -> None:
+    """Refuse a count outside 0..n, or an n below 1; raises MechanismError without the count."""
     require_at_least("maximum", maximum, 1)
     if type(count) is not int or not 0 <= count <= maximum:
         raise MechanismError(f"a true count must be an int in 0..{maximum} (the value given is withheld)")

@@ -142,14 +142,10 @@ def _structure(catalogue: Catalogue, settings: Settings) -> None:
         rows = constraint_matrix(user_optimum(prior, losses, ratio).mechanism, ratio)
         empty = {j for j in range(n + 1) if all(row[j] == "Z" for row in rows)}
         kept = [[entry for j, entry in enumerate(row) if j not in empty] for row in rows]
-        patterns += [_has_pattern(row) for row in kept]
+        patterns += [re.fullmatch("↓*S?↑*", "".join(row)) is not None for row in kept]
         counts.append(sum(entry == "S" for row in kept for entry in row) == len(empty))
     catalogue.fact("GEO-5.5-rows", sum(patterns) / len(patterns), holds=all(patterns), users=users)
     catalogue.fact("GEO-5.8-count", sum(counts) / len(counts), holds=all(counts))
-
-
-def _has_pattern(row: Sequence[str]) -> bool:
-    return re.fullmatch("↓*S?↑*", "".join(row)) is not None
 
 
 def _laplace(catalogue: Catalogue) -> None:

@@ -33,7 +33,17 @@ from fleetcount_evidence.papers.inferential.census_tables import (
     split_counts,
     with_thresholds,
 )
-from fleetcount_evidence.papers.inferential.claims import Findings, add_claims
+from fleetcount_evidence.papers.inferential.claims import (
+    ANATOMY,
+    FULL,
+    LOSS,
+    MULTI,
+    NONE,
+    OPTIMAL,
+    TWO,
+    Findings,
+    add_claims,
+)
 from fleetcount_evidence.papers.results import Results, Settings
 
 THETAS: Final = (2, 4, 8, 16, 32)
@@ -42,8 +52,7 @@ LARGEST: Final = 50
 LIMIT_S: Final = 60.0
 """How long the integer program of Figure 4 may search: it takes seconds."""
 RECORDS: Final = 500_000
-TWO, MULTI, OPTIMAL, ANATOMY = "TwoSize", "MultiSize", "Optimal (integer program)", "Anatomy, l-diversity"
-PRUNINGS: Final = {Pruning.FULL: "full pruning", Pruning.LOSS: "loss pruning", Pruning.NONE: "no pruning"}
+PRUNINGS: Final = {Pruning.FULL: FULL, Pruning.LOSS: LOSS, Pruning.NONE: NONE}
 COLOURS: Final = colours(TWO, MULTI, OPTIMAL, ANATOMY)
 TIMES: Final = colours(*PRUNINGS.values(), OPTIMAL)
 

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from fleetcount_evidence.papers.drawing import Bars, bar_panels, colours
 from fleetcount_evidence.papers.extracts import Extracts, Group
 from fleetcount_evidence.papers.results import Results, Settings
-from fleetcount_evidence.papers.sampling.claims import add_claims
+from fleetcount_evidence.papers.sampling.claims import PADDED, add_claims
 
 Z95: Final = 1.959963984540054
-PADDED: Final = 1_000_000
 AGGREGATORS: Final = 2
 RELEASE_EPSILON: Final = Fraction(1)
 Floats = NDArray[np.floating]

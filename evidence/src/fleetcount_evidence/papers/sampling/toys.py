@@ -9,8 +9,7 @@ from fractions import Fraction
 from math import sqrt
 from types import MappingProxyType
 
-from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_open_unit, require_position
-from fleetcount_mechanisms.randomness import RandomSource, bernoulli
+from fleetcount_mechanisms.errors import MechanismError, require_open_unit, require_position
 from fleetcount_mechanisms.responses import TwoCoin
 
 
@@ -40,34 +39,6 @@ class SamplingAndNoise:
         require_position(truth, 1)
         return MappingProxyType({1: self.sampling_rate, None: 1 - self.sampling_rate, 0: Fraction(0)})
 
-    def randomize(self, truth: int, source: RandomSource) -> int | None:
-        """Return 1, or None for silence.
-
-        Raises:
-            MechanismError: the truth is neither 0 nor 1 (the message withholds it).
-        """
-        require_position(truth, 1)
-        return 1 if bernoulli(source, self.sampling_rate) else None
-
-    def expected_sum(self, yes: int, no: int) -> Fraction:
-        """Return the expectation of the sum, p (Yes + No): it does not tell the two apart.
-
-        Raises:
-            MechanismError: a negative number of devices.
-        """
-        return self.sampling_rate * (require_at_least("yes", yes, 0) + require_at_least("no", no, 0))
-
-    def estimate(self, private_sum: int) -> Fraction:
-        """Refuse: no estimator of the number of Yes exists.
-
-        Raises:
-            MechanismError: always.
-        """
-        raise MechanismError(
-            f"a sum of {private_sum} leaves the number of Yes open, allowed: none; "
-            "one equation, p (Yes + No), does not determine two unknowns"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SampledTwoCoin:
@@ -88,11 +59,6 @@ class SampledTwoCoin:
         """Check the rate."""
         object.__setattr__(self, "sampling_rate", require_open_unit("sampling rate", self.sampling_rate))
 
-    @property
-    def epsilon(self) -> float:
-        """The loss of one answer, that of the two coins, rounded up."""
-        return self.coins.epsilon
-
     def law(self, truth: int) -> Mapping[int | None, Fraction]:
         """Return the probabilities of the answers 0, 1 and None (silent).
 
@@ -105,27 +71,10 @@ class SampledTwoCoin:
         }
         return MappingProxyType({**answers, None: 1 - rate})
 
-    def randomize(self, truth: int, source: RandomSource) -> int | None:
-        """Return 0 or 1, or None for silence.
-
-        Raises:
-            MechanismError: the truth is neither 0 nor 1 (the message withholds it).
-        """
-        answer = self.coins.randomize(truth, source)
-        return answer if bernoulli(source, self.sampling_rate) else None
-
-    def estimate(self, private_sum: int, population: int) -> Fraction:
-        """Return (sum - p (1-q) r N)/(p q), unbiased for the number of Yes ([SP] Equation 5); N must be known.
-
-        Raises:
-            MechanismError: a population below 0.
-        """
-        given_no = self.coins.probability(1, 0)
-        noise = self.sampling_rate * given_no * require_at_least("population", population, 0)
-        return (private_sum - noise) / (self.sampling_rate * self.coins.truth_probability)
-
     def standard_deviation(self, count: int, population: int) -> float:
-        """Return the sd of the estimate for `count` Yes among `population`.
+        """Return the sd, for `count` Yes among `population`, of the unbiased estimate ([SP] Equation 5).
+
+        (sum - p (1-q) r N)/(p q); the population N must be known.
 
         Raises:
             MechanismError: the count is not in 0..population.
