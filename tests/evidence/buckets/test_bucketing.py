@@ -7,26 +7,20 @@ from pathlib import Path
 
 import pytest
 from fleetcount_analysis.errors import RangeError, ShapeError
-from fleetcount_evidence.buckets import (
+from fleetcount_evidence.buckets.anatomy import anatomy_buckets, anatomy_loss, anatomy_possible, equivalent_diversity
+from fleetcount_evidence.buckets.assignment import assign, round_robin
+from fleetcount_evidence.buckets.multi_size import multi_size_bucketing
+from fleetcount_evidence.buckets.optimum import optimal_bucketing
+from fleetcount_evidence.buckets.pairs import PairList
+from fleetcount_evidence.buckets.setting import (
     BucketSetting,
-    PairList,
-    Pruning,
     SensitiveValues,
     Size,
-    anatomy_buckets,
-    anatomy_loss,
-    anatomy_possible,
-    assign,
-    equivalent_diversity,
+    UnsatisfiableError,
     linear_thresholds,
-    multi_size_bucketing,
-    naive_conditions_hold,
-    optimal_bucketing,
-    round_robin,
-    setting_is_valid,
-    two_size_bucketing,
 )
-from fleetcount_evidence.buckets.setting import UnsatisfiableError
+from fleetcount_evidence.buckets.two_size import Pruning, two_size_bucketing
+from fleetcount_evidence.buckets.validity import naive_conditions_hold, setting_is_valid
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -5,16 +5,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from fleetcount_analysis.errors import RangeError, ShapeError
-from fleetcount_evidence.buckets import (
+from fleetcount_evidence.buckets.corruption import choose_fakes, exclusion_certainty, negative_associations
+from fleetcount_evidence.buckets.queries import (
     CodedTable,
     CountQuery,
     average_relative_error,
-    choose_fakes,
-    exclusion_certainty,
-    negative_associations,
+    estimate,
     random_queries,
+    true_answer,
 )
-from fleetcount_evidence.buckets.queries import estimate, true_answer
 from fleetcount_evidence.buckets.setting import UnsatisfiableError
 from fleetcount_mechanisms.randomness import SeededRandom
 

@@ -10,7 +10,7 @@ import fleetcount_evidence.microdata.publication as microdata_module
 import fleetcount_evidence.microdata.table as table_module
 import pytest
 from fleetcount_analysis.errors import AnalysisError
-from fleetcount_evidence.buckets import Bucket
+from fleetcount_evidence.buckets.assignment import Bucket
 from fleetcount_evidence.buckets.setting import UnsatisfiableError
 from fleetcount_evidence.microdata.publication import Publication, publish, shuffled, worst_posteriors
 from fleetcount_evidence.microdata.report import report_text, summarise

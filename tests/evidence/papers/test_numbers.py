@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_evidence.buckets import average_relative_error, random_queries, two_size_bucketing
+from fleetcount_evidence.buckets.queries import average_relative_error, random_queries
+from fleetcount_evidence.buckets.two_size import two_size_bucketing
 from fleetcount_evidence.papers.asymmetric.claims import expected_answers
 from fleetcount_evidence.papers.asymmetric.yields import all_found, at_least
 from fleetcount_evidence.papers.extracts import Extracts

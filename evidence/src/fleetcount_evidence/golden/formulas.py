@@ -43,17 +43,12 @@ from fleetcount_mechanisms.responses import TwoCoin
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.sparse_vector import Mark, SanitizedSparseVector
 
-from fleetcount_evidence.buckets import (
-    BucketSetting,
-    PairList,
-    SensitiveValues,
-    linear_thresholds,
-    multi_size_bucketing,
-    naive_conditions_hold,
-    optimal_bucketing,
-    setting_is_valid,
-    two_size_bucketing,
-)
+from fleetcount_evidence.buckets.multi_size import multi_size_bucketing
+from fleetcount_evidence.buckets.optimum import optimal_bucketing
+from fleetcount_evidence.buckets.pairs import PairList
+from fleetcount_evidence.buckets.setting import BucketSetting, SensitiveValues, linear_thresholds
+from fleetcount_evidence.buckets.two_size import two_size_bucketing
+from fleetcount_evidence.buckets.validity import naive_conditions_hold, setting_is_valid
 from fleetcount_evidence.golden.question_accuracy import change_variance, discrete_gaussian_variance, window_variance
 from fleetcount_evidence.golden.rows import Fields, MalformedGoldenError, number_of, shown
 from fleetcount_evidence.papers.geometric.bounded_geometric import Matrix, bounded_geometric_matrix

@@ -8,19 +8,12 @@ from typing import Final
 
 from fleetcount_analysis.errors import NoOptimumError
 
-from fleetcount_evidence.buckets import (
-    Bucket,
-    BucketSetting,
-    SensitiveValues,
-    anatomy_buckets,
-    anatomy_possible,
-    assign,
-    equivalent_diversity,
-    multi_size_bucketing,
-    optimal_bucketing,
-    two_size_bucketing,
-)
-from fleetcount_evidence.buckets.setting import UnsatisfiableError
+from fleetcount_evidence.buckets.anatomy import anatomy_buckets, anatomy_possible, equivalent_diversity
+from fleetcount_evidence.buckets.assignment import Bucket, assign
+from fleetcount_evidence.buckets.multi_size import multi_size_bucketing
+from fleetcount_evidence.buckets.optimum import optimal_bucketing
+from fleetcount_evidence.buckets.setting import BucketSetting, SensitiveValues, UnsatisfiableError
+from fleetcount_evidence.buckets.two_size import two_size_bucketing
 from fleetcount_evidence.microdata.request import MOST_SIZES, Algorithm, PublicationRequest, SensitiveDomain
 from fleetcount_evidence.microdata.table import MicrodataError, shown
 

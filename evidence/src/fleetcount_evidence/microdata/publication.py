@@ -15,7 +15,9 @@ from typing import Final, TypeVar
 
 from fleetcount_mechanisms.randomness import RandomSource
 
-from fleetcount_evidence.buckets import Bucket, BucketSetting, choose_fakes, negative_associations
+from fleetcount_evidence.buckets.assignment import Bucket
+from fleetcount_evidence.buckets.corruption import choose_fakes, negative_associations
+from fleetcount_evidence.buckets.setting import BucketSetting
 from fleetcount_evidence.microdata.buckets import find_buckets
 from fleetcount_evidence.microdata.request import PublicationRequest, SensitiveDomain, sensitive_domain
 from fleetcount_evidence.microdata.table import Microdata

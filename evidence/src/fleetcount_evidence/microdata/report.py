@@ -10,7 +10,8 @@ from typing import Final, TypedDict
 
 from fleetcount_analysis.errors import RangeError
 
-from fleetcount_evidence.buckets import anatomy_loss, anatomy_possible, equivalent_diversity, exclusion_certainty
+from fleetcount_evidence.buckets.anatomy import anatomy_loss, anatomy_possible, equivalent_diversity
+from fleetcount_evidence.buckets.corruption import exclusion_certainty
 from fleetcount_evidence.microdata.publication import Publication
 from fleetcount_evidence.microdata.request import Algorithm, LinearRule, PublicationRequest
 from fleetcount_evidence.microdata.table import ColumnRoles

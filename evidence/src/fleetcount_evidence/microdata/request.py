@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_evidence.buckets import SensitiveValues, linear_thresholds
-from fleetcount_evidence.buckets.setting import UnsatisfiableError
+from fleetcount_evidence.buckets.setting import SensitiveValues, UnsatisfiableError, linear_thresholds
 from fleetcount_evidence.microdata.table import Microdata, MicrodataError, nearest, shown
 
 MOST_VALUES: Final = 1_000

@@ -11,14 +11,9 @@ import numpy as np
 from fleetcount_analysis.errors import RangeError
 from numpy.typing import NDArray
 
-from fleetcount_evidence.buckets import (
-    BucketSetting,
-    CodedTable,
-    CountQuery,
-    SensitiveValues,
-    assign,
-    linear_thresholds,
-)
+from fleetcount_evidence.buckets.assignment import assign
+from fleetcount_evidence.buckets.queries import CodedTable, CountQuery
+from fleetcount_evidence.buckets.setting import BucketSetting, SensitiveValues, linear_thresholds
 from fleetcount_evidence.papers.extracts import Extracts, Records
 
 Codes = NDArray[np.int64]

@@ -12,17 +12,11 @@ from typing import Final
 import numpy as np
 from fleetcount_analysis.inference import infer_ratio, principal_value_mean, ratio_moments
 
-from fleetcount_evidence.buckets import (
-    BucketSetting,
-    PairList,
-    SensitiveValues,
-    assign,
-    exclusion_certainty,
-    naive_conditions_hold,
-    partition,
-    setting_is_valid,
-)
-from fleetcount_evidence.buckets.setting import UnsatisfiableError
+from fleetcount_evidence.buckets.assignment import assign, partition
+from fleetcount_evidence.buckets.corruption import exclusion_certainty
+from fleetcount_evidence.buckets.pairs import PairList
+from fleetcount_evidence.buckets.setting import BucketSetting, SensitiveValues, UnsatisfiableError
+from fleetcount_evidence.buckets.validity import naive_conditions_hold, setting_is_valid
 from fleetcount_evidence.papers.catalogue import Catalogue
 from fleetcount_evidence.papers.inferential.census_tables import SensitiveTable
 from fleetcount_evidence.papers.results import Results, Settings

@@ -11,19 +11,12 @@ from typing import Final
 from fleetcount_analysis.errors import NoOptimumError, RangeError
 from fleetcount_analysis.figures import Line, LinePanel, line_panels
 
-from fleetcount_evidence.buckets import (
-    BucketSetting,
-    Pruning,
-    SensitiveValues,
-    anatomy_loss,
-    anatomy_possible,
-    equivalent_diversity,
-    multi_size_bucketing,
-    optimal_bucketing,
-    random_queries,
-    two_size_bucketing,
-)
-from fleetcount_evidence.buckets.setting import UnsatisfiableError
+from fleetcount_evidence.buckets.anatomy import anatomy_loss, anatomy_possible, equivalent_diversity
+from fleetcount_evidence.buckets.multi_size import multi_size_bucketing
+from fleetcount_evidence.buckets.optimum import optimal_bucketing
+from fleetcount_evidence.buckets.queries import random_queries
+from fleetcount_evidence.buckets.setting import BucketSetting, SensitiveValues, UnsatisfiableError
+from fleetcount_evidence.buckets.two_size import Pruning, two_size_bucketing
 from fleetcount_evidence.papers.drawing import Bars, bar_panels, colours
 from fleetcount_evidence.papers.extracts import Extracts
 from fleetcount_evidence.papers.inferential.census_tables import (
