@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from compiled_sharding import shard_first_groups, shard_groups
 from fleetcount_kernel.compiling import make_ready
-from fleetcount_kernel.lanes import WIDTH, Words
 from fleetcount_kernel.plan import new_plan
+from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.circuits import SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 from bench_kernel import CTX, batches, verify_s
 from bench_simulator import Even, case, held, seed
-from fleetcount_aggregator.agreement.report_set import OwnSet, Standing
+from fleetcount_aggregator.agreement.report_set import BatchVerdicts, OwnSet
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_analysis.intervals import sampling_intervals
 from fleetcount_protocol.ids import WindowId
@@ -109,11 +109,11 @@ def with_reports() -> None:
 
 
 def agreeing_ms(size: int) -> float:
-    """Return the milliseconds of making the leaves of a set of the reports held here."""
+    """Return the milliseconds of registries the leaves of a set of the reports held here."""
     digests = np.frombuffer(os.urandom(32 * size), dtype=np.uint8).reshape(-1, 32)
     joined, wanted = os.urandom(16 * size), np.ones(size, dtype=np.bool_)
     return 1e3 * best_cpu_s(
-        lambda: OwnSet.of(WindowId(bytes(32)), Standing(ReportIds(joined), wanted, digests), wanted)
+        lambda: OwnSet.of(WindowId(bytes(32)), BatchVerdicts(ReportIds(joined), wanted, digests), wanted)
     )
 
 

@@ -19,8 +19,7 @@ from fleetcount_protocol.channel.session import SessionSecret, seal_instalment
 from fleetcount_protocol.ids import Digest, ReportId, SessionId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
-from fleetcount_protocol.window.circuit import context_of, prio3_for
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 from fleetcount_protocol.wire.device_columns import UPLOAD, batches
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
 from rows import Row, best_cpu_s, quick, report, smoke

@@ -20,8 +20,8 @@ import numpy as np
 from batch_sharding import BatchSharder
 from fleetcount_aggregator.verification.choice import combine, new_batch_verifier
 from fleetcount_kernel.compiling import compiled
-from fleetcount_kernel.lanes import WIDTH, Words
 from fleetcount_kernel.proofs import ProofBatch, VerifierSetting
+from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_kernel.sponge import RATE, STATE_ROWS, permute
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_bits, prio3_one_hot, prio3_two_round
 from fleetcount_protocol.vdaf.xof import SEED_SIZE

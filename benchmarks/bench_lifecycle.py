@@ -38,8 +38,8 @@ from fleetcount_aggregator.windows.loading import window_row
 from fleetcount_aggregator.windows.question_install import adopt_question
 from fleetcount_aggregator.windows.question_notes import QUESTION, note_given
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_simulator.network.deployments import Deployment
@@ -59,7 +59,7 @@ RECORD = os.urandom(2_600)
 
 
 @dataclass(frozen=True)
-class Seat:
+class WindowAssignment:
     """One aggregator of a deployment, and the signing keys of all."""
 
     config: AggregatorConfig
@@ -84,14 +84,14 @@ def opened(config: AggregatorConfig) -> SqlStore:
     return SqlStore.over(open_engine(place), place.file, wrapping.at_rest, wrapping.former)
 
 
-def seat_of(deployment: Deployment) -> Seat:
+def seat_of(deployment: Deployment) -> WindowAssignment:
     """Return what the leader's process has of a deployment."""
     configs = [load_config(deployment.config_of(position), {}) for position in range(len(deployment.aggregators))]
     keys = tuple(load_signing_key(one.keys.signing_key_file) for one in configs)
-    return Seat(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
+    return WindowAssignment(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
 
 
-async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule) -> InstalledQuestion:
+async def take_on(context: Context, seat: WindowAssignment, number: int, schedule: Schedule) -> InstalledQuestion:
     """Store a question about a signal of its own as one that every aggregator has; return it."""
     places = Categories(names=tuple(f"place {one}" for one in range(100)))
     asked = draft(seat.aggregators, places, schedule, name=f"question {number}", signal=f"Vehicle.Bench{number}")
@@ -141,7 +141,7 @@ async def store_of(config: AggregatorConfig) -> AsyncIterator[SqlStore]:
         await store.close()
 
 
-async def fill(seat: Seat) -> None:
+async def fill(seat: WindowAssignment) -> None:
     """Put questions of ended windows into a store, a window every 20 seconds up to now; none has expired."""
     now = int(time.time())
     async with store_of(seat.config) as store:
@@ -169,7 +169,7 @@ async def fill(seat: Seat) -> None:
             await store.mend(partial(fill_ended, question=question, rows=ended))
 
 
-async def open_many(seat: Seat) -> None:
+async def open_many(seat: WindowAssignment) -> None:
     """Put questions of one window into a store that have just opened, for a day."""
     opens = int(time.time()) - 10
     async with store_of(seat.config) as store:

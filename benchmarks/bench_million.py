@@ -43,14 +43,12 @@ from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import SignedQuestion
-from fleetcount_protocol.question.signed_file import decode_signed_question, encode_signed_question
+from fleetcount_protocol.question.question import SignedQuestion, window_at
+from fleetcount_protocol.question.signing import decode_signed_question, encode_signed_question
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, Release, ReleaseKind
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 from fleetcount_simulator.network.ports import free_ports
 from meter import Meter
 from one_window import draft, once, signed_by
@@ -79,7 +77,7 @@ LIMIT_S = 1_800.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class WindowAssignment:
     """What one aggregator's process needs, as bytes: it is started afresh."""
 
     position: int
@@ -129,12 +127,12 @@ def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Seque
 # The stores.
 
 
-def open_store(seat: Seat) -> SqlStore:
+def open_store(seat: WindowAssignment) -> SqlStore:
     """Open or make an aggregator's store; on a server a window is cut into shards as by default."""
     return SqlStore.over(open_engine(seat.place, shards=SHARDS), seat.place.file, seat.signing_keys[seat.position])
 
 
-def say(seat: Seat, what: str, since: float) -> None:
+def say(seat: WindowAssignment, what: str, since: float) -> None:
     """Tell whoever waits how far an aggregator is."""
     print(f"{NAMES[seat.position]}: {what}, {time.perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
 
@@ -199,12 +197,12 @@ class Filler:
         )
 
 
-def fill_seat(seat: Seat, results: Results, _: Barrier) -> None:
+def fill_seat(seat: WindowAssignment, results: Results, _: Barrier) -> None:
     """Make one aggregator's store, with the question and every device's report; the whole of a process."""
     results.put((seat.position, asyncio.run(_fill(seat))))
 
 
-async def _fill(seat: Seat) -> dict[str, Any]:
+async def _fill(seat: WindowAssignment) -> dict[str, Any]:
     start = time.perf_counter()
     store = open_store(seat)
     signed = decode_signed_question(seat.signed)
@@ -232,7 +230,7 @@ async def _fill(seat: Seat) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
+async def running(seat: WindowAssignment, found: dict[str, Any]) -> AsyncIterator[Core]:
     """Run an aggregator with its store, its worker process and its peer listener."""
     start = time.perf_counter()
     store = open_store(seat)
@@ -260,7 +258,7 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
         await store.close()
 
 
-def run_seat(seat: Seat, results: Results, ended: Barrier) -> None:
+def run_seat(seat: WindowAssignment, results: Results, ended: Barrier) -> None:
     """Run one aggregator until the window has ended everywhere, and report; the whole of a process."""
     return_large_arrays()
     found: dict[str, Any] = {}
@@ -271,7 +269,7 @@ def run_seat(seat: Seat, results: Results, ended: Barrier) -> None:
     results.put((seat.position, found))
 
 
-async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Meter) -> None:
+async def _run_seat(seat: WindowAssignment, found: dict[str, Any], ended: Barrier, meter: Meter) -> None:
     window_id = window_at(decode_signed_question(seat.signed).question, 0).window_id
     found["cpu"] = [("loaded", meter.cpu_s())]
     async with running(seat, found) as core:
@@ -362,13 +360,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def seats_in(directory: Path, server: Cluster | None, options: argparse.Namespace) -> dict[str, Seat]:
+def seats_in(directory: Path, server: Cluster | None, options: argparse.Namespace) -> dict[str, WindowAssignment]:
     """Return both aggregators of one question, by name, with places below a directory."""
     signing = [Ed25519PrivateKey.generate() for _ in NAMES]
     one, two = free_ports("127.0.0.1", 2)
     signed = encode_signed_question(new_question(options.values, signing, (one, two)))
     return {
-        name: Seat(
+        name: WindowAssignment(
             position=position,
             signing_keys=(signing[0].private_bytes_raw(), signing[1].private_bytes_raw()),
             ports=(one, two),

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from fleetcount_simulator.model import AnswerSpace, Case, Integers, Mechanism
 from fleetcount_simulator.network.engine import engine
-from fleetcount_simulator.network.run import Asked
+from fleetcount_simulator.network.run import WindowAsked
 from numpy.typing import NDArray
 from rows import Row, quick, report, smoke
 
@@ -100,7 +100,7 @@ def _descendants_mib() -> float:
     return total * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def ask(devices: int, transport: str) -> tuple[Asked, float, float]:
+def ask(devices: int, transport: str) -> tuple[WindowAsked, float, float]:
     """Ask a fleet once, with new processes; return what came of it, the seconds from nothing, the peak memory (MiB)."""
     mechanism = Mechanism(name="m", kind="sampling", sampling_rate=Fraction(1, 20), noise_epsilon=Fraction(1))
     case = Case(index=0, point={}, population=Fleet(devices), mechanism=mechanism)
@@ -116,7 +116,7 @@ def _show(stage: str, done: int, total: int) -> None:
         print(f"\r{stage}: {done:,} of {total:,}      ", end="", file=sys.stderr, flush=True)
 
 
-def _note(asked: Asked) -> str:
+def _note(asked: WindowAsked) -> str:
     tallies, stages = asked.account.tallies, asked.stages
     return (
         f"counted {int(asked.account.counted.sum()):,}, lost {asked.account.missing},"
@@ -184,7 +184,7 @@ def main() -> int:
     return 0 if good else 1
 
 
-def _complete(asked: Asked) -> bool:
+def _complete(asked: WindowAsked) -> bool:
     return asked.record is not None and asked.account.missing == 0 and asked.account.tallies["counted_twice"] == 0
 
 

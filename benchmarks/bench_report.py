@@ -17,7 +17,7 @@ from fleetcount_simulator.report.figures import FIGURES, Missing, figure
 from fleetcount_simulator.report.study import Study, Tables, read_study
 from fleetcount_simulator.scenario.file import parse_scenario
 from fleetcount_simulator.study.experiment import StudySettings, run_study
-from fleetcount_simulator.study.making import STANDARD
+from fleetcount_simulator.study.registries import STANDARD
 from fleetcount_simulator.study.scale import ThisProcess
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection

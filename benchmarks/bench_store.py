@@ -18,8 +18,8 @@ from typing import TypeVar
 from unittest import mock
 
 import numpy as np
-from fleetcount_aggregator.agreement.report_set import OwnSet, Standing
-from fleetcount_aggregator.storage import sql_store
+from fleetcount_aggregator.agreement.report_set import BatchVerdicts, OwnSet
+from fleetcount_aggregator.storage import store_keys
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.report_ids import ReportIds
@@ -36,8 +36,8 @@ from fleetcount_aggregator.storage.store import (
 )
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import SealSet, WindowState
-from fleetcount_protocol.release.set_digest import set_digest
-from fleetcount_protocol.wire.seal_sets import split_seal_set
+from fleetcount_protocol.release.commitments import set_digest
+from fleetcount_protocol.wire.peer import split_seal_set
 from rows import Row, quick, report, smoke
 
 Result = TypeVar("Result")
@@ -204,7 +204,7 @@ def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
     """Report what the tags of rows cost beside all that the store does for a window's reports."""
     ratios: list[float] = []
     for _ in range(TURNS):
-        with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(sql_store, "RowSeal", _Timed):
+        with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(store_keys, "RowSeal", _Timed):
             _Timed.used, begun = 0.0, time.process_time()
             asyncio.run(keep_window(Path(name), count, part_bytes))
             whole = time.process_time() - begun
@@ -215,7 +215,7 @@ def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
             path=f"store with tags of its rows, parts of {part_bytes:,} B",
             ours=ratio,
             unit="",
-            peer="the same without making and checking them",
+            peer="the same without registries and checking them",
             peer_value=1.0,
             ratio=ratio,
             must=1.02,
@@ -256,11 +256,11 @@ def bench_agreement(count: int) -> None:
     held = [Digest(digests[at : at + 32]) for at in range(0, 32 * count, 32)]
     verdicts = np.full(count, ReportVerdict.ACCEPTED, dtype=np.uint8)
     columns = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32)
-    leader = OwnSet.of(WINDOW, Standing(ReportIds(joined), verdicts, columns), verdicts > 0)
+    leader = OwnSet.of(WINDOW, BatchVerdicts(ReportIds(joined), verdicts, columns), verdicts > 0)
     request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves)
 
     def leaves(mine: ReportIds | None = None) -> Digest:
-        return OwnSet.agreed(WINDOW, Standing(mine or ReportIds(joined), verdicts, columns), request).digest
+        return OwnSet.agreed(WINDOW, BatchVerdicts(mine or ReportIds(joined), verdicts, columns), request).digest
 
     def lists() -> Digest:
         return set_digest(WINDOW, zip(ids, held, strict=True))

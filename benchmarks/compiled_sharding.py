@@ -18,7 +18,8 @@ from fleetcount_kernel.derivations import (
     keep_digest,
 )
 from fleetcount_kernel.field64 import add, multiply, subtract
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.plan import Plan
+from fleetcount_kernel.simd import (
     WIDTH,
     Lanes,
     Words,
@@ -31,7 +32,6 @@ from fleetcount_kernel.lanes import (
     splat,
     store,
 )
-from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.sponge import absorb_bytes, absorb_rows, absorb_word, finish, squeeze_rows, start
 
 _ZERO: Final = np.uint64(0)
@@ -244,7 +244,7 @@ def _wire_bits(plan: Plan, proof: int, pair: int, measurements: Words, first: in
 
 @compiled
 def _move_between(plan: Plan, first: int, rows: Words) -> None:
-    """Replace a polynomial's values at the wire nodes by those half a step further (`polynomials.double_values`).
+    """Replace a polynomial's values at the wire nodes by those half a step further (`field.double_values`).
 
     In place, without reordering: the first transform leaves the coefficients with reversed indices, the twists stand in
     that order, and the second transform takes them so.

@@ -1,21 +1,28 @@
-"""The generated parts of docs/performance.md: tables of one run between two comments each.
+"""The page of one run: its rows in parts, each a table with a heading.
 
-Pure: a page and rows go in, the page with its blocks filled comes out. Text outside the blocks is never touched.
+Pure: rows go in, Markdown comes out.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rows import Taken
-from table import NOT_RUN, markdown_table, plain
+from table import markdown_table
 
-BLOCKS: Final = ("demanded", "growth", "vectors", "starts", "memory", "others")
-"""The blocks with rows; one more, "machine", says where and when they were taken."""
+PARTS: Final = {
+    "demanded": "What was demanded",
+    "growth": "How cost grows",
+    "vectors": "Without AVX-512",
+    "starts": "Starts",
+    "memory": "Memory",
+    "others": "Everything else",
+}
+"""The parts of the page in their order, with their headings."""
 
 
-def block_of(one: Taken) -> str:
-    """Return the one block a row stands in."""
+def part_of(one: Taken) -> str:
+    """Return the one part a row stands in."""
     if one.row.demanded:
         return "demanded"
     if one.benchmark == "growth":
@@ -27,49 +34,29 @@ def block_of(one: Taken) -> str:
     return "memory" if one.row.unit == "MiB" else "others"
 
 
-_BLOCK: Final = re.compile(r"(<!-- figures: ([a-z]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
-
-
-def fill(page: str, taken: Sequence[Taken], about: str) -> str:
-    """Return the page with every block anew; the block "machine" holds `about`.
-
-    Raises ValueError unless the page has every block once and no unknown one.
-    """
-    found = [name for _, name, _, _ in _BLOCK.findall(page)]
-    if sorted(found) != sorted([*BLOCKS, "machine"]):
-        raise ValueError(f"the page has the blocks {sorted(found)}, not {sorted([*BLOCKS, 'machine'])}")
-
-    def block(match: re.Match[str]) -> str:
-        start, name, _, end = match.groups()
-        if name == "machine":
-            return f"{start}{about}\n{end}"
-        return f"{start}{_table([one for one in taken if block_of(one) == name])}\n{end}"
-
-    return _BLOCK.sub(block, page)
+def page_of(taken: Sequence[Taken], about: str) -> str:
+    """Return the page: `about` says where and when the rows were measured; a part without a row says so."""
+    parts = [f"# Figures\n\n{about}\n"]
+    for name, heading in PARTS.items():
+        own = [one for one in taken if part_of(one) == name]
+        parts.append(f"\n## {heading}\n\n{markdown_table(own) if own else 'Not measured in this run.'}\n")
+    return "".join(parts)
 
 
 _NUMBER: Final = re.compile(r"\d[\d,.]*")
 
 
-def measured(page: str, taken: Sequence[Taken]) -> dict[str, str]:
-    """Return each row of the page, in its order, with the row of a run that measured the same, or nothing.
+def measured(names: Sequence[str], taken: Iterable[Taken]) -> dict[str, str]:
+    """Return each name of a row, in its order, with the name of the row of a run that measured the same, or "".
 
-    A row of the run whose name the page does not have stands for those that differ from it in numbers only: it is the
+    A row of the run whose name is not among `names` stands for those that differ from it in numbers only: it is the
     same at another size.
     """
-    names = rows_of(page)
-    ran = {plain(one.row.path): one.row.path for one in taken if one.row.ours is not None}
-    other_sizes = {_NUMBER.sub("#", name): path for name, path in ran.items() if name not in names}
-    return {name: ran.get(name) or other_sizes.get(_NUMBER.sub("#", name), "") for name in names}
+    ran = dict.fromkeys(names_of(taken))
+    other_sizes = {_NUMBER.sub("#", name): name for name in ran if name not in names}
+    return {name: name if name in ran else other_sizes.get(_NUMBER.sub("#", name), "") for name in names}
 
 
-def rows_of(page: str) -> list[str]:
-    """Return the names of the rows in the page's blocks that have a figure, each once, as Markdown has them."""
-    blocks = [text for _, name, text, _ in _BLOCK.findall(page) if name != "machine"]
-    lines = [line for text in blocks for line in text.splitlines() if line.startswith("| ") and NOT_RUN not in line]
-    names = [line.split(" | ")[0].removeprefix("| ") for line in lines]
-    return [name for name in dict.fromkeys(names) if name != "path"]
-
-
-def _table(taken: Sequence[Taken]) -> str:
-    return markdown_table(taken) if taken else "Not measured in this run."
+def names_of(taken: Iterable[Taken]) -> list[str]:
+    """Return the names of the rows that have a figure, each once."""
+    return list(dict.fromkeys(one.row.path for one in taken if one.row.ours is not None))

@@ -1,4 +1,4 @@
-"""All rows of a run as one table: for a terminal, and for docs/performance.md.
+"""All rows of a run as one table: for a terminal, and for a page.
 
 Pure: rows go in, text comes out. What a reader must know about a row is a numbered note below the table.
 """
@@ -10,8 +10,6 @@ from rows import Row, Taken, number
 
 _HEADINGS = ("", "path", "ours", "beside it", "its value", "ratio", "must", "aim", "verdict", "CPU s", "load", "note")
 _VERDICTS = ("aim met", "must met", "aim missed", "missed", "not run")
-NOT_RUN = "| **not run** |"
-"""What the Markdown line of a row without a figure holds."""
 _LEFT = {"", "path", "beside it", "verdict", "note"}
 """Columns of text; the others are figures and stand at the right."""
 
@@ -48,13 +46,13 @@ def markdown_table(taken: Sequence[Taken]) -> str:
         "|" + "|".join("---" if heading in _LEFT else "---:" for heading in headings) + "|",
     ]
     for one in taken:
-        cells = [plain(cell) for cell in _cells(one, notes)]
+        cells = [_plain(cell) for cell in _cells(one, notes)]
         if one.row.verdict in {"missed", "not run"}:
             place = headings.index("verdict")
             cells[place] = f"**{cells[place]}**"
         lines.append("| " + " | ".join(cells) + " |")
     found = notes.lines()
-    return "\n".join([*lines, *([""] if found else []), *(f"{plain(text)}  " for text in found)])
+    return "\n".join([*lines, *([""] if found else []), *(f"{_plain(text)}  " for text in found)])
 
 
 class _Notes:
@@ -91,6 +89,6 @@ def _mark(row: Row) -> str:
     return {"missed": "!", "not run": "-"}.get(row.verdict, "")
 
 
-def plain(text: str) -> str:
+def _plain(text: str) -> str:
     """Return text that Markdown shows as it is, inside a table too."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;").replace("*", "\\*").replace("_", "\\_")

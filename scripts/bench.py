@@ -1,8 +1,8 @@
-"""Run every benchmark, show one table of all rows at the end, and keep them as JSON; or fill docs/performance.md.
+"""Run every benchmark, show one table of all rows at the end, and keep them as JSON; or write a kept run as a page.
 
     scripts/bench.py [WORD ...] [--quick | --smoke] [--output FILE]     those whose name holds a word; all without one
-    scripts/bench.py --write-page [--output FILE] [--again FILE]        the page, from a run kept before, and in place
-                                                                        of some of it from a later run of some
+    scripts/bench.py --write-page [--output FILE] [--again FILE]        FILE.md beside FILE.json, a run kept before; of
+                                                                        some of it rows of a later run of some
 
 Each benchmark runs ours and the peer in one process; this adds the machine and its load. A figure never decides the
 exit code: 1 means that a benchmark broke, 2 that the command or the file is wrong, 130 and 143 that Ctrl-C or SIGTERM
@@ -30,7 +30,8 @@ from typing import IO, Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 BENCHMARKS: Final = ROOT / "benchmarks"
-PAGE: Final = ROOT / "docs" / "performance.md"
+RESULTS: Final = BENCHMARKS / "results"
+"""The runs that docs/performance.md tells of, as they were kept."""
 sys.path.insert(0, str(BENCHMARKS))
 
 import machine  # noqa: E402 - beside the benchmarks
@@ -209,16 +210,16 @@ def show(ended: Sequence[Ended], about: str) -> None:
     print(f"\n{about}\n\n{table.text_table(taken)}\n\n{len(taken)} rows: {table.verdicts(taken)}", flush=True)
 
 
-def say_left_out(page_text: str, ended: Sequence[Ended]) -> None:
-    """Print which rows of docs/performance.md a quick run did not measure, below the reason of each."""
+def say_left_out(full: Sequence[str], ended: Sequence[Ended]) -> None:
+    """Print which rows of a full run a quick run did not measure, below the reason of each."""
     taken = [row for one in ended for row in one.taken]
-    rows = page.measured(page_text, taken)
-    resized = sum(bool(measured) and table.plain(measured) != row for row, measured in rows.items())
+    rows = page.measured(full, taken)
+    resized = sum(bool(measured) and measured != row for row, measured in rows.items())
     reasons = left_out_rows([row for row, measured in rows.items() if not measured], taken)
     missing = sum(len(names) for names in reasons.values())
     whose = "its name gives" if resized == 1 else "their names give"
     print(
-        f"bench: of the {len(rows)} rows of docs/{PAGE.name} this run measured {len(rows) - missing}, {resized} of "
+        f"bench: of the {len(rows)} rows of a full run this one measured {len(rows) - missing}, {resized} of "
         f"them at the smaller size that {whose}, and left out {missing}:"
     )
     for why, names in reasons.items():
@@ -227,10 +228,8 @@ def say_left_out(page_text: str, ended: Sequence[Ended]) -> None:
 
 
 def left_out_rows(rows: Sequence[str], taken: Sequence[Taken]) -> dict[str, list[str]]:
-    """Return rows of docs/performance.md that were not measured, by the reason: that of the row or of its benchmark."""
-    notes = {
-        table.plain(one.row.path): one.row.note.removeprefix(NOT_QUICK).removesuffix("; quick run") for one in taken
-    }
+    """Return rows of a full run that were not measured, by the reason: that of the row or of its benchmark."""
+    notes = {one.row.path: one.row.note.removeprefix(NOT_QUICK).removesuffix("; quick run") for one in taken}
     found: dict[str, list[str]] = {}
     for row in rows:
         for name, (why, beginning) in LEFT_OUT.items():
@@ -279,10 +278,11 @@ def _replace(path: Path, text: str) -> None:
 
 
 def write_page(source: Path, again: Path | None = None) -> int:
-    """Fill the blocks of docs/performance.md from a run that was kept; a run of some benchmarks only is refused.
+    """Write a run that was kept as a page beside it; a run of some benchmarks only is refused.
 
     `again`: a later run of some, on the same machine, whose rows stand in place of theirs.
     """
+    target = source.with_suffix(".md")
     try:
         values = json.loads(source.read_text(encoding="utf-8"))
         about, rows = f"{_about(values)}.", _kept_rows(values)
@@ -298,13 +298,18 @@ def write_page(source: Path, again: Path | None = None) -> int:
             raise ValueError(f"it has nothing of {', '.join(sorted(missing))}")
         if values["sizes"] == "smoke":
             raise ValueError("it is a smoke run")
-        text = page.fill(PAGE.read_text(encoding="utf-8"), taken, about)
     except (OSError, ValueError, KeyError) as error:
-        print(f"bench: {source} cannot fill {PAGE.name}: {error}", file=sys.stderr)
+        print(f"bench: {source} makes no page: {error}", file=sys.stderr)
         return 2
-    _replace(PAGE, text)
-    print(f"bench: {PAGE.name} filled: {len(taken)} rows, {table.verdicts(taken)}")
+    _replace(target, page.page_of(taken, about))
+    print(f"bench: {target} written: {len(taken)} rows, {table.verdicts(taken)}")
     return 0
+
+
+def kept_names() -> list[str]:
+    """Return the names of all rows of the runs in `RESULTS` that are of this source's benchmarks, each once."""
+    kept = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    return page.names_of(one for values in kept for rows in _kept_rows(values).values() for one in rows)
 
 
 def _kept_rows(values: dict[str, Any]) -> dict[str, list[Taken]]:
@@ -352,10 +357,10 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         const="quick",
         help="smaller sizes: all of it takes at most 3 minutes on two quiet cores, without "
         f"{', '.join(list(LEFT_OUT)[:-1])} and {list(LEFT_OUT)[-1]} unless they are named, and ends with the rows of "
-        f"docs/{PAGE.name} that it left out, and why",
+        "a full run that it left out, and why",
     )
     how.add_argument("--smoke", action="store_const", dest="sizes", const="smoke", help="only whether they run")
-    how.add_argument("--write-page", action="store_true", help=f"fill docs/{PAGE.name} from a kept run")
+    how.add_argument("--write-page", action="store_true", help="write a kept run as a page beside its file")
     parser.add_argument("--output", type=Path, help="the JSON file (default out/bench.json or one named after the run)")
     parser.add_argument("--again", type=Path, help="a later run of some benchmarks, for --write-page")
     parser.set_defaults(sizes="full")
@@ -390,7 +395,7 @@ def main(arguments: Sequence[str]) -> int:
     seconds = sum(one.seconds for one in ended)
     show(ended, _about({"machine": found, "sizes": options.sizes, "seconds": seconds}))
     if options.sizes == "quick" and not options.words:
-        say_left_out(PAGE.read_text(encoding="utf-8"), ended)
+        say_left_out(kept_names(), ended)
     if options.sizes == "quick":
         say_without_peers(ended)
     print(f"bench: kept in {output}")

@@ -44,18 +44,6 @@ def test_a_root_exports_what_has_a_stability_word_and_nothing_else(package: str)
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("package", EXPORTING)
-def test_every_exported_name_is_public_in_its_module_too(package: str) -> None:
-    root = import_module(f"fleetcount_{package}")
-
-    values = {name: getattr(root, name) for name in root.__all__}
-
-    for name, value in values.items():
-        home = sys.modules.get(getattr(value, "__module__", None) or "")
-        if home is not None and home.__name__.startswith("fleetcount_") and hasattr(home, name):
-            assert name in home.__all__
-
-
 @pytest.mark.parametrize("package", CLOSED)
 def test_the_other_roots_export_nothing(package: str) -> None:
     assert not getattr(import_module(f"fleetcount_{package}"), "__all__", [])
@@ -66,7 +54,8 @@ def test_what_documents_import_is_exported() -> None:
 
     assert len(found) >= 4
     for page, package, name in found:
-        assert name in import_module(package).__all__, f"{page}: from {package} import {name}"
+        assert hasattr(import_module(package), name), f"{page}: from {package} import {name}"
+        assert not name.startswith("_"), f"{page}: {name} is not for importing"
 
 
 @pytest.mark.parametrize("package", EXPORTING)

@@ -21,7 +21,7 @@ from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
-from tests.support.aggregators import START, Network, Seat
+from tests.support.aggregators import START, Network, WindowAssignment
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
 NOBODY = WindowId(bytes(32))
@@ -55,7 +55,7 @@ def seated(network: Network, position: int, core: Core) -> None:
     network.seats[position].core = core
 
 
-async def begun(context: Context, seat: Seat) -> None:
+async def begun(context: Context, seat: WindowAssignment) -> None:
     await context.greetings.begin(seat.signing_key, SystemRandom())
 
 

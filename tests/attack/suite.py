@@ -87,6 +87,11 @@ class Tried:
     verdict: Verdict
     figure: str
 
+    @property
+    def outcome(self) -> str:
+        """Verdict and figure in one cell."""
+        return f"{self.verdict}: {self.figure}" if self.figure else self.verdict
+
 
 def read_attacks(path: Path = ROWS) -> list[Attack]:
     """Return the attacks in the order of the file.
@@ -134,11 +139,10 @@ def _node_of(case: ElementTree.Element) -> str:
 
 def table(attacks: Sequence[Attack], results: Mapping[str, Tried]) -> str:
     """Return the attacks and what became of them as rows of Markdown."""
-    lines = ["| | who | does | must hold | | figure | tests |", "|---|---|---|---|---|---|---|"]
+    lines = ["| id | who does what | must hold | outcome | tests |", "|---|---|---|---|---|"]
     for one in attacks:
-        result = results[one.id]
         named = ", ".join(f"`{name}`" for name in one.tests)
-        cells = (one.id, one.who, one.does, one.holds, result.verdict, result.figure, named)
+        cells = (one.id, f"{one.who} {one.does}", one.holds, results[one.id].outcome, named)
         lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -148,9 +152,8 @@ def page(attacks: Sequence[Attack], results: Mapping[str, Tried]) -> str:
     count = {verdict: sum(one.verdict is verdict for one in results.values()) for verdict in Verdict}
     return (
         "# Attacks\n\n"
-        "Written by `make attack` from one run of all attacks against real processes; do not edit. An attack is a "
-        "test: the row says who does what, what must hold all the same, whether it held in that run, and what was "
-        "measured. K.. once worked and was closed, H.. never worked, A.. is what an actor of the "
+        "Written by `make attack` from one run of all attacks against real processes; do not edit. The tests of a row "
+        "make the attack. K.. once worked and was closed, H.. never worked, A.. is what an actor of the "
         "[threat model](../SECURITY.md) tries in general.\n\n"
         f"{count[Verdict.HELD]} held, {count[Verdict.BROKEN]} broken, {count[Verdict.NOT_TRIED]} not tried.\n\n"
         + table(attacks, results)

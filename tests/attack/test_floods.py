@@ -12,7 +12,7 @@ import pytest
 from fleetcount_protocol.channel.certificates import Credential, Purpose
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import SealSet, SessionAccepted, WindowState
-from fleetcount_protocol.wire.seal_sets import split_seal_set
+from fleetcount_protocol.wire.peer import split_seal_set
 from fleetcount_transport.admission.admission import AdmissionTable
 
 from tests.attack.suite import FIGURE

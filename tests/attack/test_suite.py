@@ -80,7 +80,8 @@ def test_an_attack_is_held_only_if_all_its_tests_ran_and_passed(
     found = tried(ONE, cases)
 
     assert (found.verdict, found.figure) == (verdict, figure)
-    assert f"| {verdict} | {figure} |" in page([ONE], {ONE.id: found})
+    assert f"| {found.outcome} |" in page([ONE], {ONE.id: found})
+    assert found.outcome == (f"{verdict}: {figure}" if figure else verdict)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,26 +178,17 @@ def kept_run(path: Path, **changes: Any) -> Path:
     return path
 
 
-@pytest.fixture
-def blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    blocks = [f"<!-- figures: {name} -->\n<!-- end of figures -->\n" for name in [*page.BLOCKS, "machine"]]
-    path = tmp_path / "performance.md"
-    path.write_text("".join(blocks))
-    monkeypatch.setattr(bench, "PAGE", path)
-    return path
-
-
 @pytest.mark.parametrize("sizes", ["full", "quick"])
-def test_the_page_is_written_from_a_kept_run(sizes: str, blank: Path, tmp_path: Path) -> None:
+def test_the_page_is_written_beside_a_kept_run(sizes: str, tmp_path: Path) -> None:
     assert bench.main(["--write-page", "--output", str(kept_run(tmp_path / "kept.json", sizes=sizes))]) == 0
-    text = blank.read_text()
+    text = (tmp_path / "kept.md").read_text()
     assert all(name.replace("_", "\\_") in text for name in NAMES)
     assert f"a {sizes} run" in text
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.json", "performance.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.json", "kept.md"]
 
 
 def test_rows_of_a_later_run_of_some_stand_in_place_of_theirs(
-    blank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept, later = kept_run(tmp_path / "kept.json"), kept_run(tmp_path / "later.json")
     values = json.loads(later.read_text())
@@ -206,7 +198,7 @@ def test_rows_of_a_later_run_of_some_stand_in_place_of_theirs(
 
     assert bench.main(["--write-page", "--output", str(kept), "--again", str(later)]) == 0
 
-    text = blank.read_text()
+    text = (tmp_path / "kept.md").read_text()
     assert text.count("3.25 s") == 1
     assert text.count("| 2 s ") == len(NAMES) - 1
     assert "Of it again" in text
@@ -224,15 +216,15 @@ def test_rows_of_a_later_run_of_some_stand_in_place_of_theirs(
     ],
 )
 def test_a_run_that_does_not_tell_all_leaves_the_page_alone(
-    changes: dict[str, Any], why: str, blank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = blank.read_text()
+    (tmp_path / "kept.md").write_text("an earlier page")
     assert bench.main(["--write-page", "--output", str(kept_run(tmp_path / "kept.json", **changes))]) == 2
     assert why in capsys.readouterr().err
-    assert blank.read_text() == before
+    assert (tmp_path / "kept.md").read_text() == "an earlier page"
 
 
-def test_no_kept_run_is_one_line(blank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_kept_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--write-page", "--output", str(tmp_path / "absent.json")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -247,8 +239,17 @@ def test_a_quick_run_runs_every_benchmark_but_those_that_need_a_long_one_unless_
     assert [bench.name_of(one) for one in bench.chosen(["takeover"], "quick")] == ["takeover"]
 
 
-def test_every_row_of_the_page_that_a_left_out_benchmark_gives_is_of_that_one_alone() -> None:
-    rows = page.rows_of(bench.PAGE.read_text())
+def test_the_kept_runs_are_whole_and_make_the_page(tmp_path: Path) -> None:
+    for path in bench.RESULTS.glob("2026-11-24*.json"):
+        shutil.copy(path, tmp_path)
+    kept, again = tmp_path / "2026-11-24.json", tmp_path / "2026-11-24-again.json"
+
+    assert bench.main(["--write-page", "--output", str(kept), "--again", str(again)]) == 0
+    assert "| intake over gRPC, mutual TLS, durable, receipts | 51,683 /s |" in kept.with_suffix(".md").read_text()
+
+
+def test_every_row_of_a_full_run_that_a_left_out_benchmark_gives_is_of_that_one_alone() -> None:
+    rows = bench.kept_names()
     found = {
         name: [row for row in rows if re.match(rows_begin, row)] for name, (_, rows_begin) in bench.LEFT_OUT.items()
     }
@@ -272,7 +273,6 @@ def test_what_a_quick_run_leaves_out_is_named_with_its_reason_and_every_row(caps
     )
     taken = [Taken(benchmark="full", row=Row(path=row, ours=1.0, unit="s"), cpu_s=1.0, load=0.1) for row in rows]
     nowhere = Taken(benchmark="full", row=Row(path="nowhere", ours=None, unit="s"), cpu_s=1.0, load=0.1)
-    blocks = "".join(f"<!-- figures: {name} -->\n<!-- end of figures -->\n" for name in [*page.BLOCKS, "machine"])
     ended = ended_with(
         Row(path="fast", ours=1.0, unit="s"),
         Row(path="of 10 devices", ours=1.0, unit="s"),
@@ -281,11 +281,11 @@ def test_what_a_quick_run_leaves_out_is_named_with_its_reason_and_every_row(caps
         Row(path="compiled", ours=None, unit="s", note="not in a quick run: it compiles anew; quick run"),
     )
 
-    bench.say_left_out(page.fill(blocks, [*taken, nowhere], "this machine"), [ended])
+    bench.say_left_out(page.names_of([*taken, nowhere]), [ended])
 
     assert capsys.readouterr().out.splitlines() == [
-        "bench: of the 8 rows of docs/performance.md this run measured 4, 1 of them at the smaller size that its name "
-        "gives, and left out 4:",
+        "bench: of the 8 rows of a full run this one measured 4, 1 of them at the smaller size that its name gives, "
+        "and left out 4:",
         "bench: left out, since it compiles anew, 1 row:",
         "bench:     compiled",
         "bench: left out, since its benchmark gave no such row, or says above why it did not, 2 rows:",

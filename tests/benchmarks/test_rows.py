@@ -160,31 +160,16 @@ def test_verdicts_are_counted() -> None:
     assert table.verdicts(MIXED[3:]) == "nothing was demanded"
 
 
-def blank_page(names: list[str]) -> str:
-    """Return a page with these blocks, something old in each, and text between them."""
-    return "".join(f"about {name}\n<!-- figures: {name} -->\nold\n<!-- end of figures -->\n" for name in names)
-
-
-NAMES = [*page.BLOCKS, "machine"]
-
-
-def test_the_page_is_filled_between_its_comments_only() -> None:
-    filled = page.fill(blank_page(NAMES), MIXED, "this machine")
-    assert "old" not in filled
-    assert filled.count("this machine") == 1
-    assert filled.count("| fast |") == 1
-    assert [filled.count(f"about {name}\n") for name in NAMES] == [1] * len(NAMES)
-    assert page.fill(filled, MIXED, "this machine") == filled
-
-
-@pytest.mark.parametrize("names", [NAMES[1:], [*NAMES, "weather"], [*NAMES, "machine"]])
-def test_a_page_with_other_blocks_is_refused(names: list[str]) -> None:
-    with pytest.raises(ValueError, match="the page has the blocks"):
-        page.fill(blank_page(names), MIXED, "this machine")
+def test_the_page_has_every_part_and_a_row_in_one_of_them() -> None:
+    text = page.page_of(MIXED, "this machine")
+    assert [text.count(f"\n## {heading}\n") for heading in page.PARTS.values()] == [1] * len(page.PARTS)
+    assert text.count("this machine") == 1
+    assert text.count("| fast |") == 1
+    assert text.count("Not measured in this run.") == len(page.PARTS) - 2
 
 
 @pytest.mark.parametrize(
-    ("one", "block"),
+    ("one", "part"),
     [
         (taken(), "others"),
         (taken("network", ours=None), "others"),
@@ -198,16 +183,9 @@ def test_a_page_with_other_blocks_is_refused(names: list[str]) -> None:
     ],
     ids=str,
 )
-def test_a_row_stands_in_the_block_it_belongs_to(one: Taken, block: str) -> None:
-    assert page.block_of(one) == block
-    assert block in page.BLOCKS
-
-
-def test_the_page_of_the_repository_can_be_filled() -> None:
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    filled = page.fill(text, MIXED, "this machine")
-    assert "| fast |" in filled
-    assert page.fill(filled, MIXED, "this machine") == filled
+def test_a_row_stands_in_the_part_it_belongs_to(one: Taken, part: str) -> None:
+    assert page.part_of(one) == part
+    assert part in page.PARTS
 
 
 @pytest.mark.parametrize(

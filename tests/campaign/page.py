@@ -14,28 +14,25 @@ from tests.campaign.trials import NOTHING, Trial
 _HEAD: Final = """# Reliability
 
 Written by `python -m tests.campaign`; do not edit. A trial is one window of nine devices at two aggregators in
-processes of their own, with all of TLS and stores; a third of the devices reports directly, a third through a broker
-and a third through a relay. Eight windows at a time follow each other closely, and something fails at a random moment,
-which finds them in different states. Every device has a cell for itself and coins that the test fixes, and no noise is
-added: a cell of the record says how often its device counts. That a device is lost shows for the sampled half; that
-one is doubled, for all.
+processes of their own, with TLS and stores; a third of the devices reports directly, a third through a broker and a
+third through a relay. Eight windows at a time follow each other closely, and a fault strikes at a random moment, in
+whatever state each of them is. Every device has a cell for itself and coins that the test fixes, and no noise is added:
+a cell of the record says how often its device counts. A lost device shows in the sampled half, a doubled one always.
 
 * lost: a device holds every receipt and the released window does not count it, or the window ended for want of reports
-  although enough devices hold every receipt; reports of which a flipped bit hit the only copy are out, and are none if
-  the aggregator says how many they are
+  although enough devices hold every receipt; not those whose only copy a flipped bit hit, if the aggregator says how
+  many they are
 * doubled: a device counts more often than once, or after it was denied
 * wrong: trials with any of these, aggregators that end a window differently or give different bytes, a process that
-  ended and should not have, or a lane that broke, whatever broke it
+  ended and should not have, or a lane that broke
 * second releases: windows of which an aggregator gave another record at the end of the run than at the window's end
 * stuck: a window without an end two minutes after its windows and its fault
 
-A window may end without a release, for a reason that everybody can read; then nobody is counted and nobody is lost. A
-window that had ended before the fault came stands in the rows "nothing". A clock is off in a process whose `time.time`
-was replaced before it started; strace lets every fsync of a running process return EIO; files that cannot grow,
-descriptors and memory used up are limits of the kernel at or below what a running process has: of its memory some is
-free still. A device that is denied may be left out of a window that goes on, and counts in none that opens later. The
-p99 of fewer than a hundred values is the longest. What else can go wrong, and which test shows what then holds, has
-[a page of its own](faults.md).
+A window may end without a release, for a public reason; then no device is counted and none is lost. A window that had
+ended before the fault stands in the row "nothing". A clock is off in a process whose `time.time` was replaced before it
+started; strace lets every fsync of a process return EIO; the kernel limits files, descriptors and memory to at most
+what a process has. A denied device may be left out of a window that goes on, and counts in none that opens later. The
+p99 of fewer than a hundred values is the longest. [Faults](faults.md) lists what else can go wrong, with its tests.
 """
 
 
@@ -101,11 +98,12 @@ def _percentile(values: Sequence[float], share: float) -> str:
 
 
 def page(runs: Sequence[Run], *beside: str) -> str:
-    """Return the page: the sums, a row for each fault and store, what was not tried, and what ran `beside` it."""
+    """Return the page: the sums, a row for each fault, what was not tried, and what ran `beside` it."""
     trials = [trial for run in runs for trial in run.trials]
-    groups: dict[tuple[str, str], list[Trial]] = defaultdict(list)
+    stores = sorted({trial.store for trial in trials})
+    groups: dict[str, list[Trial]] = defaultdict(list)
     for trial in trials:
-        groups[trial.fault, trial.store].append(trial)
+        groups[trial.fault].append(trial)
     ready = [one for trial in trials for one in trial.ready_s]
     ended = [trial.ended_s for trial in trials if not trial.stuck]
     struck = sum(trial.fault != NOTHING for trial in trials)
@@ -116,36 +114,36 @@ def page(runs: Sequence[Run], *beside: str) -> str:
         f"{len(trials)} trials in {took}, {struck} of them under a fault and {killed} under a kill:"
         f" {sum(one.lost for one in trials)} lost, {sum(one.doubled for one in trials)} doubled,"
         f" {sum(bool(one.wrong) for one in trials)} wrong, {sum(run.second for run in runs)} second releases,"
-        f" {sum(one.stuck for one in trials)} stuck. From a restart to serving again:"
+        f" {sum(one.stuck for one in trials)} stuck, of {sum(one.delivered for one in trials):,} reports receipted in"
+        f" full. From a restart to serving again:"
         f" p50 {_percentile(ready, 0.5)}, p99 {_percentile(ready, 0.99)} ({len(ready)} restarts). From the last window"
         f" or fault to the end everywhere: p50 {_percentile(ended, 0.5)}, p99 {_percentile(ended, 0.99)}.",
         "",
-        "| what fails | store | trials | ended | receipted in full | lost | doubled | wrong | stuck | restart p50, p99"
-        " | end p50, p99 |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        f"| what fails | trials: {', '.join(stores)} | ended | broken | longest restart | longest end |",
+        "|---|---|---|---|---|---|",
     ]
-    for (fault, store), group in sorted(groups.items()):
-        lines.append(_row(fault, store, group))
-    missing = [one for one in runs[-1].missing if one.partition(" (no lane")[0] not in {name for name, _ in groups}]
+    lines += [_row(fault, stores, group) for fault, group in sorted(groups.items())]
+    missing = [one for one in runs[-1].missing if one.partition(" (no lane")[0] not in groups]
     lines += ["", *(f"Not tried: {one}." for one in missing), *(line for one in beside for line in ("", one))]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _row(fault: str, store: str, group: Sequence[Trial]) -> str:
+def _row(fault: str, stores: Sequence[str], group: Sequence[Trial]) -> str:
     ready, ended = [one for trial in group for one in trial.ready_s], [one.ended_s for one in group if not one.stuck]
     ends = ", ".join(f"{end} {count}" for end, count in Counter(one.end for one in group).most_common())
     damaged = sum(one.damaged for one in group)
+    broken = {
+        "lost": sum(one.lost for one in group),
+        "doubled": sum(one.doubled for one in group),
+        "wrong": sum(bool(one.wrong) for one in group),
+        "stuck": sum(one.stuck for one in group),
+    }
     cells = (
         fault,
-        store,
-        len(group),
+        ", ".join(str(sum(one.store == store for one in group)) for store in stores),
         ends + (f"; {damaged} reports said to be damaged" if damaged else ""),
-        sum(one.delivered for one in group),
-        sum(one.lost for one in group),
-        sum(one.doubled for one in group),
-        sum(bool(one.wrong) for one in group),
-        sum(one.stuck for one in group),
-        f"{_percentile(ready, 0.5)}, {_percentile(ready, 0.99)}",
-        f"{_percentile(ended, 0.5)}, {_percentile(ended, 0.99)}",
+        ", ".join(f"{count} {name}" for name, count in broken.items() if count) or "none",
+        f"{max(ready):.1f} s" if ready else "–",
+        f"{max(ended):.1f} s" if ended else "–",
     )
-    return "| " + " | ".join(map(str, cells)) + " |"
+    return f"| {' | '.join(cells)} |"

@@ -20,14 +20,13 @@ from fleetcount.demo_question import DemoQuestion, question_of
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release import ChainLink, ReleaseRecord, sign_record
 from fleetcount_protocol.release.walk import next_step
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.counted import Account
-from fleetcount_simulator.network.run import Asked, QuestionAsked
+from fleetcount_simulator.network.run import QuestionAsked, WindowAsked
 
 from tests.cli.test_demo import options, processes_of, start
 from tests.support.protocol_samples import record, signing_key
@@ -65,7 +64,7 @@ def walked(demo: DemoQuestion, steps: int = 4) -> QuestionAsked:
         release=demo.network.release,
         schedule=replace(HOURLY, windows=4, round_two_s=600 if demo.network.two_rounds else 0),
     )
-    windows: list[Asked] = []
+    windows: list[WindowAsked] = []
     survivors: Any = ()
     before: ReleaseRecord | None = None
     for index in range(steps):
@@ -76,7 +75,7 @@ def walked(demo: DemoQuestion, steps: int = 4) -> QuestionAsked:
         values = [window.domain.value_of(reading) for reading in demo.scenario.readings[index]]
         account = Account(counted=np.bincount(values), missing=0)
         windows.append(
-            Asked(
+            WindowAsked(
                 window=window, record=before, answer=answer, account=account, reasons={}, stages={}, broker="mosquitto"
             )
         )

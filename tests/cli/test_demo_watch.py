@@ -53,20 +53,20 @@ def test_a_missing_server_says_what_to_install(
 def test_an_error_of_the_run_is_told_to_the_page_and_to_the_caller(
     tmp_path: Path, fleetcount: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fleetcount_site.watch.telling import Teller
+    from fleetcount_site.watch.events import EventWriter
 
     told: list[tuple[str, str]] = []
-    keep = Teller.now
+    keep = EventWriter.now
 
-    def now(teller: Teller, state: str, text: str) -> None:
+    def now(teller: EventWriter, state: str, text: str) -> None:
         told.append((state, text))
         keep(teller, state, text)
 
-    def fails(teller: Teller, question: Any) -> None:
+    def fails(teller: EventWriter, question: Any) -> None:
         raise MachineError("the disk is full")
 
-    monkeypatch.setattr(Teller, "now", now)
-    monkeypatch.setattr(Teller, "asked", fails)
+    monkeypatch.setattr(EventWriter, "now", now)
+    monkeypatch.setattr(EventWriter, "asked", fails)
 
     ran = fleetcount("demo", "--watch", "--vehicles", "20", "--output", tmp_path / "out")
 
@@ -79,15 +79,15 @@ def test_an_error_of_the_run_is_told_to_the_page_and_to_the_caller(
 def test_an_interruption_is_told_to_the_page(
     tmp_path: Path, fleetcount: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fleetcount_site.watch.telling import Teller
+    from fleetcount_site.watch.events import EventWriter
 
     told: list[tuple[str, str]] = []
 
-    def interrupted(teller: Teller, question: Any) -> None:
+    def interrupted(teller: EventWriter, question: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Teller, "now", lambda teller, state, text: told.append((state, text)))
-    monkeypatch.setattr(Teller, "asked", interrupted)
+    monkeypatch.setattr(EventWriter, "now", lambda teller, state, text: told.append((state, text)))
+    monkeypatch.setattr(EventWriter, "asked", interrupted)
 
     ran = fleetcount("demo", "--watch", "--vehicles", "20", "--output", tmp_path / "out")
 
@@ -99,19 +99,19 @@ def test_the_cars_of_sumo_are_waited_for_on_the_page_and_drive_on_no_street_of_b
     tmp_path: Path, fleetcount: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fleetcount_simulator.demo_scenarios import Sighting
-    from fleetcount_site.watch.telling import Teller
+    from fleetcount_site.watch.events import EventWriter
 
     told: list[tuple[str, str]] = []
     asked: list[Any] = []
 
-    def fails(teller: Teller, question: Any) -> None:
+    def fails(teller: EventWriter, question: Any) -> None:
         asked.append(question)
         raise MachineError("the disk is full")
 
     cars = [[Sighting(x=10.0, y=10.0, speed_mps=3.0), None]]
     monkeypatch.setattr("fleetcount_simulator.populations.sumo_fleet.drive_fleet", lambda *how: cars)
-    monkeypatch.setattr(Teller, "now", lambda teller, state, text: told.append((state, text)))
-    monkeypatch.setattr(Teller, "asked", fails)
+    monkeypatch.setattr(EventWriter, "now", lambda teller, state, text: told.append((state, text)))
+    monkeypatch.setattr(EventWriter, "asked", fails)
 
     ran = fleetcount("demo", "--watch", "--sumo", "--vehicles", "2", "--output", tmp_path / "out")
 

@@ -1,4 +1,4 @@
-"""The commands of docs/operating.md about an aggregator's keys, run word by word over a test deployment."""
+"""The commands of docs/operating-keys.md about an aggregator's keys, run word by word over a test deployment."""
 
 import re
 import shutil
@@ -14,15 +14,15 @@ from fleetcount_protocol.release import record_to_json, sign_record
 
 from tests.support.protocol_samples import record, sampling_window
 
-PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operating-keys.md"
 
 
 def documented() -> list[list[str]]:
-    """Return the commands of the chapter about the store, in their order, but those that need a store or a token.
+    """Return the commands of the chapter about an aggregator's keys, in order, but those for a store or a token.
 
     What `keys wrap` does with a token is in test_tokens.py.
     """
-    chapter = PAGE.read_text().partition("\n## The store\n")[2].partition("\n## ")[0]
+    chapter = PAGE.read_text().partition("\n## Keys of an aggregator\n")[2].partition("\n## ")[0]
     commands = [line.split() for line in re.findall(r"^ {4}fleetcount (.*)$", chapter, re.MULTILINE)]
     return [command for command in commands if command[0] != "aggregator" and command[:2] != ["keys", "wrap"]]
 

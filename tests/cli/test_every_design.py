@@ -23,10 +23,9 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.record import decode_record, encode_record, noise_laws
-from fleetcount_protocol.window.circuit import opened_outputs
 from fleetcount_protocol.window.domain import Categories, SquareGrid
 from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS, Mode, Release, ReleaseKind
-from fleetcount_protocol.window.window import Window, decode_window
+from fleetcount_protocol.window.window import Window, decode_window, opened_outputs
 from fleetcount_simulator.engines.exact_law import ExactLaw
 from fleetcount_simulator.model import Case, CaseOutcome, Mechanism
 from fleetcount_simulator.study.readings import read_releases

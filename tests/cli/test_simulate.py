@@ -21,7 +21,7 @@ from fleetcount_simulator.scenario.grid import LIST_KEYS
 from fleetcount_simulator.scenario.mechanisms import mechanism_keys, mechanism_kinds
 from fleetcount_simulator.scenario.standing import QUESTION_KEYS
 from fleetcount_simulator.study.experiment import CaseSummary
-from fleetcount_simulator.study.making import STANDARD
+from fleetcount_simulator.study.registries import STANDARD
 from fleetcount_simulator.study.results import TABLES
 from fleetcount_simulator.study.scores import METRICS
 

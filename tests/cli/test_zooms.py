@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from fleetcount.question_files import read_question
 from fleetcount.release_report import table_lines
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_protocol.question.fields import Participants

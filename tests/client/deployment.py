@@ -11,14 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fleetcount_client.charges import Charge
 from fleetcount_client.config import DeliverySettings
+from fleetcount_client.contact import TrustStore
 from fleetcount_client.device import Device
+from fleetcount_client.ledger import charges_of_question
 from fleetcount_client.memory_transport import MemoryAggregator, MemoryTransport
 from fleetcount_client.policy import OwnerPolicy
-from fleetcount_client.reservation import charges_of_question
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.timer import ManualTimer
 from fleetcount_client.transport import Transport
-from fleetcount_client.trust import TrustStore
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority
@@ -26,18 +26,16 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId
 from fleetcount_protocol.messages import QuestionOffer, ReleaseAnswer
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
 from fleetcount_protocol.question.key_list import KeyList, ListedKey, sign_key_list
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.vdaf.two_round import join_instalments
-from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.signing import TrustedAggregator
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
 START = 1_800_000_000
 EVERY_FIVE_MINUTES = Schedule(

@@ -20,10 +20,9 @@ from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, ReportId
-from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.domain import Bins, Categories
 from fleetcount_protocol.window.fields import Mode
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
 from tests.client.deployment import Deployment
 from tests.support.protocol_samples import session_secret

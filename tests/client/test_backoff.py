@@ -3,8 +3,7 @@
 import asyncio
 
 import pytest
-from fleetcount_client.backoff import Backoff, Retry, uniform_seconds
-from fleetcount_client.timer import ManualTimer, sleep_until
+from fleetcount_client.timer import Backoff, ManualTimer, Retry, sleep_until, uniform_seconds
 from fleetcount_mechanisms.randomness import SeededRandom
 
 

@@ -18,8 +18,8 @@ from fleetcount_client import kuksa
 from fleetcount_client.config import load_settings
 from fleetcount_client.kuksa import Databroker, DatabrokerSettings, KuksaSource, VehicleSignal
 from fleetcount_client.policy import JoinRule
+from fleetcount_client.private_places import UtmZone
 from fleetcount_client.signals import Reading, SignalUnavailable, read_signal
-from fleetcount_client.utm import UtmZone
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.window.domain import Frame, SquareGrid

@@ -10,21 +10,18 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client.charges import Charge
-from fleetcount_client.ledger import Ledger, budget_of, spent_within
-from fleetcount_client.panel_coin import unit_id
+from fleetcount_client.charges import Charge, unit_id
+from fleetcount_client.ledger import Ledger, budget_of, charges_of_question, open_units, spent_within
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_question
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
-from fleetcount_client.reservation import charges_of_question, open_units
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Beginning, Phase, Report
 from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import QuestionId, WindowId
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, DrillDown, Schedule
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 

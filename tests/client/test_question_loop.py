@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from fleetcount_client import sessions
+from fleetcount_client.charges import coin_of, unit_id
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
-from fleetcount_client.panel_coin import coin_of, unit_id
 from fleetcount_client.policy import JoinRule, PolicyRefusal
 from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
 from fleetcount_client.question_rows import QuestionState
@@ -28,10 +28,9 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Submission
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.fields import Aggregator, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints

@@ -1,7 +1,7 @@
 """kill -9 in every state, on either side: the aggregator comes back, the set stays one, and no receipt is broken.
 
 Announced, round one and round two are met by SIGKILL from outside; agreeing and releasing are too short for that, so
-the process ends itself there, as SIGKILL would, at a fail point (docs/operating.md, "Fail points").
+the process ends itself there, as SIGKILL would, at a fail point (docs/operating-trouble.md, "Fail points").
 """
 
 import asyncio

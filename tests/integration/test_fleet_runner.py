@@ -17,7 +17,7 @@ from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.parties import running
 from fleetcount_simulator.network.plan import FleetPlan, faultless_plan
 from fleetcount_simulator.network.question import NetworkQuestion
-from fleetcount_simulator.network.run import Ask, Asked, ask_question
+from fleetcount_simulator.network.run import Ask, WindowAsked, ask_question
 from fleetcount_simulator.network.windows import Windows, doubled
 
 from tests.support.processes import without_numba
@@ -122,7 +122,7 @@ async def test_a_walk_is_followed_from_record_to_record_to_the_places_of_all_dev
     assert [one.reasons for one in answer.windows] == [{}] * 2
 
 
-async def answered(root: Path, asked: Ask, broker: str = "") -> Asked:
+async def answered(root: Path, asked: Ask, broker: str = "") -> WindowAsked:
     async with running(root, 2, broker=broker, limits={"allow_exact_release": "true"}) as parties:
         return (await ask_question(parties, asked, plan_of(asked), root)).windows[0]
 

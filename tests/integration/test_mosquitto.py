@@ -125,7 +125,7 @@ async def test_what_a_broker_drops_since_its_queue_is_full_is_sent_again(mosquit
 async def test_what_a_broker_had_in_a_file_that_was_damaged_is_sent_again(
     mosquitto: LiveBroker, tmp_path: Path
 ) -> None:
-    """F14: it does not start on such a file; docs/operating.md says that the file is to be removed."""
+    """F14: it does not start on such a file; docs/operating-trouble.md says that the file is to be removed."""
     file, refused = tmp_path / "mosquitto" / "mosquitto.db", list[str]()
 
     def full() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fleetcount_client.answering import draw_two_round, truth_of
-from fleetcount_client.backoff import uniform_seconds
+from fleetcount_client.timer import uniform_seconds
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.ids import Digest, SessionId
 from fleetcount_protocol.window.domain import SquareGrid
@@ -24,7 +24,7 @@ from fleetcount_simulator.model import Attacker, Faults, Mechanism
 from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.engine import NetworkEngine, engine
 from fleetcount_simulator.network.question import reading_of
-from fleetcount_simulator.network.run import Asked
+from fleetcount_simulator.network.run import WindowAsked
 from fleetcount_simulator.network.simulated_device import coins_of
 from numpy.typing import NDArray
 
@@ -54,7 +54,7 @@ def drawn_before_the_answer(source: RandomSource, parties: int) -> RandomSource:
     return source
 
 
-def expected_sums(asked: Asked, coin_seed: int, truths: NDArray[np.integer]) -> list[int]:
+def expected_sums(asked: WindowAsked, coin_seed: int, truths: NDArray[np.integer]) -> list[int]:
     """Return round two minus round one of cells 1..V, by the client's own answering rules on the same coins."""
     window, sums = asked.window, np.zeros(asked.window.values + 1, dtype=np.int64)
     for number, value in enumerate(truths):
@@ -72,7 +72,7 @@ def coin_seed_of(seed: np.random.SeedSequence, run: int) -> int:
     return int.from_bytes(own.spawn(2)[0].generate_state(4).tobytes(), "big")
 
 
-def raw(asked: Asked) -> list[int]:
+def raw(asked: WindowAsked) -> list[int]:
     assert asked.record is not None
     return [cell.raw for cell in asked.record.cells]
 

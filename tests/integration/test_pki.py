@@ -1,4 +1,4 @@
-"""An operator's commands as docs/operating.md has them, and what follows at real aggregators behind a real broker."""
+"""An operator's commands as docs/operating-keys.md has them, and their effect at real aggregators and a real broker."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ LIMIT_S = 10.0
 
 def documented() -> list[str]:
     """Return the commands of the chapter, in order; hosts are this machine."""
-    page = (ROOT / "docs" / "operating.md").read_text()
+    page = (ROOT / "docs" / "operating-keys.md").read_text()
     chapter = page.partition("\n## Certificates\n")[2].partition("\n## ")[0]
     commands = re.findall(r"^ {4}fleetcount (.*)$", chapter, re.MULTILINE)
     return [re.sub(r"[a-z]+\.example\.org", "localhost", command) for command in commands]

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from fleetcount.deployment import write_device
 from fleetcount_client.config import DeliverySettings
+from fleetcount_client.contact import TrustStore
 from fleetcount_client.device import Device
 from fleetcount_client.policy import JoinRule, OwnerPolicy
 from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
 from fleetcount_client.question_rows import QuestionState
 from fleetcount_client.signals import constant
 from fleetcount_client.spool import SpoolFile
-from fleetcount_client.trust import TrustStore
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.window.signing import TrustedAggregator
 

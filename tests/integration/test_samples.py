@@ -1,4 +1,4 @@
-"""Two specifications that are shipped: the command creates, signs and submits each, and real devices answer it."""
+"""The specifications that are shipped: the command creates, signs and submits each, and real devices answer it."""
 
 import asyncio
 import json
@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 DEVICES = 12
 SPEED, PLACE = 63, 0xABC00000
+WALKERS = 40
+"""Noise of a cell of the drill-down deviates by about 3: 40 fall below its threshold of 8 by a chance below 1e-9."""
 FIRST_FOLDER = 500
 """Of the devices' folders: below are those of other tests of the same deployment."""
 MOST_NOISE = 150
@@ -46,16 +48,21 @@ def prepared(pair: Deployed, folder: Path, name: str) -> None:
 
 
 @asynccontextmanager
-async def driven(pair: Deployed, number: int) -> AsyncGenerator[list[Device]]:
+async def driven(
+    pair: Deployed, number: int, *, count: int = DEVICES, allow_direct: bool = False
+) -> AsyncGenerator[list[Device]]:
     """Let devices with the limits of `keys init` run, each with a fast car in one busy place."""
     devices: list[Device] = []
-    for one in range(FIRST_FOLDER + DEVICES * number, FIRST_FOLDER + DEVICES * (number + 1)):
+    first = FIRST_FOLDER + DEVICES * number
+    for one in range(first, first + count):
         config = await asyncio.to_thread(write_device, pair.written, one, transport="grpc")
         (config.parent / "speed.json").write_text(json.dumps(SPEED))
         (config.parent / "currentlocation.json").write_text(json.dumps(PLACE))
         settings = load_settings(config)
         delivery = DeliverySettings(poll_interval_s=1.0)
-        devices.append(Device.from_settings(replace(settings, delivery=delivery, join=JoinRule.AUTO)))
+        policy = replace(settings.policy, allow_direct=allow_direct)
+        owned = replace(settings, delivery=delivery, join=JoinRule.AUTO, policy=policy)
+        devices.append(Device.from_settings(owned))
     serving = [asyncio.create_task(device.serve()) for device in devices]
     try:
         yield devices
@@ -92,6 +99,17 @@ async def test_the_sample_of_a_month_is_asked_until_it_is_stopped(pair: Deployed
     assert [(sent.count(True), len(sent)) for sent in charged] == [(1, 720)] * DEVICES
     found = estimates(tmp_path / "got" / "00000.json")
     assert all(abs(one - count) < MOST_NOISE for one, count in zip(found, [0, 0, DEVICES, 0], strict=True))
+
+
+@pytest.mark.nightly
+async def test_the_sample_of_a_drill_down_finds_the_one_busy_place(pair: Deployed, tmp_path: Path) -> None:
+    async with driven(pair, 2, count=WALKERS, allow_direct=True):
+        await asyncio.to_thread(prepared, pair, tmp_path, "drill-down")
+        await fetched(pair, tmp_path, "drill-down", "--wait", str(math.ceil(300 * pace())))
+
+    found = await asyncio.to_thread(run, tmp_path, "question", "places", "--records", "got")
+    assert len(list((tmp_path / "got").glob("0*.json"))) == 3
+    assert f"{PLACE >> 20:#05x}" in found
 
 
 def estimates(path: Path) -> list[Fraction]:

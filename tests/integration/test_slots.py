@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
 import aiomqtt
-from fleetcount_aggregator.host.share import Share
+from fleetcount_aggregator.host.broker_connection import BrokerConnection
 from fleetcount_aggregator.transport.mqtt_subscribing import Subscribing
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.session import DeviceIdentity
@@ -102,7 +102,7 @@ async def test_a_slot_s_lasting_session_reads_no_more_than_its_own_by_another_nu
     place = context.identity.deployment, context.aggregator_id
     users = [in_bucket(bucket) for bucket in range(BUCKETS)]
 
-    async def published_to(share: Share) -> set[str]:
+    async def published_to(share: BrokerConnection) -> set[str]:
         """Return what arrives of a message on every topic of these users; what came before may come once more."""
         mark, last, heard = secrets.token_bytes(8), asyncio.Event(), set[str]()
 
@@ -131,10 +131,10 @@ async def test_a_slot_s_lasting_session_reads_no_more_than_its_own_by_another_nu
             report_topic(*place, users[one], window.window_id) for one in slots
         }
 
-    assert await published_to(Share()) == of(set(range(BUCKETS)))
-    assert await published_to(Share(0, 2)) == of(set(range(0, BUCKETS, 2)))
-    assert await published_to(Share(0, 3)) == of(set(range(0, BUCKETS, 3)))
-    assert await published_to(Share()) == of(set(range(BUCKETS)))
+    assert await published_to(BrokerConnection()) == of(set(range(BUCKETS)))
+    assert await published_to(BrokerConnection(0, 2)) == of(set(range(0, BUCKETS, 2)))
+    assert await published_to(BrokerConnection(0, 3)) == of(set(range(0, BUCKETS, 3)))
+    assert await published_to(BrokerConnection()) == of(set(range(BUCKETS)))
     await network.stop_all()
 
 

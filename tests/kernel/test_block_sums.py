@@ -9,12 +9,11 @@ import pytest
 from fleetcount_kernel import block_sums as ways
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.field64 import lagrange_coefficients
-from fleetcount_kernel.lanes import HAS_MULTIPLY_ADD, WIDTH, Words, load, multiply_add_low, splat, store
 from fleetcount_kernel.power_sums import TABLE_ROWS, write_powers
 from fleetcount_kernel.proofs import ProofBatch, ScalarBatchVerifier, VerifierSetting
+from fleetcount_kernel.simd import HAS_MULTIPLY_ADD, WIDTH, Words, load, multiply_add_low, splat, store
 from fleetcount_kernel.verifier import KernelBatchVerifier
-from fleetcount_protocol.vdaf.field import FIELD64
-from fleetcount_protocol.vdaf.polynomials import evaluation_domain
+from fleetcount_protocol.vdaf.field import FIELD64, evaluation_domain
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_one_hot, prio3_two_round
 
 # The first test on a machine compiles.
@@ -169,7 +168,7 @@ def test_the_longest_vectors_of_extreme_words(prio3: Prio3, word: int) -> None:
 
 
 def test_without_the_instruction_its_use_is_refused_before_llvm_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_kernel.lanes.HAS_MULTIPLY_ADD", False)
+    monkeypatch.setattr("fleetcount_kernel.simd.HAS_MULTIPLY_ADD", False)
 
     @compiled
     def use(rows: Words) -> None:

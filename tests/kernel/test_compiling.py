@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount_kernel import compiling, lanes
+from fleetcount_kernel import compiling, simd
 from fleetcount_kernel.compiling import cache_directory, compiled, entry_point, make_ready
 
 
@@ -116,7 +116,7 @@ def test_an_entry_point_that_is_ready_is_left_alone(caplog: pytest.LogCaptureFix
 
 def test_vectors_are_for_compiled_code_only() -> None:
     rows = None
-    for call in (lambda: lanes.splat(rows), lambda: lanes.load(rows, 0), lambda: lanes.rotate_left(rows, 1)):  # type: ignore[arg-type]
+    for call in (lambda: simd.splat(rows), lambda: simd.load(rows, 0), lambda: simd.rotate_left(rows, 1)):  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="compiled code only"):
             call()
 
@@ -124,7 +124,7 @@ def test_vectors_are_for_compiled_code_only() -> None:
 def test_a_vector_is_loaded_only_from_words() -> None:
     @compiled
     def read(rows: Any) -> None:
-        lanes.store(rows, 0, lanes.load(rows, 1))
+        simd.store(rows, 0, simd.load(rows, 1))
 
     with pytest.raises(Exception, match="load"):
         read([1, 2, 3])

@@ -13,10 +13,10 @@ import pytest
 from fleetcount_aggregator.verification.choice import combine, new_batch_verifier
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.field64 import add, multiply, subtract, sum_limbs
-from fleetcount_kernel.lanes import Words, load, splat, store
 from fleetcount_kernel.plan import Plan, new_plan
 from fleetcount_kernel.proofs import BatchVerifier, ProofBatch, ScalarBatchVerifier, VerifierSetting
 from fleetcount_kernel.shares import judge
+from fleetcount_kernel.simd import Words, load, splat, store
 from fleetcount_kernel.verifier import KernelBatchVerifier
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.vdaf.field import FIELD64

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.accounting.question_losses import question_losses
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.comparison import Compared, Threat, Unit, compare
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import NoNoise

@@ -13,7 +13,7 @@ import pytest
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.loss_formulas import (
+from fleetcount_mechanisms.losses import (
     Neighbours,
     central_delta,
     exposure,
@@ -27,9 +27,9 @@ from fleetcount_mechanisms.loss_formulas import (
     release_epsilon_one_cell,
     release_epsilon_two_cell,
     release_sd,
+    response_release_epsilon,
     sampling_sd,
 )
-from fleetcount_mechanisms.losses import response_release_epsilon
 from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, RandomizedResponse, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie

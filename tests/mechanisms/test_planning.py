@@ -12,7 +12,7 @@ import pytest
 from fleetcount_mechanisms import planning
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
-from fleetcount_mechanisms.loss_formulas import message_epsilon, sampling_sd
+from fleetcount_mechanisms.losses import message_epsilon, sampling_sd
 from fleetcount_mechanisms.planning import (
     crossover_share,
     die_for_local_epsilons,

@@ -1,7 +1,7 @@
 """The one rule by which the ends of a count give its side of a threshold."""
 
 import pytest
-from fleetcount_mechanisms.sides import Side, side_of
+from fleetcount_mechanisms.answers import Side, side_of
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import pytest
 from fleetcount_mechanisms.accounting.charges import moved_cells, unit_loss, unit_pure
 from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses
 from fleetcount_mechanisms.accounting.question_statement import question_views
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
-from fleetcount_mechanisms.accounting.vectors import SCALE
+from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError

@@ -36,7 +36,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, W
 from fleetcount_transport.denials import Denials
 
 from tests.model.remembering import RememberingWorkers, SignsOnce
-from tests.support.aggregators import Network, Seat, SimulatedCrashError
+from tests.support.aggregators import Network, SimulatedCrashError, WindowAssignment
 
 _KINDS: Final = (
     *(type(threading.Lock()), type(threading.RLock()), AESGCM, AtRest, DataKey, ReportId, Digest),
@@ -118,7 +118,7 @@ class HeldStore:
 
 
 @dataclass
-class ModelSeat(Seat):
+class ModelSeat(WindowAssignment):
     """A seat whose processes hold their store alone."""
 
     note: Callable[[WindowChange], None] = lambda _: None
@@ -169,7 +169,7 @@ class ModelNetwork(Network):
         self.opened: dict[AggregatorId, set[bytes]] = defaultdict(set)
         self.proved: dict[tuple[bytes, tuple[bytes, ...]], bool] = {}
 
-    def _seat(self, name: str, directory: Path | None) -> Seat:
+    def _seat(self, name: str, directory: Path | None) -> WindowAssignment:
         made = super()._seat(name, directory)
         return ModelSeat(
             aggregator=made.aggregator,
@@ -178,7 +178,7 @@ class ModelNetwork(Network):
             store_path=made.store_path,
         )
 
-    def _parts(self, seat: Seat) -> dict[str, Any]:
+    def _parts(self, seat: WindowAssignment) -> dict[str, Any]:
         self.starts[seat.aggregator_id] += 1
         return {
             "workers": self.remembering,
@@ -186,10 +186,10 @@ class ModelNetwork(Network):
             "source": SeatSource(f"{seat.aggregator_id} {self.starts[seat.aggregator_id]}"),
         }
 
-    def _clock(self, seat: Seat) -> Clock:
+    def _clock(self, seat: WindowAssignment) -> Clock:
         return SeatClock(self.clock, self.offsets[self.seats.index(seat)])
 
-    def _peer(self, caller: Seat, other: Seat) -> Any:
+    def _peer(self, caller: WindowAssignment, other: WindowAssignment) -> Any:
         peer: Any = super()._peer(caller, other)
         send = peer._send
 

@@ -1,8 +1,8 @@
 """The grammar of an endpoint; every reader that uses it is in tests/transport/test_endpoints.py."""
 
 import pytest
-from fleetcount_protocol.endpoint import is_loopback, split_endpoint, split_listener
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import is_loopback, split_endpoint, split_listener
 
 
 @pytest.mark.parametrize(

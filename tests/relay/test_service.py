@@ -18,7 +18,7 @@ from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.service import RelayShell
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
-from fleetcount_transport.admission.grpc_door import Call, GrpcDoor
+from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission
 from fleetcount_transport.admission.identity import Identity
 
 
@@ -57,7 +57,7 @@ async def test_as_many_bytes_are_held_as_allowed_and_the_rest_is_busy() -> None:
     size, way = len(upload(1)), Held()
     shell = RelayShell({"alpha": cast("Forwarder", way)}, RelayMetrics())
     room = Admission(AdmissionTable(bytes_in_memory=64 * size, bytes_each=2 * size + size // 2))
-    call = Call(Identity(b"device"), None, GrpcDoor(room))
+    call = Call(Identity(b"device"), None, GrpcAdmission(room))
     pass_on = cast("Any", shell)._pass_on
 
     async def send(number: int) -> bytes:

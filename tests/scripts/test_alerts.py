@@ -21,7 +21,7 @@ import pytest
 import yaml
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.signs import Dependency
+from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store, watch_loop
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
 from fleetcount_aggregator.serving import Core, every
@@ -83,7 +83,7 @@ class Scene:
         await self.network.start_all()
         watched = Watched(certificate_ends={"own": START + 60 * 86_400}, state_directory=self.tmp_path, mqtt_slots=1)
         Readiness(self.context, watched)
-        self.context.signs.note(Dependency.BROKER)
+        self.context.health.note(Dependency.BROKER)
         await probe_store(self.context)
         await probe_peers(self.context)
         for reason in Shed:  # Prometheus sees an increase only of what it has seen before.
@@ -112,7 +112,7 @@ Fault = Callable[[Scene], Awaitable[Shown]]
 
 async def peer_away(scene: Scene) -> Shown:
     await scene.network.stop(1)
-    scene.context.signs._monotonic = lambda: time.monotonic() + PROBE_S
+    scene.context.health._monotonic = lambda: time.monotonic() + PROBE_S
     await probe_peers(scene.context)
     return scene.look()
 
@@ -130,7 +130,7 @@ async def certificate_now(scene: Scene) -> Shown:
 async def broker_away(scene: Scene) -> Shown:
     intake = MqttIntake(scene.context, scene.core.service, MqttTable(broker="127.0.0.1:1"))
     running = asyncio.create_task(intake.run())
-    while scene.context.signs.is_well(Dependency.BROKER):
+    while scene.context.health.is_well(Dependency.BROKER):
         await asyncio.sleep(0.01)
     running.cancel()
     with suppress(asyncio.CancelledError):
@@ -175,7 +175,7 @@ async def disk_full(scene: Scene) -> Shown:
 
 
 async def clock_off(scene: Scene) -> Shown:
-    scene.context.signs.skew_of("beta", -6.0)
+    scene.context.health.skew_of("beta", -6.0)
     return scene.look()
 
 
@@ -184,7 +184,7 @@ async def store_fails(scene: Scene) -> Shown:
         raise StoreError("disk I/O error")
 
     running = asyncio.create_task(every(0.001, work, scene.context), name="windows")
-    while scene.context.signs.of(Dependency.BACKGROUND, "windows") is None:
+    while scene.context.health.of(Dependency.BACKGROUND, "windows") is None:
         await asyncio.sleep(0.001)
     running.cancel()
     return scene.look()
@@ -217,7 +217,7 @@ async def nobody_leads(scene: Scene) -> Shown:
 async def slot_free(scene: Scene) -> Shown:
     context = scene.network.core(1).context
     Readiness(context, Watched(certificate_ends={}, mqtt_slots=2), Standby())
-    context.signs.note(Dependency.BROKER, name="0")
+    context.health.note(Dependency.BROKER, name="0")
     page = shown(context.metrics.render(), "fleetcount-aggregator")
     return {**scene.look(), **{name: value for name, value in page.items() if "broker_slot" in name}}
 
@@ -344,7 +344,7 @@ def metrics_of(expression: str) -> set[str]:
 
 
 async def test_every_metric_of_the_rules_and_the_board_is_one_that_we_show(scene: Scene, tmp_path: Path) -> None:
-    scene.context.signs.skew_of("beta", 0.0)
+    scene.context.health.skew_of("beta", 0.0)
     (tmp_path / "relay").mkdir()
     several = {**await nobody_leads(scene), **await slot_free(scene)}
     well, _ = await relay_cut_off(tmp_path / "relay")

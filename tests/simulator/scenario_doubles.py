@@ -9,7 +9,7 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Case, CaseOutcome, Engine, EngineName, Integers, Row
 from fleetcount_simulator.scenario.file import parse_scenario
 from fleetcount_simulator.scenario.plan import Scenario
-from fleetcount_simulator.study.shards import Making
+from fleetcount_simulator.study.shards import Registries
 from numpy.typing import NDArray
 
 SMALL = """
@@ -113,4 +113,4 @@ def no_attackers(case: Case, outcome: CaseOutcome, seed: np.random.SeedSequence)
     ]
 
 
-MAKING = Making(population=make_even, engine=simple_engine, attacker_rows=no_attackers)
+REGISTRIES = Registries(population=make_even, engine=simple_engine, attacker_rows=no_attackers)

@@ -43,17 +43,15 @@ from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, n
 from fleetcount_protocol.clock import Clock, ManualClock
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
-from fleetcount_protocol.window.circuit import context_of, prio3_for
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.succession import SignedSuccession, with_successions
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 from fleetcount_transport.failpoints import Failpoints
 
 from tests.support.expiries import on_the_hour
@@ -102,7 +100,7 @@ def copy_of(memory: MemoryStore, keys: DataKeys) -> MemoryStore:
 
 
 @dataclass
-class Seat:
+class WindowAssignment:
     """One aggregator's durable part: what survives a crash, and how to start it again."""
 
     aggregator: Aggregator
@@ -131,7 +129,7 @@ class Seat:
 
 
 class Network:
-    """k aggregators that talk through function calls. Seat 0 leads every window."""
+    """k aggregators that talk through function calls. WindowAssignment 0 leads every window."""
 
     def __init__(
         self,
@@ -153,9 +151,9 @@ class Network:
         self.after: Callable[[AggregatorId, AggregatorId, str], None] = lambda *_: None
         self.seats = [self._seat(name, directory) for name in NAMES[:count]]
 
-    def _seat(self, name: str, directory: Path | None) -> Seat:
+    def _seat(self, name: str, directory: Path | None) -> WindowAssignment:
         signing_key, hpke = Ed25519PrivateKey.generate(), HpkeKeyPair.generate(1)
-        return Seat(
+        return WindowAssignment(
             aggregator=Aggregator(
                 aggregator_id=AggregatorId(name),
                 operator=f"Operator of {name}",
@@ -230,17 +228,17 @@ class Network:
         while self.crashed:
             await self.start(self.crashed.pop())
 
-    def _parts(self, seat: Seat) -> dict[str, Any]:
+    def _parts(self, seat: WindowAssignment) -> dict[str, Any]:
         """Return what else the context of an aggregator that starts is made of."""
         del seat
         return {"workers": InlineWorkers()}
 
-    def _clock(self, seat: Seat) -> Clock:
+    def _clock(self, seat: WindowAssignment) -> Clock:
         """Return what an aggregator tells the time by."""
         del seat
         return self.clock
 
-    def _identity(self, seat: Seat) -> Identity:
+    def _identity(self, seat: WindowAssignment) -> Identity:
         return Identity(
             aggregator_id=seat.aggregator_id,
             operator=seat.aggregator.operator,
@@ -260,7 +258,7 @@ class Network:
             device_ca=(device_authority().certificate,),
         )
 
-    def _peer(self, caller: Seat, other: Seat) -> MemoryPeer:
+    def _peer(self, caller: WindowAssignment, other: WindowAssignment) -> MemoryPeer:
         def find() -> Helper:
             if other.core is None:
                 raise PeerUnreachableError(f"{other.aggregator_id} is down")
@@ -409,7 +407,7 @@ class Network:
 class _CrashingPeer(MemoryPeer):
     """A peer whose crash looks like silence to the caller."""
 
-    def __init__(self, network: Network, other: Seat, *arguments: Any, **hooks: Any) -> None:
+    def __init__(self, network: Network, other: WindowAssignment, *arguments: Any, **hooks: Any) -> None:
         super().__init__(*arguments, **hooks)
         self._network = network
         self._other = other

@@ -11,8 +11,7 @@ from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, n
 from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
 from fleetcount_protocol.vdaf.prio3 import Prio3
-from fleetcount_protocol.window.circuit import context_of, prio3_for
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
 from tests.support.deployment import Deployed
 from tests.support.expiries import on_the_hour

@@ -10,15 +10,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Protocol
 
-from fleetcount_client.backoff import Retry
 from fleetcount_client.config import DeliverySettings
+from fleetcount_client.contact import TrustStore
 from fleetcount_client.device import Device
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.signals import Reading, constant
 from fleetcount_client.spool import SpoolFile
+from fleetcount_client.timer import Retry
 from fleetcount_client.transport import Transport, Unreachable
-from fleetcount_client.trust import TrustStore
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import ReportId
@@ -33,7 +33,7 @@ from fleetcount_protocol.messages import (
     SessionReply,
     SessionRequest,
 )
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.connections import own_transport

@@ -12,12 +12,11 @@ import numpy as np
 from fleetcount.question_records import save_record
 from fleetcount_aggregator.release.record import WindowTerms
 from fleetcount_analysis.reading import exact_estimates, read
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.question.signed_file import encode_signed_question
+from fleetcount_protocol.question.question import Question, window_at
+from fleetcount_protocol.question.signing import encode_signed_question
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, record_to_json, sign_record
 from fleetcount_protocol.release.record import Cell
 from fleetcount_protocol.window.window import Window

@@ -28,11 +28,11 @@ from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import QuestionQuery
 from fleetcount_protocol.window.fields import Aggregator
-from fleetcount_transport.admission.front import Front
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind
 
-from tests.support.aggregators import Network, Seat, system_noise
+from tests.support.aggregators import Network, WindowAssignment, system_noise
 
 Shell = Callable[..., Any]
 """Runs the command in this process: the fixture `fleetcount` of tests/cli."""
@@ -56,12 +56,12 @@ class _Network(Network):
             ),
         )
 
-    def _seat(self, name: str, directory: Path | None) -> Seat:
+    def _seat(self, name: str, directory: Path | None) -> WindowAssignment:
         del directory
         config = self._configs[AggregatorId(name)]
         key, store_key_file = load_signing_key(config.keys.signing_key_file), config.keys.store_key_file
         assert store_key_file is not None
-        return Seat(
+        return WindowAssignment(
             aggregator=Aggregator(
                 aggregator_id=AggregatorId(name),
                 operator=config.aggregator.operator,
@@ -76,7 +76,7 @@ class _Network(Network):
             at_rest_key=load_store_key(store_key_file),
         )
 
-    def _identity(self, seat: Seat) -> Identity:
+    def _identity(self, seat: WindowAssignment) -> Identity:
         return build_identity(self._configs[seat.aggregator_id])
 
 
@@ -165,7 +165,7 @@ class Town:
         self.timer = _Timer(self.clock)
         self._directories: list[QuestionDirectory] = []
         self._servers: list[grpc.aio.Server] = []
-        self._fronts: list[Front] = []
+        self._fronts: list[HandshakeGate] = []
         self._loops: list[asyncio.Task[None]] = []
         self.devices: list[Device] = []
 
@@ -184,7 +184,7 @@ class Town:
             files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
             readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
             service = self.network.core(position).service
-            front = Front(context.admission.limits, 64)
+            front = HandshakeGate(context.admission.limits, 64)
             shell = DeviceShell(service, context.metrics, context.admission, denies=context.denials.denies, front=front)
             server = device_server(shell)
             behind = bind(server, files.to_clients(readers))

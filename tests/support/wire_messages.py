@@ -39,8 +39,8 @@ from fleetcount_protocol.question.orders import OrderAction, sign_order
 from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.wire import device as codec
+from fleetcount_protocol.wire import peer
 from fleetcount_protocol.wire import peer as peer_codec
-from fleetcount_protocol.wire import peer_batches, peer_release, peer_shared
 from fleetcount_protocol.wire import question as question_codec
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, Upload, UploadAnswer
 from fleetcount_protocol.wire.strict import WireMessage
@@ -159,10 +159,10 @@ def _window_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "abort_answer": (peer_codec.ABORT_ANSWER, WindowState.ABORTED),
         "abort_window": (peer_codec.ABORT_WINDOW, AbortWindow(window_id=WINDOW, reason="peer_unreachable")),
         "status_query": (peer_codec.STATUS_QUERY, WINDOW),
-        "shared_query": (peer_shared.SHARED_QUERY, QuestionId(WINDOW)),
-        "shared_query_first": (peer_shared.SHARED_QUERY, None),
-        "shared_ids": (peer_shared.SHARED_IDS, SharedIds(question_ids=(QuestionId(WINDOW),), more=True)),
-        "shared_question_query": (peer_shared.SHARED_QUESTION_QUERY, QuestionId(WINDOW)),
+        "shared_query": (peer.SHARED_QUERY, QuestionId(WINDOW)),
+        "shared_query_first": (peer.SHARED_QUERY, None),
+        "shared_ids": (peer.SHARED_IDS, SharedIds(question_ids=(QuestionId(WINDOW),), more=True)),
+        "shared_question_query": (peer.SHARED_QUESTION_QUERY, QuestionId(WINDOW)),
         "status": (peer_codec.STATUS, status),
         "status_aborted": (
             peer_codec.STATUS,
@@ -182,12 +182,12 @@ def _batch_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     finish = FinishBatch(window_id=WINDOW, batch=5, report_ids=pair, messages=seed_bytes("message") * 2)
     empty = FinishBatch(window_id=WINDOW, batch=5, report_ids=b"", messages=b"")
     return {
-        "batch_proposal": (peer_batches.BATCH_PROPOSAL, proposal),
-        "batch_reply": (peer_batches.BATCH_REPLY, reply),
-        "finish_batch": (peer_batches.FINISH_BATCH, finish),
-        "finish_batch_empty": (peer_batches.FINISH_BATCH, empty),
-        "batch_decision": (peer_batches.BATCH_DECISION, BatchDecision(window_id=WINDOW, batch=5, accepted=pair)),
-        "batch_decision_zero": (peer_batches.BATCH_DECISION, BatchDecision(window_id=WINDOW, batch=0, accepted=b"")),
+        "batch_proposal": (peer.BATCH_PROPOSAL, proposal),
+        "batch_reply": (peer.BATCH_REPLY, reply),
+        "finish_batch": (peer.FINISH_BATCH, finish),
+        "finish_batch_empty": (peer.FINISH_BATCH, empty),
+        "batch_decision": (peer.BATCH_DECISION, BatchDecision(window_id=WINDOW, batch=5, accepted=pair)),
+        "batch_decision_zero": (peer.BATCH_DECISION, BatchDecision(window_id=WINDOW, batch=0, accepted=b"")),
         "set_agreed": (peer_codec.SET_ANSWER, SetAgreed(window_id=WINDOW, set_digest=SET)),
         "set_differs": (peer_codec.SET_ANSWER, SetDiffers(window_id=WINDOW, leaves=bytes([0x80, *[0] * 30, 1]))),
     }
@@ -200,13 +200,13 @@ def _opening_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     signature = RecordSignature(window_id=WINDOW, aggregator_id=BETA, signature=SIGNATURES[1])
     finished = FinishedRecord(window_id=WINDOW, record=record, signatures=SIGNATURES)
     return {
-        "commit_query": (peer_release.COMMIT_QUERY, CommitQuery(window_id=WINDOW, set_digest=SET)),
-        "commitment": (peer_release.COMMITMENT, commitment(BETA)),
-        "open_query": (peer_release.OPEN_QUERY, OpenQuery(window_id=WINDOW, set_digest=SET, commitments=both)),
-        "noised_share": (peer_release.NOISED_SHARE, share(BETA)),
-        "record_proposal": (peer_release.RECORD_PROPOSAL, proposal),
-        "record_signature": (peer_release.RECORD_SIGNATURE, signature),
-        "finished_record": (peer_release.FINISHED_RECORD, finished),
+        "commit_query": (peer.COMMIT_QUERY, CommitQuery(window_id=WINDOW, set_digest=SET)),
+        "commitment": (peer.COMMITMENT, commitment(BETA)),
+        "open_query": (peer.OPEN_QUERY, OpenQuery(window_id=WINDOW, set_digest=SET, commitments=both)),
+        "noised_share": (peer.NOISED_SHARE, share(BETA)),
+        "record_proposal": (peer.RECORD_PROPOSAL, proposal),
+        "record_signature": (peer.RECORD_SIGNATURE, signature),
+        "finished_record": (peer.FINISHED_RECORD, finished),
     }
 
 

@@ -9,8 +9,8 @@ import pytest
 from fleetcount.descriptors import encode_descriptor, read_descriptor
 from fleetcount.keys_command import check_names
 from fleetcount_aggregator.config import MqttTable, PeerTable
-from fleetcount_protocol.endpoint import ENDPOINT
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import ENDPOINT
 from fleetcount_relay.config import UpstreamTable
 from fleetcount_transport.settings import read_settings
 from fleetcount_transport.toml_table import Source, Table

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from fleetcount_protocol.errors import MachineError
-from fleetcount_transport.operator_pages import Asked, Check, Page, Pages, health_pages, metrics_page, serve_pages
+from fleetcount_transport.operator_pages import Check, Page, PageRequest, Pages, health_pages, metrics_page, serve_pages
 from prometheus_client import CollectorRegistry, Counter
 
 CHECKS = [
@@ -94,7 +94,7 @@ async def test_metrics_come_as_open_metrics_to_who_accepts_them_and_as_text_to_o
 async def test_other_requests_are_told_what_is_allowed_and_a_page_that_fails_says_nothing(
     request_: bytes, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(_: Asked) -> Page:
+    def broken(_: PageRequest) -> Page:
         raise ZeroDivisionError("a secret")
 
     found, _, body = await asked({**health_pages(list), "/broken": broken}, request_)

@@ -13,8 +13,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
-from fleetcount_protocol.endpoint import is_loopback, split_listener
-from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.ids import AggregatorId, is_loopback, split_listener
 from fleetcount_protocol.wire.topics import BUCKETS
 from fleetcount_transport.admission.admission import AdmissionTable
 from fleetcount_transport.server_config import (

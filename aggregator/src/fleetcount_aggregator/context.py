@@ -30,11 +30,11 @@ from fleetcount_transport.failpoints import Failpoints
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.greetings import Greetings
-from fleetcount_aggregator.host.agenda import Agenda
+from fleetcount_aggregator.host.due_queue import DueQueue
+from fleetcount_aggregator.host.health_observations import HealthObservations
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.host.reasons import Waits
-from fleetcount_aggregator.host.signs import Signs
 from fleetcount_aggregator.host.single_flight import SingleFlight
 from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError
 from fleetcount_aggregator.installed_question import InstalledQuestion
@@ -159,7 +159,7 @@ class Context:
     source: RandomSource = field(default_factory=SystemRandom)
     failpoints: Failpoints = field(default_factory=Failpoints)
     metrics: Metrics = field(default_factory=Metrics)
-    signs: Signs = field(default_factory=Signs)
+    health: HealthObservations = field(default_factory=HealthObservations)
     denials: Denials = field(default_factory=Denials)
     admission: Admission = field(default_factory=Admission)
     """Of devices and whoever carries for them, by whatever way they come."""
@@ -199,11 +199,11 @@ class Context:
         default_factory=dict[bytes, Callable[[], Awaitable[None]]]
     )
     """What takes up a question that the store may have, though its answer was lost."""
-    openings: Agenda[QuestionId] = field(default_factory=Agenda[QuestionId])
+    openings: DueQueue[QuestionId] = field(default_factory=DueQueue[QuestionId])
     """When the next window of each question is to be decided about."""
     heard: dict[WindowId, float] = field(default_factory=dict[WindowId, float])
     """When the leader of a window that this aggregator helps with last called about it or answered."""
-    handovers: Agenda[QuestionId] = field(default_factory=Agenda[QuestionId])
+    handovers: DueQueue[QuestionId] = field(default_factory=DueQueue[QuestionId])
     """When to hand the other aggregators what they lack of a question."""
 
     def __post_init__(self) -> None:
@@ -212,7 +212,7 @@ class Context:
         self.greetings = Greetings(
             self.identity.aggregator_id, self.identity.trusted, self.store, self.clock, self.limits.largest_skew_s
         )
-        self.greetings.on_skew = self.signs.skew_of
+        self.greetings.on_skew = self.health.skew_of
         self.install_lock = asyncio.Lock()
         self.erasing = asyncio.Lock()
         self.waits = Waits(self.clock.now)

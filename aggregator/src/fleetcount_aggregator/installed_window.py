@@ -10,8 +10,7 @@ from typing import Final
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.vdaf.two_round import first_instalment_size, second_instalment_size
-from fleetcount_protocol.window.circuit import context_of, prio3_for
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
 from fleetcount_aggregator.verification.workers import ProofSetting
 

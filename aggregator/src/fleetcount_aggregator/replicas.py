@@ -9,25 +9,24 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import WindowId
-from fleetcount_transport.admission.admission import Admission, closed_circle
-from fleetcount_transport.admission.front import Front
+from fleetcount_protocol.ids import WindowId, split_listener
+from fleetcount_transport.admission.admission import Admission, limits_for_peers
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.key_files import tls_context
 
 from fleetcount_aggregator.config import AggregatorConfig, MqttTable
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.broker_connection import BrokerConnection
+from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.host.role import Role
-from fleetcount_aggregator.host.share import Share
-from fleetcount_aggregator.host.signs import Dependency
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.intake.intake_rules import OPEN_STATES
 from fleetcount_aggregator.intake.routing import OwnReports, RoutedReports
 from fleetcount_aggregator.intake.shard_keeper import ShardKeeper
 from fleetcount_aggregator.roles.following import Following
+from fleetcount_aggregator.roles.membership import Membership
 from fleetcount_aggregator.roles.slots import SlotKeeper
-from fleetcount_aggregator.roles.standing import Standing
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.serving import (
     Core,
@@ -102,7 +101,7 @@ class Replica:
         self._following = Following(
             context, leads=lambda: self.standing.is_coordinator, forget_destroyed=store.forget_destroyed
         )
-        self.standing = Standing(
+        self.standing = Membership(
             self.member,
             engine,
             self._coordinate,
@@ -211,11 +210,11 @@ class Replica:
             tls_context(table.ca_file, *table.credential(slot))
 
         async def serve(slot: Slot) -> None:
-            share = Share(slot.slot, table.slots)
+            share = BrokerConnection(slot.slot, table.slots)
             try:
                 await mqtt_work(self._config, self.core, f"-{slot.slot}", share)()
             finally:
-                self._context.signs.forget(Dependency.BROKER, name=share.name)  # It is another's from now on.
+                self._context.health.forget(Dependency.BROKER, name=share.name)  # It is another's from now on.
 
         return SlotKeeper(self.member, table.slots, Role.INTAKE, serve)
 
@@ -249,8 +248,8 @@ class Replica:
 def _replica_listener(config: AggregatorConfig, context: Context) -> Listener:
     """Return the listener for the other processes of this aggregator, closed still."""
     tls, own = load_tls(config), [context.aggregator_id]
-    among = Admission(closed_circle(config.admission, _MOST_REPLICAS), context.metrics.shed)
-    front = Front(among.limits, among.limits.connections, context.metrics.shed, tls=tls is not None)
+    among = Admission(limits_for_peers(config.admission, _MOST_REPLICAS), context.metrics.shed)
+    front = HandshakeGate(among.limits, among.limits.connections, context.metrics.shed, tls=tls is not None)
     identify = claimed_peer(own) if tls is None else certified_peer(own, context.denials.denies)
     server = replica_server(ReplicaShell(OwnReports(context.store), context.metrics, identify, among, front))
     return Listener(server, front, None if tls is None else tls.peers)

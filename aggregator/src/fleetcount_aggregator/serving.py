@@ -13,9 +13,9 @@ import grpc
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import WindowId
-from fleetcount_transport.admission.admission import Admission, closed_circle
+from fleetcount_transport.admission.admission import Admission, limits_for_peers
 from fleetcount_transport.admission.descriptors import connections_allowed
-from fleetcount_transport.admission.front import Front
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.key_files import read_public_file
 from fleetcount_transport.listening import bind
 from fleetcount_transport.live_tls import LiveTls
@@ -24,10 +24,10 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.config import AggregatorConfig
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.broker_connection import BrokerConnection
+from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.host.key_rotation import Rotation
 from fleetcount_aggregator.host.reasons import WaitFor
-from fleetcount_aggregator.host.share import Share
-from fleetcount_aggregator.host.signs import Dependency
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.intake.intake import Intake
@@ -56,7 +56,7 @@ from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 TICK_S: Final = 0.2
 DRAIN_S: Final = 5.0
 _KEYS_S: Final = 10.0
-_WHOLE: Final = Share()
+_WHOLE: Final = BrokerConnection()
 _SESSION_GRACE_S: Final = 86_400
 
 
@@ -117,7 +117,9 @@ def load_tls(config: AggregatorConfig) -> Tls | None:
 class Listener:
     """A gRPC server of this process and the front before it; `port` once it is open."""
 
-    def __init__(self, server: grpc.aio.Server, front: Front, credentials: grpc.ServerCredentials | None) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, front: HandshakeGate, credentials: grpc.ServerCredentials | None
+    ) -> None:
         self._server = server
         self._front = front
         self._behind = bind(server, credentials)
@@ -145,14 +147,14 @@ def device_listener(config: AggregatorConfig, core: Core) -> Listener:
     context, tls = core.context, load_tls(config)
     admission = context.admission
     most = connections_allowed(admission.limits.connections)
-    front = Front(admission.limits, most, context.metrics.shed, tls=tls is not None)
+    front = HandshakeGate(admission.limits, most, context.metrics.shed, tls=tls is not None)
     shell = DeviceShell(
         core.service,
         context.metrics,
         admission,
         context.denials.denies,
         front,
-        is_serving=lambda: context.signs.is_well(Dependency.STORE),
+        is_serving=lambda: context.health.is_well(Dependency.STORE),
     )
     server = device_server(shell)
     return Listener(server, front, None if tls is None else tls.devices)
@@ -161,8 +163,8 @@ def device_listener(config: AggregatorConfig, core: Core) -> Listener:
 def peer_listener(config: AggregatorConfig, core: Core) -> Listener:
     """Return the listener for the other aggregators, closed still."""
     context, tls = core.context, load_tls(config)
-    among_peers = Admission(closed_circle(config.admission, len(context.peers)), context.metrics.shed)
-    front = Front(among_peers.limits, among_peers.limits.connections, context.metrics.shed, tls=tls is not None)
+    among_peers = Admission(limits_for_peers(config.admission, len(context.peers)), context.metrics.shed)
+    front = HandshakeGate(among_peers.limits, among_peers.limits.connections, context.metrics.shed, tls=tls is not None)
     known = [context.aggregator_id, *context.peers]
     identify = claimed_peer(known) if tls is None else certified_peer(known, context.denials.denies)
     server = peer_server(PeerShell(core.helper, context.metrics, identify, among_peers, front))
@@ -189,7 +191,7 @@ def watching_work(context: Context) -> Work:
 
 
 def mqtt_work(
-    config: AggregatorConfig, core: Core, client: str = "", share: Share = _WHOLE
+    config: AggregatorConfig, core: Core, client: str = "", share: BrokerConnection = _WHOLE
 ) -> Callable[[], Coroutine[Any, Any, None]]:
     """Return the intake over MQTT of a share of the devices, which needs [mqtt]; see `MqttIntake` about `client`."""
     from fleetcount_aggregator.transport.mqtt_intake import MqttIntake  # Only who uses MQTT needs its client.
@@ -236,7 +238,7 @@ async def every(seconds: float, work: Callable[[], Awaitable[Any]], context: Con
             context.metrics.store_failed()
             context.metrics.background_failed(name)
             log.error("background_failed", work=name, reason=problem)
-        context.signs.note(Dependency.BACKGROUND, problem, name=name)
+        context.health.note(Dependency.BACKGROUND, problem, name=name)
         await asyncio.sleep(seconds)
 
 

@@ -181,7 +181,7 @@ def backup(config: Path, output: Path, with_keys: bool) -> None:
 
 @contextmanager
 def _terminable() -> Generator[None]:
-    """Let SIGTERM end a command as Ctrl-C does: what it was making is taken away."""
+    """Let SIGTERM end a command as Ctrl-C does: what it was registries is taken away."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -38,7 +38,7 @@ def console(config: Path, port: int) -> None:
     Exit codes: 2 usage, configuration or a port that is taken, 5 the store cannot be read.
     """
     from fleetcount_aggregator.config import load_config
-    from fleetcount_protocol.endpoint import split_listener
+    from fleetcount_protocol.ids import split_listener
     from fleetcount_site.console.looking import Looker
     from fleetcount_site.console.showing import show
 

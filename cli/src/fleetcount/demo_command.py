@@ -28,7 +28,7 @@ from fleetcount.results import EXPLAIN, JSON, show
 
 if TYPE_CHECKING:
     from fleetcount_simulator.network.run import QuestionAsked
-    from fleetcount_site.watch.telling import Teller
+    from fleetcount_site.watch.events import EventWriter
 
     # Protocol, simulator and figures are loaded when the options are known to be good.
     from fleetcount.demo_question import DemoOptions, DemoQuestion
@@ -154,7 +154,7 @@ def _state_directory(*, keep: bool) -> Generator[Path]:
 
 
 async def _asked(
-    question: "DemoQuestion", options: "DemoOptions", directory: Path, teller: "Teller | None"
+    question: "DemoQuestion", options: "DemoOptions", directory: Path, teller: "EventWriter | None"
 ) -> "QuestionAsked":
     """Start aggregators, broker and vehicles below `directory` and ask; everything has ended when this returns."""
     from fleetcount_simulator.network.parties import running
@@ -198,7 +198,7 @@ def say_expected(progress: "Progress", asking_s: int, checking_s: int) -> None:
         progress.say(f"asking takes {duration_text(asking_s)}{checking}, as measured on this machine")
 
 
-def _step(progress: "Progress", teller: "Teller | None", stage: str, done: int, total: int) -> None:
+def _step(progress: "Progress", teller: "EventWriter | None", stage: str, done: int, total: int) -> None:
     """Show a step; after the last answer, load what draws the picture: the machine only waits for the window's end."""
     progress.step(stage, done, total)
     if teller is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.question.signed_file import encode_signed_question
+from fleetcount_protocol.question.signing import encode_signed_question
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
 from fleetcount_protocol.window.domain import Frame, SquareGrid
 
@@ -22,7 +22,7 @@ from fleetcount.question_records import QUESTION_FILE, Chain, save_record
 from fleetcount.release_report import statement_lines, table_lines
 
 if TYPE_CHECKING:
-    from fleetcount_simulator.network.run import Asked, QuestionAsked
+    from fleetcount_simulator.network.run import QuestionAsked, WindowAsked
 
     from fleetcount.demo_question import DemoOptions, DemoQuestion
 
@@ -91,7 +91,7 @@ def tell_windows(stage: Path, question: "DemoQuestion", options: "DemoOptions", 
     return Told(written, lines, [f"ask them: fleetcount question export --records {options.output} --largest 3"])
 
 
-def _window_line(index: int, one: "Asked", truths: Sequence[int], vehicles: int) -> str:
+def _window_line(index: int, one: "WindowAsked", truths: Sequence[int], vehicles: int) -> str:
     found = "not released" if one.record is None else _covered_line(one.record, truths)
     return f"window {index}: {found}; {int(one.account.counted.sum())} of {vehicles} vehicles hold every receipt"
 

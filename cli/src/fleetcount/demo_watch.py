@@ -16,8 +16,8 @@ from fleetcount_mechanisms.noise import NoNoise, TwoSidedNoise
 from fleetcount.exits import describe
 
 if TYPE_CHECKING:
-    from fleetcount_simulator.network.run import Asked
-    from fleetcount_site.watch.telling import Teller
+    from fleetcount_simulator.network.run import WindowAsked
+    from fleetcount_site.watch.events import EventWriter
 
     from fleetcount.demo_question import DemoOptions, DemoQuestion
 
@@ -26,13 +26,13 @@ _STREETS_BY: Final = "Streets: SUMO Bologna scenario, DLR, EPL-2.0"
 
 
 @contextlib.contextmanager
-def watched(options: "DemoOptions") -> "Generator[Teller]":
+def watched(options: "DemoOptions") -> "Generator[EventWriter]":
     """Serve the page while the block runs and, if it ends well, until Ctrl-C.
 
     Raises:
         UsageError: the port is taken.
     """
-    from fleetcount_site.watch.showing import showing  # Needs the extra `site`.
+    from fleetcount_site.watch.server import showing  # Needs the extra `site`.
 
     with showing(options.port or 0) as shown:
         click.echo(f"watch it at {shown.address}")
@@ -66,18 +66,18 @@ def _wait_for_signal() -> None:
             signal.signal(number, handler)
 
 
-def tell_question(teller: "Teller", question: "DemoQuestion", options: "DemoOptions") -> None:
+def tell_question(teller: "EventWriter", question: "DemoQuestion", options: "DemoOptions") -> None:
     """Tell the page what is asked, then what the law expects of it."""
     from fleetcount_data.streets import bologna_streets
     from fleetcount_mechanisms.answers import Truth
     from fleetcount_simulator.demo_scenarios import BOLOGNA_GRID
-    from fleetcount_site.watch.telling import Asked as AskedOfAll
+    from fleetcount_site.watch.events import WatchedQuestion
 
     scenario, network = question.scenario, question.network
     epsilon = network.release.noise_epsilon
     # The streets of Bologna lie under its own grid alone: the cars of SUMO drive in a made town.
     streets = bologna_streets() if scenario.domain == BOLOGNA_GRID else ()
-    told = AskedOfAll(
+    told = WatchedQuestion(
         text=scenario.question,
         domain=scenario.domain,
         answer=network.mechanism or Truth(scenario.domain.values),
@@ -92,7 +92,7 @@ def tell_question(teller: "Teller", question: "DemoQuestion", options: "DemoOpti
     teller.expected(told, options.seed)
 
 
-def tell_result(teller: "Teller", result: "Asked") -> None:
+def tell_result(teller: "EventWriter", result: "WindowAsked") -> None:
     """Hand the record to the page, where there is one."""
     if result.record is not None:
         teller.released(result.record, result.signatures)

@@ -17,9 +17,9 @@ from fleetcount.results import JSON, show
 if TYPE_CHECKING:
     from fleetcount_client.charges import Charge
     from fleetcount_client.config import DeviceSettings
-    from fleetcount_client.question_book import KnownQuestion, QuestionBook
     from fleetcount_client.question_rows import QuestionRow
     from fleetcount_client.spool import Spool
+    from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 
 _SHORTEST_ID: Final = 8
 _QUESTION = click.argument("which", metavar="QUESTION")
@@ -122,7 +122,7 @@ def _answers(spool: "Spool") -> Iterator[tuple[float, str]]:
         yield answer.asked_at, f"{how}: {answer.name!r} about {answer.signal}{why}"
 
 
-def _question_lines(book: "QuestionBook", spool: "Spool") -> Iterator[tuple[float, str]]:
+def _question_lines(book: "Subscriptions", spool: "Spool") -> Iterator[tuple[float, str]]:
     from fleetcount_client.question_rows import QuestionState
 
     said = {
@@ -168,7 +168,7 @@ def _private_line(settings: "DeviceSettings") -> str:
     return f"In your private places and at your private values of {names} the answer is 'none'; nobody else can tell."
 
 
-def _find(book: "QuestionBook", which: str) -> "QuestionRow":
+def _find(book: "Subscriptions", which: str) -> "QuestionRow":
     """Return the question of a name or of the beginning of an id.
 
     Raises:
@@ -186,7 +186,7 @@ def _find(book: "QuestionBook", which: str) -> "QuestionRow":
     return found[0]
 
 
-def _open(config: Path) -> "tuple[QuestionBook, Spool, DeviceSettings]":
+def _open(config: Path) -> "tuple[Subscriptions, Spool, DeviceSettings]":
     from fleetcount_client.assembly import book_of
 
     settings, spool = open_spool(config)

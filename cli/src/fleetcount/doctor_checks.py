@@ -25,8 +25,8 @@ from fleetcount_protocol.channel.certificates import (
     verify_chain,
 )
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
-from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import FleetcountError
+from fleetcount_protocol.ids import split_endpoint
 from fleetcount_transport.denials import DenySource
 
 LEAST_FREE_BYTES: Final = 100 * 2**20

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from fleetcount_protocol.endpoint import check_host, split_endpoint
 from fleetcount_protocol.errors import FleetcountError, MachineError, UsageError
+from fleetcount_protocol.ids import check_host, split_endpoint
 
 from fleetcount.files import check_output_directory
 from fleetcount.lazy import LazyGroup, OneOf
@@ -292,7 +292,7 @@ def _ids(text: str) -> list[str]:
 
 
 def _operators(text: str | None, ids: Sequence[str]) -> list[str]:
-    from fleetcount_protocol.window.rules import operator_key
+    from fleetcount_protocol.window.window import operator_key
 
     names = text.split(",") if text is not None else [f"Operator of {name}" for name in ids]
     if len(names) != len(ids):

@@ -145,7 +145,7 @@ EPSILON: Final = ExactNumber(NumberRange(low=Fraction(1, 1000), high=Fraction(10
 SAMPLING_RATE: Final = ExactNumber(
     NumberRange(low=Fraction(0), high=Fraction(1, 2), low_included=False, high_included=False)
 )
-"""A sampling rate: strictly between 0 and 1/2 (privacy.md, section 1.3)."""
+"""A sampling rate: strictly between 0 and 1/2."""
 LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999, 1_000_000)))
 """The level of an interval."""
 POSTERIOR: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False, high_included=False))

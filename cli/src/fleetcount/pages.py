@@ -7,7 +7,7 @@ import http.client
 import json
 from typing import Any, Final
 
-from fleetcount_protocol.endpoint import split_listener
+from fleetcount_protocol.ids import split_listener
 
 _WAIT_S: Final = 5.0
 _MOST_BYTES: Final = 4 * 2**20

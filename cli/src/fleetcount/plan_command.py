@@ -21,7 +21,7 @@ from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import OneOf, StrictCommand
 from fleetcount.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, Count, Length
 from fleetcount.plan_walks import parse_levels, plan_walks
-from fleetcount.plan_windows import Asked, compare_ways
+from fleetcount.plan_windows import PlannedQuestion, compare_ways
 from fleetcount.plan_zooms import zoom_lines
 from fleetcount.results import EXPLAIN, JSON, privacy_lines, show, statement_json
 
@@ -113,7 +113,7 @@ def plan(  # one parameter an option, passed by name
         raise UsageError(refused)
     if question["windows"] is not None:
         of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "zooms": zooms, **question}
-        asked = Asked(devices=devices, values=values, epsilon=epsilon, **of_all)
+        asked = PlannedQuestion(devices=devices, values=values, epsilon=epsilon, **of_all)
         compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
         return
     mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))

@@ -13,7 +13,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
 from fleetcount_protocol.window.domain import PLACE_BITS
 
-from fleetcount.plan_windows import Asked
+from fleetcount.plan_windows import PlannedQuestion
 from fleetcount.results import show
 
 if TYPE_CHECKING:  # Loaded when the options are known to be good.
@@ -44,7 +44,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
     return levels
 
 
-def plan_walks(asked: Asked, levels: tuple[int, ...], *, as_json: bool = False) -> None:
+def plan_walks(asked: PlannedQuestion, levels: tuple[int, ...], *, as_json: bool = False) -> None:
     """Print for every way what threshold empty cells rarely pass, and the smallest place that a walk then finds.
 
     `asked.values` bounds the candidates of a step; `asked.windows` counts every level as a window.
@@ -79,7 +79,7 @@ def plan_walks(asked: Asked, levels: tuple[int, ...], *, as_json: bool = False) 
     show(found, [*head.split("\n"), *_table(shown), *foot.split("\n")], as_json=as_json)
 
 
-def _rows(asked: Asked, levels: int, candidates: int) -> Iterator[tuple[str, float, int, int]]:
+def _rows(asked: PlannedQuestion, levels: int, candidates: int) -> Iterator[tuple[str, float, int, int]]:
     from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
 
     for name, design in _designs(asked, candidates):
@@ -89,7 +89,7 @@ def _rows(asked: Asked, levels: int, candidates: int) -> Iterator[tuple[str, flo
         yield name, deviation, threshold, found
 
 
-def _designs(asked: Asked, candidates: int) -> "Iterator[tuple[str, Design]]":
+def _designs(asked: PlannedQuestion, candidates: int) -> "Iterator[tuple[str, Design]]":
     from fleetcount_mechanisms.accounting.solving import noise_for_promise
     from fleetcount_mechanisms.answers import Truth
     from fleetcount_mechanisms.design import Design

@@ -30,7 +30,7 @@ _THREATS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PlannedQuestion:
     """What is planned: so many windows, one every so many seconds, under (epsilon, delta) for all of them together."""
 
     devices: int
@@ -45,7 +45,7 @@ class Asked:
     zooms: "Zooms | None" = None
 
 
-def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) -> None:
+def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool = False) -> None:
     """Print the ways to ask, in `output` too, and which one to take against a threat if one is named.
 
     The first window opens at midnight UTC.
@@ -53,7 +53,7 @@ def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) ->
     Raises:
         MechanismError: no way keeps the promise.
     """
-    from fleetcount_mechanisms.accounting.shape import ScheduleShape
+    from fleetcount_mechanisms.accounting.vectors import ScheduleShape
     from fleetcount_mechanisms.comparison import Unit, compare
     from fleetcount_mechanisms.errors import InfeasibleTargetError
     from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
@@ -88,7 +88,7 @@ def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) ->
         click.echo(one_line(f"wrote plan.json in {output}"), err=as_json)
 
 
-def _lines(rows: "Sequence[Compared]", asked: Asked) -> list[str]:
+def _lines(rows: "Sequence[Compared]", asked: PlannedQuestion) -> list[str]:
     """Return the table, as Markdown, and what its columns mean."""
     windows, promise = asked.windows, f"epsilon {float(asked.epsilon):g} at delta {_power(asked.delta)}"
     table = [_HEAD, *(_printed(row, windows) for row in rows)]
@@ -146,7 +146,7 @@ def _printed(row: "Compared", windows: int) -> tuple[str, ...]:
 
 
 def _bytes(row: "Compared") -> int:
-    from fleetcount_protocol.window.circuit import report_bytes
+    from fleetcount_protocol.window.window import report_bytes
 
     return report_bytes(row.plan.design)
 

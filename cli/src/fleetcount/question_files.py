@@ -15,25 +15,24 @@ from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fleetcount_client.ledger import Ledger
+from fleetcount_client.ledger import Ledger, charges_of_question
 from fleetcount_client.policy import OwnerPolicy, judge_question
-from fleetcount_client.reservation import charges_of_question
 from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
-from fleetcount_protocol.question.derive import check_verify_seed, window_at
 from fleetcount_protocol.question.fields import Coin
-from fleetcount_protocol.question.question import Question, SignedQuestion
-from fleetcount_protocol.question.question_json import question_to_json
-from fleetcount_protocol.question.signed_file import (
+from fleetcount_protocol.question.question import Question, SignedQuestion, check_verify_seed, window_at
+from fleetcount_protocol.question.signing import (
     MAX_SIGNED_QUESTION_BYTES,
     decode_signed_question,
     encode_signed_question,
+    question_to_json,
+    sign_question,
     signed_question,
+    verify_signed_question,
 )
-from fleetcount_protocol.question.signing import sign_question, verify_signed_question
 from fleetcount_protocol.window.signing import TrustedAggregator, verify_ed25519
 
 from fleetcount.exits import RefusedByPolicyError, one_line

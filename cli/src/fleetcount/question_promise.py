@@ -6,8 +6,8 @@ Reads text and solves for the noise; it must not know when windows are, but for 
 from fractions import Fraction
 from typing import Final, cast
 
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA

@@ -162,8 +162,8 @@ def _release_one(
 
 async def _answer(reader: "Reader", question: "Question") -> "tuple[Window | None, ReleaseAnswer | None]":
     """Return the only window of a question and what is known of it; no window before it has started."""
-    from fleetcount_protocol.question.derive import window_at
     from fleetcount_protocol.question.orders import started_question
+    from fleetcount_protocol.question.question import window_at
 
     from fleetcount.readers import WindowReader
 

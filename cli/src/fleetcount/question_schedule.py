@@ -8,7 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from fleetcount_mechanisms.accounting.exposure import MOST_UNITS
+from fleetcount_mechanisms.accounting.charges import MOST_UNITS
 from fleetcount_protocol.limits import (
     MAX_QUESTION_LIFETIME_S,
     MAX_QUESTION_WINDOWS,

@@ -1,4 +1,4 @@
-"""A question's specification file, SPEC.toml, and the question it describes (docs/operating.md, "Asking a question").
+"""A question's specification file, SPEC.toml, and the question it describes (docs/operating-questions.md).
 
 Reads text; the present time is an argument. It must not draw a key or sign. When windows are is read by
 `question_schedule`, what comes out of them by `question_promise`.

@@ -13,9 +13,8 @@ import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import WindowStatus
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import started_question
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 
 from fleetcount.exits import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line
 from fleetcount.question_files import operator_of

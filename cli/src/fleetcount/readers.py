@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import FleetcountError, UsageError
-from fleetcount_protocol.ids import AggregatorId, WindowId
+from fleetcount_protocol.ids import AggregatorId, WindowId, is_loopback, split_endpoint
 from fleetcount_protocol.messages import ReleaseAnswer, WindowStatus
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.signing import TrustedAggregator

@@ -92,7 +92,7 @@ def simulate(  # noqa: PLR0913 one parameter an option, passed by name
         raise click.UsageError("give a scenario file, or --examples to see ready ones", ctx=click.get_current_context())
     runner = _runner(workers, dask)
     from fleetcount_simulator.scenario.file import read_scenario
-    from fleetcount_simulator.study.making import STANDARD
+    from fleetcount_simulator.study.registries import STANDARD
 
     study = read_scenario(scenario, STANDARD.population, seed)
     chosen: EngineName = engine or study.engine
@@ -146,7 +146,7 @@ def _run(
     study: "Scenario", engine: "EngineName", runs: int, target: Path, runner: "Runner", *, csv: bool
 ) -> "list[CaseSummary]":
     from fleetcount_simulator.study.experiment import StudySettings, run_study
-    from fleetcount_simulator.study.making import STANDARD
+    from fleetcount_simulator.study.registries import STANDARD
 
     settings = StudySettings(engine=engine, runs=runs, output=target, csv=csv, command=tuple(sys.argv[1:]))
     with _interruptible(target), progress_for() as progress:

@@ -68,7 +68,7 @@ def serve(site: Path, host: str, port: int) -> None:
     \b
     fleetcount serve site --port 0
     """
-    from fleetcount_protocol.endpoint import is_loopback
+    from fleetcount_protocol.ids import is_loopback
     from fleetcount_site.publish.serve import check_site, site_routes
     from fleetcount_site.serving import listen, run, secured
 

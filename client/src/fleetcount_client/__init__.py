@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fleetcount_transport.toml_table import ConfigError
 
     from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
-    from fleetcount_client.contact import DeviceStatus
+    from fleetcount_client.contact import DeviceStatus, TrustStore
     from fleetcount_client.device import Device
     from fleetcount_client.memory_transport import MemoryTransport
     from fleetcount_client.outcome import Outcome, OutcomeKind
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from fleetcount_client.spool import SpoolFile
     from fleetcount_client.timer import ManualTimer, SystemTimer
     from fleetcount_client.transport import Transport, Unreachable
-    from fleetcount_client.trust import TrustStore
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -59,7 +58,7 @@ else:
         __name__,
         {
             "config": "ConfigError DeliverySettings DeviceSettings load_settings",
-            "contact": "DeviceStatus",
+            "contact": "DeviceStatus TrustStore",
             "device": "Device",
             "memory_transport": "MemoryTransport",
             "outcome": "Outcome OutcomeKind",
@@ -69,6 +68,5 @@ else:
             "spool": "SpoolFile",
             "timer": "ManualTimer SystemTimer",
             "transport": "Transport Unreachable",
-            "trust": "TrustStore",
         },
     )

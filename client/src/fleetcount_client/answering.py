@@ -16,8 +16,7 @@ from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, ReportId, SessionId
-from fleetcount_protocol.window.circuit import context_of, prio3_for
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
 from fleetcount_client.signals import Reading
 

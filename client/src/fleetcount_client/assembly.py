@@ -20,12 +20,12 @@ from fleetcount_transport.toml_table import ConfigError
 from fleetcount_transport.trust_files import succeeded
 
 from fleetcount_client.config import DeviceSettings, GrpcSettings, MqttSettings
+from fleetcount_client.contact import TrustStore
 from fleetcount_client.spool import Spool
 from fleetcount_client.transport import Transport
-from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
-    from fleetcount_client.question_book import QuestionBook
+    from fleetcount_client.subscriptions import Subscriptions
 
 
 def identity_of(settings: DeviceSettings) -> DeviceIdentity:
@@ -64,16 +64,16 @@ def trusted_by(settings: DeviceSettings) -> list[TrustedAggregator]:
     ]
 
 
-def book_of(settings: DeviceSettings, spool: Spool) -> "QuestionBook":
+def book_of(settings: DeviceSettings, spool: Spool) -> "Subscriptions":
     """Return the question of a device for its owner to look at, join and leave, while it runs or not.
 
     Raises:
         ConfigError: a certificate file that holds something else.
     """
-    from fleetcount_client.question_book import QuestionBook  # Only for who asks about questions.
+    from fleetcount_client.subscriptions import Subscriptions  # Only for who asks about questions.
 
     certificate = identity_of(settings).certificate
-    return QuestionBook(
+    return Subscriptions(
         policy=settings.policy,
         trust=trust_of(settings),
         spool=spool,

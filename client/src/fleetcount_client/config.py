@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from fleetcount_mechanisms.errors import did_you_mean
-from fleetcount_protocol.endpoint import is_loopback, split_endpoint
-from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.ids import AggregatorId, is_loopback, split_endpoint
 from fleetcount_transport.toml_table import ConfigError, Table, read_toml
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_client.backoff import Retry
 from fleetcount_client.policy import JoinRule, OwnerPolicy, Trust
 from fleetcount_client.renewal import RenewalSettings
 from fleetcount_client.signals import FileSource, SignalSource, constant
+from fleetcount_client.timer import Retry
 
 if TYPE_CHECKING:
     from fleetcount_client.kuksa import Databroker

@@ -15,13 +15,10 @@ from fleetcount_protocol.messages import Refusal
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 
-from fleetcount_client.activity import Activity
-from fleetcount_client.backoff import Backoff, Retry
 from fleetcount_client.sessions import SessionKeeper
 from fleetcount_client.spool import Spool
-from fleetcount_client.spool_rows import OutboxEntry
-from fleetcount_client.stored import decode_instalment
-from fleetcount_client.timer import Timer
+from fleetcount_client.spool_rows import OutboxEntry, decode_instalment
+from fleetcount_client.timer import Activity, Backoff, Retry, Timer
 from fleetcount_client.transport import Transport, Unreachable
 
 _LOG: Final = logging.getLogger(__name__)

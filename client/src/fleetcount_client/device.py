@@ -18,29 +18,27 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window, decode_window
 
-from fleetcount_client.activity import Activity
 from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
-from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, contacts_of
+from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, TrustStore, contacts_of
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
 from fleetcount_client.renewal import Renewal
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.status import status_of
-from fleetcount_client.timer import SystemTimer, Timer
+from fleetcount_client.timer import Activity, SystemTimer, Timer
 from fleetcount_client.transport import Transport, Unreachable
-from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
     from fleetcount_protocol.channel.session import DeviceIdentity
     from fleetcount_protocol.messages import QuestionOffer
 
     from fleetcount_client.private_places import PrivatePlaces
-    from fleetcount_client.question_book import QuestionBook
     from fleetcount_client.question_loop import QuestionLoop
+    from fleetcount_client.question_rows import WalkRecords
     from fleetcount_client.rounds import Rounds
-    from fleetcount_client.walks import WalkRecords
+    from fleetcount_client.subscriptions import Subscriptions
 
 _LOG: Final = logging.getLogger(__name__)
 _IDLE_CLOSE_S: Final = 5.0
@@ -99,11 +97,11 @@ class Device:
         return int(self._identity.certificate.not_valid_before_utc.timestamp())
 
     @cached_property
-    def questions(self) -> "QuestionBook":
+    def questions(self) -> "Subscriptions":
         """The question this device knows of and takes part in, for its owner to join and leave."""
-        from fleetcount_client.question_book import QuestionBook  # As below.
+        from fleetcount_client.subscriptions import Subscriptions  # As below.
 
-        return QuestionBook(
+        return Subscriptions(
             policy=self._policy,
             trust=self._trust,
             spool=self._spool,
@@ -116,7 +114,7 @@ class Device:
     @cached_property
     def _question_loop(self) -> "QuestionLoop":
         from fleetcount_client.question_loop import QuestionLoop  # As below.
-        from fleetcount_client.walks import WalkRecords, Walks
+        from fleetcount_client.question_rows import WalkRecords, Walks
 
         return QuestionLoop(
             book=self.questions,

@@ -14,9 +14,8 @@ from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
-from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import DecodeError, PeerError, QuestionError, UsageError
-from fleetcount_protocol.ids import AggregatorId, QuestionId
+from fleetcount_protocol.ids import AggregatorId, QuestionId, is_loopback, split_endpoint
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_QUESTION_LIST_BYTES, MAX_QUESTIONS, MAX_QUESTIONS_PER_LIST
 from fleetcount_protocol.messages import (
     Instalment,

@@ -21,10 +21,10 @@ from fleetcount_protocol.window.domain import Signal, SquareGrid, ValueDomain
 from fleetcount_transport.key_files import read_public_file, read_secret
 from fleetcount_transport.lost_reasons import call_reason
 
-from fleetcount_client.backoff import Backoff, Retry
 from fleetcount_client.contact import Contact
+from fleetcount_client.private_places import UtmZone
 from fleetcount_client.signals import MAX_SIGNAL_BYTES, Reading, SignalUnavailable
-from fleetcount_client.utm import UtmZone
+from fleetcount_client.timer import Backoff, Retry
 
 if TYPE_CHECKING:  # The libraries of gRPC and its messages are loaded with the first question.
     import grpc.aio

@@ -9,12 +9,12 @@ from fractions import Fraction
 from importlib.util import find_spec
 from typing import Final, cast
 
-from fleetcount_protocol.endpoint import is_loopback, split_endpoint
+from fleetcount_protocol.ids import is_loopback, split_endpoint
 from fleetcount_transport.toml_table import ConfigError, Table
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_client.kuksa import Databroker, DatabrokerSettings, KuksaSource, VehicleSignal
-from fleetcount_client.utm import UtmZone
+from fleetcount_client.private_places import UtmZone
 
 DATABROKER_KEYS: Final = ("address", "ca_file", "server_name", "token_file", "timeout_s", "insecure")
 SIGNAL_KEYS: Final = ("kuksa", "fresh_s", "factor", "offset", "utm", "offset_x", "offset_y")

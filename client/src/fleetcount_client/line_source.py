@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from fleetcount_protocol.clock import Clock, SystemClock
-from fleetcount_protocol.endpoint import split_endpoint
+from fleetcount_protocol.ids import split_endpoint
 from fleetcount_protocol.window.domain import Signal
 
 from fleetcount_client.signals import MAX_SIGNAL_BYTES, signal_of

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import aiomqtt
-from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, QuestionError, UsageError
-from fleetcount_protocol.ids import ReportId, SessionId, UserName, WindowId
+from fleetcount_protocol.ids import ReportId, SessionId, UserName, WindowId, split_endpoint
 from fleetcount_protocol.limits import MAX_QUESTION_LIST_BYTES, MAX_QUESTIONS
 from fleetcount_protocol.messages import (
     Instalment,

@@ -13,18 +13,18 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, MachineError, QuestionError
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import QuestionOffer
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.window import Window
 
+from fleetcount_client.charges import WindowAssignment
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import PolicyRefusal, judge_sources
-from fleetcount_client.question_book import KnownQuestion, QuestionBook
+from fleetcount_client.question_rows import Walks
 from fleetcount_client.rounds import Rounds
-from fleetcount_client.seat import Seat
 from fleetcount_client.signals import SignalSource
+from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 from fleetcount_client.timer import Timer
 from fleetcount_client.transport import Unreachable
-from fleetcount_client.walks import Walks
 
 _LOG: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 60.0
@@ -41,7 +41,7 @@ class QuestionLoop:
     `fetch_offers` asks the aggregators what is on offer, and raises `Unreachable` where none answers.
     """
 
-    book: QuestionBook
+    book: Subscriptions
     rounds: Rounds
     walks: Walks
     timer: Timer
@@ -141,7 +141,7 @@ class QuestionLoop:
         window: Window,
         survivors: tuple[int, ...],
         signals: Mapping[str, SignalSource],
-    ) -> Seat | PolicyRefusal:
+    ) -> WindowAssignment | PolicyRefusal:
         """Return the device's part in an open window, or why it has none.
 
         An aggregator may offer a question before it knows the keys of another that is away: counted from submission the

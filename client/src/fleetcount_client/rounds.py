@@ -26,20 +26,18 @@ from fleetcount_client.answering import (
     round_two_parts,
     truth_of,
 )
-from fleetcount_client.backoff import uniform_seconds
+from fleetcount_client.charges import WindowAssignment
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.delivery import Delivery, DeliveryEnd
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
 from fleetcount_client.private_places import PrivatePlaces
-from fleetcount_client.seat import Seat
 from fleetcount_client.sessions import OpenSession, SessionKeeper
 from fleetcount_client.signals import Reading, SignalSource, read_signal
 from fleetcount_client.spool import Spool
-from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
-from fleetcount_client.stored import encode_instalment
-from fleetcount_client.timer import Timer
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow, encode_instalment
+from fleetcount_client.timer import Timer, uniform_seconds
 
 _KINDS: Final = {
     Phase.DELIVERED: OutcomeKind.DELIVERED,
@@ -66,7 +64,9 @@ class Rounds:
     conditions: Callable[[], bool]
     pause_until: Callable[[float], Awaitable[None]]
 
-    async def answer(self, seat: Seat, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]) -> Outcome:
+    async def answer(
+        self, seat: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
+    ) -> Outcome:
         """Answer a window that is paid for to its end, or take up an answer that was begun before.
 
         Raises:
@@ -108,7 +108,7 @@ class Rounds:
     # The beginning: open sessions, wait, then mark the charge as sent and store in one step.
 
     async def _open(
-        self, seat: Seat, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
+        self, seat: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
     ) -> Report | Outcome:
         window = seat.window
         opens, closes = window.round_one_opens, window.round_one_closes
@@ -150,7 +150,7 @@ class Rounds:
             return "the window is not asked any more"
         return "" if self.conditions() else "the program's conditions did not hold at the time"
 
-    def _charge(self, seat: Seat, opened: tuple[OpenSession, ...], reading: Reading) -> Report | Outcome:
+    def _charge(self, seat: WindowAssignment, opened: tuple[OpenSession, ...], reading: Reading) -> Report | Outcome:
         window = seat.window
         truth = truth_of(window, self.private.shown(window.signal, reading))
         charge = replace(seat.charge, asked_at=window.round_one_opens)

@@ -18,11 +18,9 @@ from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import SessionAccepted
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 
-from fleetcount_client.activity import Activity
-from fleetcount_client.backoff import Backoff, Retry, uniform_seconds
 from fleetcount_client.spool import Spool
 from fleetcount_client.spool_rows import SessionRow
-from fleetcount_client.timer import Timer
+from fleetcount_client.timer import Activity, Backoff, Retry, Timer, uniform_seconds
 from fleetcount_client.transport import Transport, Unreachable
 
 _LOG: Final = logging.getLogger(__name__)

@@ -5,9 +5,15 @@ Never decides how long to wait.
 
 import asyncio
 import heapq
-from typing import Final, Protocol
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
 
+from fleetcount_mechanisms.randomness import RandomSource, uniform_below
 from fleetcount_protocol.clock import AnchoredClock, Clock
+from fleetcount_protocol.errors import RejectReason
 
 _LONGEST_SLEEP_S: Final = 30.0
 _BELIEVED_AFTER_S: Final = 60.0
@@ -92,3 +98,144 @@ async def sleep_until(timer: Timer, moment: float) -> None:
     """Return when the wall clock says `moment`, in steps of at most 30 s so that a clock set anew is noticed."""
     while (left := moment - timer.now()) > 0:
         await timer.sleep(min(left, _LONGEST_SLEEP_S))
+
+
+# When to try again: exponential delays with jitter and a cap.
+#
+# Decides delays only; never sleeps, never sends.
+
+_STEPS: Final = 1 << 20
+_LONGEST_HINT_S: Final = 300.0
+
+
+def uniform_seconds(source: RandomSource, seconds: float) -> float:
+    """Return a time drawn uniformly from [0, `seconds`), in 2^20 steps; raises ValueError for less than 0."""
+    if seconds < 0:
+        raise ValueError(f"seconds is {seconds}, not >= 0")
+    return seconds * uniform_below(source, _STEPS) / _STEPS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How to try again: first delay `base_s`, doubled each time up to `cap_s`, each cut by up to one half at random."""
+
+    base_s: float = 0.5
+    cap_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.base_s <= self.cap_s <= 86_400:
+            raise ValueError(f"base_s {self.base_s} and cap_s {self.cap_s} must satisfy 0 < base_s <= cap_s <= 86400")
+
+
+class Backoff:
+    """The delays of one question of attempts; the jitter keeps a fleet from returning in step after an outage."""
+
+    __slots__ = ("_attempt", "_hint_s", "_retry", "_source")
+
+    def __init__(self, retry: Retry, source: RandomSource) -> None:
+        self._retry = retry
+        self._source = source
+        self._attempt = 0
+        self._hint_s = 0.0
+
+    def heed(self, hint_s: float) -> None:
+        """Wait at least so long before the next attempt; who says so may be anybody, so five minutes at most."""
+        self._hint_s = max(self._hint_s, min(hint_s, _LONGEST_HINT_S))
+
+    def next_delay(self) -> float:
+        """Return the next delay in seconds, between one half and the whole of min(cap, base * 2^attempt).
+
+        After a hint it is no less than once and twice the hint, drawn at random: all were told the same.
+        """
+        # 2^63 seconds is beyond every cap; the bound keeps the power small after days of attempts.
+        whole = min(self._retry.cap_s, self._retry.base_s * 2.0 ** min(self._attempt, 63))
+        self._attempt += 1
+        delay = whole / 2 + uniform_seconds(self._source, whole / 2)
+        hint_s, self._hint_s = self._hint_s, 0.0
+        return max(delay, hint_s + uniform_seconds(self._source, hint_s)) if hint_s else delay
+
+
+# What one device does at the same time: what is idle is closed while all of it waits for long.
+#
+# Decides no moment; whoever waits says until when.
+
+_AnswerT = TypeVar("_AnswerT")
+
+
+class Activity:
+    """Counts what is under way on one device, whose connections and file `close` gives up.
+
+    `idle_close_s` is the shortest wait (seconds) worth closing for; infinity keeps all open.
+    """
+
+    def __init__(self, timer: Timer, idle_close_s: float, close: Callable[[], Awaitable[None]]) -> None:
+        self._timer = timer
+        self._idle_close_s = idle_close_s
+        self._close = close
+        self._busy = 0
+        self._waiting = 0
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is under way, or all of it waits for long."""
+        return self._busy == 0
+
+    @contextmanager
+    def begun(self) -> Generator[None]:
+        """Count the block as under way."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+
+    async def pause_until(self, moment: float) -> None:
+        """Wait inside what is under way; close what is idle if all the rest waits as well."""
+        if moment - self._timer.now() <= self._idle_close_s:
+            await sleep_until(self._timer, moment)
+            return
+        self._busy -= 1
+        self._waiting += 1
+        try:
+            if self._busy == 0:
+                await self._close()
+            await sleep_until(self._timer, moment)
+        finally:
+            self._waiting -= 1
+            self._busy += 1
+
+    async def close_if_resting(self) -> None:
+        """Close what is idle: all that is left waits already, and closed nothing while this was under way."""
+        if self._busy == 0 and self._idle_close_s < math.inf:
+            await self._close()
+
+    async def together(
+        self, parts: Sequence[Coroutine[Any, Any, _AnswerT | RejectReason]]
+    ) -> list[_AnswerT] | RejectReason:
+        """Run parts of what is under way, each with pauses of its own; return their answers in order.
+
+        The first reason to refuse ends the others and is the answer.
+
+        Raises:
+            Exception: what the first part that failed has raised; the others are ended.
+        """
+        tasks = [asyncio.create_task(self._part(part)) for part in parts]
+        self._busy -= 1  # It only waits for its parts, which are counted instead.
+        try:
+            for done in asyncio.as_completed(tasks):
+                if isinstance(answer := await done, RejectReason):
+                    return answer
+            answers = [task.result() for task in tasks]
+        finally:
+            self._busy += 1
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [answer for answer in answers if not isinstance(answer, RejectReason)]
+
+    async def _part(self, part: Coroutine[Any, Any, _AnswerT]) -> _AnswerT:
+        with self.begun():
+            answer = await part
+        if self._waiting:
+            await self.close_if_resting()
+        return answer

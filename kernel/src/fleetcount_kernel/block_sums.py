@@ -19,7 +19,7 @@ import numpy as np
 
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.field64 import sum_limbs
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.simd import (
     HAS_MULTIPLY_ADD,
     Lanes,
     Words,

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from fleetcount_kernel.compiling import compiled
-from fleetcount_kernel.lanes import Lanes, Words, gather, load, splat, store
 from fleetcount_kernel.plan import Plan
+from fleetcount_kernel.simd import Lanes, Words, gather, load, splat, store
 from fleetcount_kernel.sponge import (
     absorb_bytes,
     absorb_rows,

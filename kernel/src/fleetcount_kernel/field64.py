@@ -11,7 +11,7 @@ import numpy as np
 from fleetcount_protocol.vdaf.field import FIELD64
 
 from fleetcount_kernel.compiling import compiled
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.simd import (
     Lanes,
     Words,
     load,

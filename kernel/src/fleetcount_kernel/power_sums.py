@@ -13,7 +13,7 @@ import numpy as np
 from fleetcount_kernel.block_sums import LARGEST_BLOCK, POWER_ROWS, block_sums, read_power, write_power
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.field64 import add, multiply
-from fleetcount_kernel.lanes import Lanes, Words, splat
+from fleetcount_kernel.simd import Lanes, Words, splat
 
 TABLE_ROWS: Final = 2 * LARGEST_BLOCK * POWER_ROWS
 """Rows of the table of powers: x takes those of rho one after the other, y every second one."""

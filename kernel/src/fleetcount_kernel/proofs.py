@@ -14,8 +14,7 @@ from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState
 from fleetcount_protocol.vdaf.verifier import RejectedProof, ReportToVerify, ScalarVerifier
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
-from fleetcount_protocol.window.circuit import context_of, opened_outputs, prio3_for
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, opened_outputs, prio3_for
 from numpy.typing import NDArray
 
 NONCE_SIZE: Final = 16

@@ -10,9 +10,9 @@ import numpy as np
 
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.field64 import add, inner_product, lagrange_coefficients, multiply, subtract
-from fleetcount_kernel.lanes import Lanes, Words, load, splat, store
 from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.power_sums import power_sums, write_powers
+from fleetcount_kernel.simd import Lanes, Words, load, splat, store
 
 _ZERO: Final = np.uint64(0)
 

@@ -22,7 +22,8 @@ from fleetcount_kernel.derivations import (
     query_randomness,
 )
 from fleetcount_kernel.field64 import equals_one, power_of_two_power
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.plan import Plan
+from fleetcount_kernel.simd import (
     WIDTH,
     Lanes,
     Words,
@@ -34,7 +35,6 @@ from fleetcount_kernel.lanes import (
     splat,
     store,
 )
-from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.sponge import absorb_bytes, absorb_rows, finish, start
 
 DO_AGAIN: Final = np.uint64(255)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from fleetcount_kernel.compiling import compiled
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.simd import (
     Lanes,
     Words,
     larger,

@@ -16,7 +16,6 @@ from fleetcount_protocol.vdaf.prio3 import Prio3
 
 from fleetcount_kernel.compiling import make_ready
 from fleetcount_kernel.derivations import SEED_ROWS
-from fleetcount_kernel.lanes import WIDTH, Words
 from fleetcount_kernel.plan import Layout, Plan, new_plan
 from fleetcount_kernel.proofs import (
     NONCE_SIZE,
@@ -28,6 +27,7 @@ from fleetcount_kernel.proofs import (
     add_words,
 )
 from fleetcount_kernel.shares import DO_AGAIN
+from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_kernel.verifying import add_outputs, combine_groups, verify_groups
 
 _WORD_BYTES: Final = 8

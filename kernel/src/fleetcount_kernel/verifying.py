@@ -12,7 +12,10 @@ from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_kernel.compiling import compiled, entry_point
 from fleetcount_kernel.derivations import SEED_ROWS, joint_seed, keep_digest
 from fleetcount_kernel.field64 import add, multiply, subtract, sum_limbs
-from fleetcount_kernel.lanes import (
+from fleetcount_kernel.plan import Plan
+from fleetcount_kernel.queries import query_bits, query_one_hot, query_two_round
+from fleetcount_kernel.shares import measurement_share, prepare, valid_lanes
+from fleetcount_kernel.simd import (
     WIDTH,
     Lanes,
     Words,
@@ -26,9 +29,6 @@ from fleetcount_kernel.lanes import (
     splat,
     store,
 )
-from fleetcount_kernel.plan import Plan
-from fleetcount_kernel.queries import query_bits, query_one_hot, query_two_round
-from fleetcount_kernel.shares import measurement_share, prepare, valid_lanes
 
 _ZERO: Final = np.uint64(0)
 _ONE: Final = np.uint64(1)

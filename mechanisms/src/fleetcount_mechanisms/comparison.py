@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Final, Literal
 
 from fleetcount_mechanisms.accounting.question_losses import units_loss
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError

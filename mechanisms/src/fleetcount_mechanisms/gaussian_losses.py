@@ -1,7 +1,7 @@
 """The loss of ONE release with discrete Gaussian noise: epsilon at a fixed delta, from Renyi losses, rounded by others.
 
 It must not add up releases (`accounting` does), state one smaller than the truth or repeat a formula of `renyi` and
-`conversion`. There is no pure epsilon; the cells of `gaussian_rho` are the opened numbers that a change moves by 1.
+`renyi`. There is no pure epsilon; the cells of `gaussian_rho` are the opened numbers that a change moves by 1.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,8 @@ from math import exp, lgamma, log, log1p
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, channel_of, kind_of
-from fleetcount_mechanisms.conversion import order_epsilon, zcdp_epsilon
 from fleetcount_mechanisms.gaussian import require_variance
-from fleetcount_mechanisms.renyi import amplified, gaussian_rho, panel_gaussian_divergence
+from fleetcount_mechanisms.renyi import amplified, gaussian_rho, order_epsilon, panel_gaussian_divergence, zcdp_epsilon
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.zooms import require_zooms
 

@@ -1,30 +1,281 @@
 """The exact loss of published counts with noise, for one device, and the weakest noise for a target loss.
 
 It must not state a loss smaller than the truth. Losses are for one device's record being replaced in a fixed public set
-of participants; the formulas of Sampling Privacy are those of `loss_formulas`.
+of participants; the formulas of Sampling Privacy stand below.
 """
 
 from decimal import Decimal
+from enum import Enum
 from fractions import Fraction
-from math import floor
+from math import exp, expm1, floor, fsum, isfinite, lgamma, log, log1p, sqrt
 from typing import Final, cast
 
-from fleetcount_mechanisms.answers import (
-    AnswerForm,
-    AnswerLaw,
-    BitVectorResponse,
-    Relation,
-    channel_of,
-    kind_of,
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, BitVectorResponse, Relation, channel_of, kind_of
+from fleetcount_mechanisms.errors import (
+    InfeasibleTargetError,
+    MechanismError,
+    require_at_least,
+    require_fraction,
+    require_positive,
 )
-from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError, require_positive
-from fleetcount_mechanisms.exponential import near_exp, near_log, rounded_up
+from fleetcount_mechanisms.exponential import float_up, fraction_down, near_exp, near_log, near_sqrt, rounded_up
 from fleetcount_mechanisms.gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 from fleetcount_mechanisms.gaussian_losses import gaussian_loss
-from fleetcount_mechanisms.loss_formulas import NOISE_GRID, exact_release_epsilon, neighbours_of, noise_epsilon_for
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
+from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.zooms import require_zooms
+
+# The formulas of privacy loss: one message, two linked messages, exact differences, noised releases, inverses.
+#
+# It must not state a loss smaller than the truth where it returns an exact value: noise parameters are rounded down.
+# Plain floats are for display. [SP] is Joy and Gerla, section 4; p is the sampling rate, e1 the epsilon of each
+# aggregator's geometric noise.
+
+NOISE_GRID: Final = 10**6
+"""A planned noise epsilon is a multiple of one part in so many."""
+
+
+class Neighbours(Enum):
+    """Which change of one device's truth the loss is for."""
+
+    ONE_CELL = "one-cell"
+    TWO_CELL = "two-cell"
+
+
+def neighbours_of(values: int) -> Neighbours:
+    """Return the neighbours a count of V values must answer for: one-cell when V = 1, two-cell above.
+
+    Raises:
+        MechanismError: V below 1.
+    """
+    return Neighbours.ONE_CELL if require_at_least("values", values, 1) == 1 else Neighbours.TWO_CELL
+
+
+# One message, one pair of messages, the exact difference: the first table of losses.
+
+
+def message_epsilon_of_face(face_probability: float, sampling_rate: float) -> float:
+    """Return ln(1 + p/pi_v), the loss of one round-two message that says v ([SP] Equation 29).
+
+    Raises:
+        MechanismError: a probability outside (0, 1), or a sum above 1.
+    """
+    if min(face_probability, sampling_rate) <= 0 or face_probability + sampling_rate > 1 + 1e-12:
+        raise MechanismError(
+            f"face probability {face_probability} with sampling rate {sampling_rate}, allowed: both > 0, sum <= 1"
+        )
+    return log1p(sampling_rate / face_probability)
+
+
+def message_epsilon_binary(no_probability: float, sampling_rate: float) -> tuple[float, float]:
+    """Return the losses of a round-two No and a round-two Yes ([SP] Equations 21 and 25); the message costs the larger.
+
+    Raises:
+        MechanismError: probabilities that leave nothing for Yes.
+    """
+    return (
+        message_epsilon_of_face(no_probability, sampling_rate),
+        message_epsilon_of_face(1 - no_probability - sampling_rate, sampling_rate),
+    )
+
+
+def message_epsilon(die: SamplingDie) -> float:
+    """Return the exact loss of one round-two message alone, max over v of ln(1 + p/pi_v), rounded up to a float.
+
+    A round-one message alone loses nothing: its law is the same for every truth.
+    """
+    return float_up(exact_message_epsilon(die))
+
+
+def exact_message_epsilon(die: SamplingDie) -> Fraction:
+    """Return the loss of one round-two message alone to an error below 1e-60, not yet rounded."""
+    return near_log(1 + die.sampling_rate / die.smallest_face_probability)
+
+
+def linked_delta(die: SamplingDie) -> Fraction:
+    """Return the least delta of both rounds of one device seen together, for every finite epsilon: p.
+
+    With probability p the pair shows (0, truth), otherwise it is independent of the truth.
+    """
+    return die.sampling_rate
+
+
+def exposure(sampling_rate: Fraction, queries: int) -> Fraction:
+    """Return 1 - (1-p)**Q, the chance that Q answers to one question with fresh coins show the truth to all
+    aggregators.
+
+    Raises:
+        MechanismError: p not in (0, 1], or Q below 0.
+    """
+    return 1 - (1 - _rate(sampling_rate)) ** require_at_least("queries", queries, 0)
+
+
+def central_delta(sampling_rate: float, count: int, epsilon: float) -> float:
+    """Return the least delta of the exact difference of the rounds, when a cell of `count` devices loses one of them.
+
+    The difference is Binomial(count, p); the result is the larger hockey-stick divergence between it and
+    Binomial(count - 1, p), to a relative error of about 1e-12 for counts to 10**4. No other device adds anything.
+
+    Raises:
+        MechanismError: p not in (0, 1), count not in 1..10**7, or a negative or infinite epsilon.
+    """
+    if not 0 < sampling_rate < 1:
+        raise MechanismError(f"sampling rate is {sampling_rate}, allowed: 0 < sampling rate < 1")
+    if not 1 <= count <= 10**7:
+        raise MechanismError(f"count is {count}, allowed: 1..{10**7}")
+    if not (epsilon >= 0 and isfinite(epsilon)):
+        raise MechanismError(f"epsilon is {epsilon}, allowed: 0 or more, finite")
+    return max(_delta_losing(sampling_rate, count, epsilon), _delta_gaining(sampling_rate, count, epsilon))
+
+
+def _binomial(count: int, successes: int, rate: float) -> float:
+    ways = lgamma(count + 1) - lgamma(successes + 1) - lgamma(count - successes + 1)
+    return exp(ways + successes * log(rate) + (count - successes) * log1p(-rate))
+
+
+def _delta_losing(rate: float, count: int, epsilon: float) -> float:
+    # P[n]/P[n-1] at j is n (1-p)/(n-j), which grows with j: above e**epsilon from `first` on; j = n has no counterpart.
+    terms = [rate**count]
+    for successes in range(count - 1, -1, -1):
+        factor = count * (1 - rate) / (count - successes) - exp(epsilon)
+        if factor <= 0:
+            break
+        terms.append(_binomial(count - 1, successes, rate) * factor)
+    return fsum(terms)
+
+
+def _delta_gaining(rate: float, count: int, epsilon: float) -> float:
+    terms: list[float] = []
+    for successes in range(count):
+        factor = 1 - exp(epsilon) * count * (1 - rate) / (count - successes)
+        if factor <= 0:
+            break
+        terms.append(_binomial(count - 1, successes, rate) * factor)
+    return fsum(terms)
+
+
+# The noised release: every aggregator adds full-strength geometric noise to the difference.
+
+
+def _rate(sampling_rate: object) -> Fraction:
+    rate = require_fraction("sampling rate", sampling_rate)
+    if not 0 < rate <= 1:
+        raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
+    return rate
+
+
+def _checked_floats(sampling_rate: Fraction | float, epsilon: Fraction | float) -> tuple[float, float]:
+    rate, loss = float(sampling_rate), float(epsilon)
+    if not 0 < rate <= 1:
+        raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
+    if not 0 < loss <= 100:
+        raise MechanismError(f"epsilon is {loss}, allowed: 0 < epsilon <= 100")
+    return rate, loss
+
+
+def release_epsilon_one_cell(sampling_rate: Fraction | float, noise_epsilon: Fraction | float) -> float:
+    """Return eps' = ln(1 + p (e**e1 - 1)), the loss of the noised release for one-cell neighbours; for display.
+
+    Raises:
+        MechanismError: p not in (0, 1], or e1 not in (0, 100].
+    """
+    rate, noise = _checked_floats(sampling_rate, noise_epsilon)
+    return log1p(rate * expm1(noise))
+
+
+def release_epsilon_two_cell(sampling_rate: Fraction | float, noise_epsilon: Fraction | float) -> float:
+    """Return eps' = ln[(1 + p (e**e1 - 1))/(1 - p (1 - e**-e1))], the loss for two-cell neighbours; for display.
+
+    Raises:
+        MechanismError: p not in (0, 1], or e1 not in (0, 100].
+    """
+    rate, noise = _checked_floats(sampling_rate, noise_epsilon)
+    if rate == 1:
+        return 2 * noise
+    return log1p(rate * expm1(noise)) - log1p(rate * expm1(-noise))
+
+
+def noise_epsilon_one_cell(target_epsilon: Fraction | float, sampling_rate: Fraction | float) -> float:
+    """Return e1 = ln(1 + (e**eps' - 1)/p), the inverse of release_epsilon_one_cell; for display, not rounded down.
+
+    Raises:
+        MechanismError: p not in (0, 1], or eps' not in (0, 100].
+    """
+    rate, target = _checked_floats(sampling_rate, target_epsilon)
+    return log1p(expm1(target) / rate)
+
+
+def noise_epsilon_two_cell(target_epsilon: Fraction | float, sampling_rate: Fraction | float) -> float:
+    """Return the e1 whose two-cell loss is eps'; for display, not rounded down.
+
+    With E = e**eps', e**e1 is the positive root of p x**2 - (1-p)(E-1) x - p E = 0.
+
+    Raises:
+        MechanismError: p not in (0, 1], or eps' not in (0, 100].
+    """
+    rate, target = _checked_floats(sampling_rate, target_epsilon)
+    middle = (1 - rate) * expm1(target)
+    return log((middle + sqrt(middle * middle + 4 * rate * rate * exp(target))) / (2 * rate))
+
+
+def noise_epsilon_for(target_epsilon: Fraction, sampling_rate: Fraction, neighbours: Neighbours) -> Fraction:
+    """Return the largest e1 that is a multiple of 10**-6 and keeps the release's loss at or below the target.
+
+    Raises:
+        MechanismError: a target not in (0, 100] or so small that e1 would be 0, or p not in (0, 1].
+    """
+    target, rate = require_positive("target epsilon", target_epsilon), _rate(sampling_rate)
+    if target > 100:
+        raise MechanismError(f"target epsilon is {target}, allowed: 0 < target epsilon <= 100")
+    if rate == 1:
+        whole = target if neighbours is Neighbours.ONE_CELL else target / 2
+        noise = Fraction(whole.numerator * NOISE_GRID // whole.denominator, NOISE_GRID)
+    else:
+        noise = fraction_down(_noise_for(target, rate, neighbours), NOISE_GRID)
+    if noise <= 0:
+        raise MechanismError(f"target epsilon is {target}, allowed: large enough for a noise epsilon of 1/{NOISE_GRID}")
+    return noise
+
+
+def _noise_for(target: Fraction, rate: Fraction, neighbours: Neighbours) -> Fraction:
+    power = near_exp(target)
+    if neighbours is Neighbours.ONE_CELL:
+        return near_log(1 + (power - 1) / rate)
+    middle = (1 - rate) * (power - 1)
+    return near_log((middle + near_sqrt(middle * middle + 4 * rate * rate * power)) / (2 * rate))
+
+
+def exact_release_epsilon(rate: Fraction, noise: Fraction, neighbours: Neighbours) -> Fraction:
+    """Return eps' of the noised release to an error below 1e-60, not yet rounded; p = 1 stands for direct mode."""
+    if rate == 1:
+        return noise if neighbours is Neighbours.ONE_CELL else 2 * noise
+    more = 1 + rate * (near_exp(noise) - 1)
+    less = 1 if neighbours is Neighbours.ONE_CELL else 1 - rate * (1 - near_exp(-noise))
+    return near_log(more / less)
+
+
+def sampling_sd(count: int, sampling_rate: Fraction | float) -> float:
+    """Return sqrt(n (1-p)/p), the sd of the estimate of a cell of n devices before noise, for any number of No.
+
+    Raises:
+        MechanismError: n below 0, or p not in (0, 1].
+    """
+    rate, _ = _checked_floats(sampling_rate, 1)
+    return sqrt(require_at_least("count", count, 0) * (1 - rate) / rate)
+
+
+def release_sd(count: int, sampling_rate: Fraction | float, noise_epsilon: Fraction | float, aggregators: int) -> float:
+    """Return sqrt(n (1-p)/p + k 2a/((1-a)**2 p**2)), a = e**-e1: the sd of a released cell of n devices with k noises.
+
+    Raises:
+        MechanismError: n below 0, p not in (0, 1], e1 not in (0, 100], or k below 1.
+    """
+    rate, noise = _checked_floats(sampling_rate, noise_epsilon)
+    require_at_least("aggregators", aggregators, 1)
+    noise_variance = aggregators * -2 * exp(-noise) / (expm1(-noise) * -expm1(-noise))
+    return sqrt(sampling_sd(count, rate) ** 2 + noise_variance / rate**2)
+
 
 LARGEST_PLANNED_EPSILON: Final = 10
 """The weakest noise that is planned, and that a window takes: for a larger target it stays stronger than it asks

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from fleetcount_protocol.messages import QuestionOffer
     from fleetcount_protocol.question.question import SignedQuestion
-    from fleetcount_protocol.question.signed_file import decode_signed_question
+    from fleetcount_protocol.question.signing import decode_signed_question
     from fleetcount_protocol.release.record import (
         Cell,
         ReleaseRecord,
@@ -77,10 +77,11 @@ else:
             "release.record": "Cell ReleaseRecord decode_record encode_record verify_record_signatures",
             "release.record_json": "record_from_json record_to_json",
             "question.question": "SignedQuestion",
-            "question.signed_file": "decode_signed_question",
+            "question.signing": "decode_signed_question",
             "window.domain": "Bins Categories H3Cells SquareGrid",
             "window.signing": "TrustedAggregator",
-            "window.window": "Mode ReleaseKind Window decode_window",
+            "window.fields": "Mode ReleaseKind",
+            "window.window": "Window decode_window",
             "window.window_json": "window_to_json",
         },
     )

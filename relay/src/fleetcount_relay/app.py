@@ -17,7 +17,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
 from fleetcount_transport.admission.admission import Admission
 from fleetcount_transport.admission.descriptors import connections_allowed
-from fleetcount_transport.admission.front import Front
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.denials import Denials
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind, grpc_server
@@ -80,7 +80,7 @@ async def serve(config: RelayConfig) -> None:
         metrics.registry.register(readiness)
         probing = asyncio.create_task(readiness.watch(), name="probing")
         limits = config.admission
-        front = Front(limits, connections_allowed(limits.connections), metrics.shed, tls=True)
+        front = HandshakeGate(limits, connections_allowed(limits.connections), metrics.shed, tls=True)
         admission = Admission(limits, metrics.shed)
         shell = RelayShell(forwarders, metrics, admission, denials.denies, front, readiness.is_ready)
         devices = grpc_server(shell.handlers(), MAX_BATCH_BYTES, limits.handshake_s)

@@ -24,8 +24,8 @@ from fleetcount_protocol.wire.device_columns import (
 )
 from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, BusyError
-from fleetcount_transport.admission.front import Front
-from fleetcount_transport.admission.grpc_door import Call, GrpcDoor, certified
+from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission, certified
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.health_service import health_handlers
 from fleetcount_transport.logs import log
 from fleetcount_transport.pipelining import in_order
@@ -83,28 +83,28 @@ class RelayShell:
         metrics: RelayMetrics,
         admission: Admission | None = None,
         denies: Callable[[bytes], bool] = lambda _: False,
-        front: Front | None = None,
+        front: HandshakeGate | None = None,
         is_serving: Callable[[], bool] = lambda: True,
     ) -> None:
         self._forwarders = forwarders
         self._metrics = metrics
         self._denies = denies
-        self._door = GrpcDoor(admission or Admission(), front)
+        self._grpc_admission = GrpcAdmission(admission or Admission(), front)
         self._naming_key = os.urandom(32)
         self._is_serving = is_serving
         self._carried = Carried()
 
     def health(self) -> grpc.GenericRpcHandler:
         """Return the relay's own health service; it is not passed on."""
-        return health_handlers(self._door, certified(_READERS, self._denies), _SERVICE, self._is_serving)
+        return health_handlers(self._grpc_admission, certified(_READERS, self._denies), _SERVICE, self._is_serving)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: self._door.unary(partial(self._ask, name), certified(purposes, self._denies))
+            name: self._grpc_admission.unary(partial(self._ask, name), certified(purposes, self._denies))
             for name, purposes in _UNARY.items()
         }
-        methods["Upload"] = self._door.stream(self._upload, certified(_DEVICES, self._denies))
+        methods["Upload"] = self._grpc_admission.stream(self._upload, certified(_DEVICES, self._denies))
         return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
     def _forwarder(self, aggregator_id: AggregatorId) -> Forwarder:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fleetcount_simulator.scenario.file import read_scenario
     from fleetcount_simulator.scenario.plan import Scenario
     from fleetcount_simulator.study.experiment import CaseSummary, StudySettings, run_study
-    from fleetcount_simulator.study.making import STANDARD
+    from fleetcount_simulator.study.registries import STANDARD
     from fleetcount_simulator.study.scale import ThisProcess, WorkerPool
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
@@ -38,7 +38,7 @@ else:
             "scenario.file": "read_scenario",
             "scenario.plan": "Scenario",
             "study.experiment": "CaseSummary StudySettings run_study",
-            "study.making": "STANDARD",
+            "study.registries": "STANDARD",
             "study.scale": "ThisProcess WorkerPool",
         },
     )

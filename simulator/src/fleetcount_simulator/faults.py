@@ -16,7 +16,7 @@ Times are those of the client: it sends the part of each aggregator at a moment 
 each window (`SPREAD`) by its own clock, and a round is in its window when all its parts are. The clock's error is
 uniform in [-s, s] and the same in both rounds. A fast clock sends too early, is told so and sends again until the
 window opens; only one that is a whole window fast misses it. A slow one may find the window closed. Windows are decided
-by the aggregators (docs/operating.md) and last a minute here (`WINDOW_S`).
+by the aggregators (docs/operating-questions.md) and last a minute here (`WINDOW_S`).
 """
 
 from collections.abc import Mapping
@@ -49,8 +49,8 @@ _DONE: Final = frozenset({"leader.after_release", "helper.before_deliver_store",
 """From here on the record carries all signatures, so a result exists whatever happens to this aggregator."""
 
 OUTAGE_STEPS: Final = (COLLECTING, *_INTAKE, *_BOTH, *_LEADER, *_HELPER)
-"""When an aggregator can go down: a state or a fail point of docs/operating.md. Those of the intake strike in the
-middle of the last window, the others after it has closed."""
+"""When an aggregator can go down: a state or a fail point of docs/operating-trouble.md. Those of the intake strike in
+the middle of the last window, the others after it has closed."""
 
 _SHARES: Final = ("loss", "drop_out", "late", "duplicates")
 

@@ -168,7 +168,7 @@ class Faults:
     `loss`: neither instalment ever arrives. `drop_out`: gone between the rounds (a half pair, which is removed);
     `ignition` takes that from the population's `reachable` instead. `late`: arrives after its window. `duplicates` and
     `reorder`: sent again / out of turn (must change nothing). `clock_skew_s`: largest error of a device's clock.
-    `outage`: (aggregator position, step, seconds down; 0 never comes back), by the steps of docs/operating.md.
+    `outage`: (aggregator position, step, seconds down; 0 never comes back), by the steps of docs/operating-trouble.md.
     `naive`: count half pairs, as without agreement (an ablation that shows the bias).
     """
 

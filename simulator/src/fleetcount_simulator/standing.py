@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_protocol.question.fields import Coin, Schedule
 from numpy.typing import NDArray
 

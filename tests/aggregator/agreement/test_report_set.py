@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_aggregator.agreement.report_set import OwnSet, Standing, _NamesMissing
+from fleetcount_aggregator.agreement.report_set import BatchVerdicts, OwnSet, _NamesMissing
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.report_ids import ReportIds
@@ -29,11 +29,11 @@ HELD = [bytes([leaf, 0, number, *[7] * 13]) for leaf in (0, 1, 255) for number i
 ACCEPTED, VERIFIED = ReportVerdict.ACCEPTED, ReportVerdict.VERIFIED
 
 
-def standing(ids: list[bytes], accepted: list[bytes]) -> Standing:
+def standing(ids: list[bytes], accepted: list[bytes]) -> BatchVerdicts:
     """What an aggregator holds, in no order; what it has not accepted is verified."""
     verdicts = np.array([ACCEPTED if one in accepted else VERIFIED for one in ids], dtype=np.uint8)
     digests = np.frombuffer(b"".join(one + one for one in ids), dtype=np.uint8).reshape(-1, 32)
-    return Standing(ReportIds(b"".join(ids)), verdicts, digests)
+    return BatchVerdicts(ReportIds(b"".join(ids)), verdicts, digests)
 
 
 def own(ids: list[bytes]) -> OwnSet:
@@ -41,7 +41,7 @@ def own(ids: list[bytes]) -> OwnSet:
     return OwnSet.of(WINDOW, standing(ids, ids), np.ones(len(ids), dtype=np.bool_))
 
 
-def sealed(helper: Standing, leader: OwnSet) -> tuple[bytes, list[int]]:
+def sealed(helper: BatchVerdicts, leader: OwnSet) -> tuple[bytes, list[int]]:
     """Return the ids that a helper seals with an honest leader, and the leaves it was told the names of."""
     request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves)
     try:
@@ -78,7 +78,7 @@ def test_equal_sets_take_no_names_however_many_are_held(ids: list[bytes]) -> Non
     assert sealed(standing(HELD, ids), own(ids)) == (b"".join(ids), [])
 
 
-def refused(helper: Standing, leader: OwnSet, *named: bytes) -> bool:
+def refused(helper: BatchVerdicts, leader: OwnSet, *named: bytes) -> bool:
     request = SealSet(window_id=WINDOW, leaf_digests=leader.leaves, accepted=b"".join(named))
     with pytest.raises(PeerRefusalError, match="disagrees"):
         OwnSet.agreed(WINDOW, helper, request)
@@ -117,7 +117,7 @@ def test_another_public_share_makes_another_set() -> None:
     other = helper.share_digests.copy()
     other[0] ^= 1
 
-    assert refused(Standing(helper.ids, helper.verdicts, other), own(HELD), *HELD[:4])
+    assert refused(BatchVerdicts(helper.ids, helper.verdicts, other), own(HELD), *HELD[:4])
 
 
 def companions(window: Window) -> list[int]:

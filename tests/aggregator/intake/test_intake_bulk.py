@@ -30,7 +30,7 @@ from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, Sess
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentColumns, Upload
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
-from fleetcount_transport.admission.grpc_door import Call, GrpcDoor
+from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission
 from fleetcount_transport.admission.identity import LOCAL
 
 from tests.support.aggregators import START, Network, TestDevice, device_identity
@@ -308,7 +308,7 @@ async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(mo
         await device.open_sessions()
     core = network.core(0)
     shell = DeviceShell(core.service, core.context.metrics)
-    call = Call(LOCAL, None, GrpcDoor(Admission(AdmissionTable(bytes_in_memory=1))))
+    call = Call(LOCAL, None, GrpcAdmission(Admission(AdmissionTable(bytes_in_memory=1))))
     store, release = core.context.store, asyncio.Event()
     honest = store.add_instalments
 

@@ -10,14 +10,13 @@ from fleetcount_aggregator.context import Limits, NoiseSource
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
+from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.noise import NoiseLaw
-from fleetcount_mechanisms.sides import Side
 from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 

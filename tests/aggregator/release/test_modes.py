@@ -9,11 +9,11 @@ import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import build_record, release_time, same_record
+from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.sides import Side
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.messages import Receipt, ReleaseAnswer, WindowState
 from fleetcount_protocol.release import ReleaseRecord, decode_record

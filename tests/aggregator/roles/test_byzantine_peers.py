@@ -41,7 +41,7 @@ from fleetcount_protocol.messages import (
     WindowStatus,
 )
 from fleetcount_protocol.release import ChainLink, commit_to, decode_record
-from fleetcount_protocol.release.set_digest import leaf_digests, set_root
+from fleetcount_protocol.release.commitments import leaf_digests, set_root
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.window.window import Window
 

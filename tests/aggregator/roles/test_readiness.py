@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.host.keys import KeyRing
-from fleetcount_aggregator.host.signs import Dependency
 from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
 from fleetcount_aggregator.serving import watching_work
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.denials import Denials, DenySource
-from fleetcount_transport.operator_pages import Asked
+from fleetcount_transport.operator_pages import PageRequest
 
 from tests.support.aggregators import START, Network, answer_all
 
@@ -62,7 +62,7 @@ async def test_nothing_is_ready_before_it_was_asked_and_all_is_once_everybody_an
     assert set(wrong(readiness)) == NOT_ASKED
     await probed(context)
     assert wrong(readiness) == {"broker": "not known yet"}
-    context.signs.note(Dependency.BROKER)
+    context.health.note(Dependency.BROKER)
     assert wrong(readiness) == {}
     assert [gauge(context, "peer_reachable", peer=name) for name in ("beta", "gamma")] == [1.0, 1.0]
     assert gauge(context, "ready", check="peers") == gauge(context, "broker_connected") == 1.0
@@ -73,7 +73,7 @@ async def test_a_peer_that_does_not_answer_is_named_and_the_others_are_not(netwo
     readiness = readiness_of(context)
     await probed(context)
     await network.stop(2)
-    context.signs._monotonic = lambda: time.monotonic() + PROBE_S  # Ten seconds later they are asked again.
+    context.health._monotonic = lambda: time.monotonic() + PROBE_S  # Ten seconds later they are asked again.
 
     await probe_peers(context)
 
@@ -160,10 +160,10 @@ async def test_keys_deny_list_clock_background_and_an_end_are_reasons_too(networ
 
     context.keys = KeyRing({})
     context.denials = Denials(DenySource(file=tmp_path / "absent"))
-    context.signs.skew_of("beta", -31.25)
-    context.signs.skew_of("gamma", 29)
-    context.signs.note(Dependency.BACKGROUND, "disk I/O error", name="windows")
-    context.signs.note(Dependency.BACKGROUND, name="keys")
+    context.health.skew_of("beta", -31.25)
+    context.health.skew_of("gamma", 29)
+    context.health.note(Dependency.BACKGROUND, "disk I/O error", name="windows")
+    context.health.note(Dependency.BACKGROUND, name="keys")
     readiness.is_draining = True
 
     assert wrong(readiness) == {
@@ -177,7 +177,7 @@ async def test_keys_deny_list_clock_background_and_an_end_are_reasons_too(networ
 
 
 def rows(readiness: Readiness) -> list[dict[str, Any]]:
-    page = readiness.pages()["/windows"](Asked({}, ""))
+    page = readiness.pages()["/windows"](PageRequest({}, ""))
     found: list[dict[str, Any]] = json.loads(page.body)["windows"]
     return found
 
@@ -222,7 +222,7 @@ async def test_no_page_has_a_number_of_reports_or_a_device(network: Network) -> 
     pages = readiness.pages()
 
     def shown() -> list[bytes]:
-        return [pages[path](Asked({}, "")).body for path in ("/metrics", "/readyz", "/windows")]
+        return [pages[path](PageRequest({}, "")).body for path in ("/metrics", "/readyz", "/windows")]
 
     await network.advance_to(window.round_one_opens)
     before = shown()
@@ -259,13 +259,13 @@ async def test_of_several_processes_the_coordinator_alone_answers_for_peers_and_
     assert wrong(readiness) == {"peers": "beta: not known yet; gamma: not known yet"}
     await probe_peers(context)
     assert (gauge(context, "coordinator"), gauge(context, "peer_reachable", peer="beta")) == (1.0, 1.0)
-    context.signs.note(Dependency.BROKER, "no connection to broker:8883")  # The slot of the connection is here now.
+    context.health.note(Dependency.BROKER, "no connection to broker:8883")  # The slot of the connection is here now.
     place.trouble = "its leases are not surely its own"
     assert wrong(readiness) == {
         "broker": "no connection to broker:8883",
         "roles": "its leases are not surely its own",
     }
-    context.signs.forget(Dependency.BROKER)
+    context.health.forget(Dependency.BROKER)
     assert set(wrong(readiness)) == {"roles"}
 
 
@@ -280,11 +280,11 @@ async def test_a_process_answers_for_the_slots_it_has_and_shows_which_they_are(n
     assert wrong(readiness) == {}
     assert gauge(context, "broker_connected") is None, "others have the connections"
     assert connected() == [0.0, 0.0, 0.0, None]
-    context.signs.note(Dependency.BROKER, name="0")
-    context.signs.note(Dependency.BROKER, "no connection to broker:8883", name="2")
+    context.health.note(Dependency.BROKER, name="0")
+    context.health.note(Dependency.BROKER, "no connection to broker:8883", name="2")
     assert wrong(readiness) == {"broker": "2: no connection to broker:8883"}
     assert (gauge(context, "broker_connected"), connected()) == (0.0, [1.0, 0.0, 0.0, None])
-    context.signs.forget(Dependency.BROKER, name="2")
+    context.health.forget(Dependency.BROKER, name="2")
     assert wrong(readiness) == {}
     assert gauge(context, "broker_connected") == 1.0
 

@@ -10,7 +10,7 @@ from fleetcount_aggregator.storage.key_table import KeyTable
 from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, sorted_leaf_digests
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
-from fleetcount_protocol.release.set_digest import leaf_digests, leaf_head
+from fleetcount_protocol.release.commitments import leaf_digests, leaf_head
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from fleetcount_aggregator.host.share import Share
+from fleetcount_aggregator.host.broker_connection import BrokerConnection
 from fleetcount_aggregator.transport import mqtt_subscribing
 from fleetcount_aggregator.transport.mqtt_subscribing import Subscribing
 from fleetcount_protocol.wire.topics import report_filters, session_filters
@@ -37,7 +37,7 @@ class Session:
 
 
 def subscribing(network: Network, session: Session, *share: int) -> Subscribing:
-    return Subscribing(network.core(0).context, cast("MqttConnection", session), Share(*share))
+    return Subscribing(network.core(0).context, cast("MqttConnection", session), BrokerConnection(*share))
 
 
 @pytest.mark.parametrize(("before", "now"), [((0, 1), (0, 2)), ((1, 2), (1, 3)), ((3, 16), (3, 5)), ((0, 4), (0, 1))])

@@ -40,14 +40,14 @@ from fleetcount_protocol.messages import (
     SealSet,
     WindowState,
 )
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.key_list import verify_key_list
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, UploadAnswer
+from fleetcount_protocol.wire.peer import split_seal_set
 from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
-from fleetcount_protocol.wire.seal_sets import split_seal_set
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
 
 from tests.support.aggregators import Network, TestDevice, answer_all, device_authority

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.windows.directory import QuestionDirectory
-from fleetcount_protocol.question.signed_file import encode_signed_question
+from fleetcount_protocol.question.signing import encode_signed_question
 
 from tests.support.aggregators import Network
 

@@ -18,8 +18,7 @@ from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import FinishedRecord, Receipt, WindowState
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.fields import Release, ReleaseKind
 
@@ -192,7 +191,7 @@ async def test_a_window_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Pat
 async def test_a_window_whose_debit_still_counts_is_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleetcount_protocol.window.rules.MIN_BATCH_SIZE", 1)
+    monkeypatch.setattr("fleetcount_protocol.window.window.MIN_BATCH_SIZE", 1)
     network = Network(2, directory=tmp_path, limits=replace(LIMITS, smallest_min_batch_size=1))
     await network.start_all()
     window = await network.ask(min_batch_size=1)

@@ -11,9 +11,8 @@ from fleetcount_aggregator.windows.period_budget import PeriodCharge, Unit, chec
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.fields import Coin, Schedule
-from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.domain import Categories, normal_signal
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
-from fleetcount_protocol.window.signal import normal_signal
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network

@@ -22,9 +22,9 @@ from fleetcount_protocol.messages import InstallQuestion, WindowState
 from fleetcount_protocol.question.fields import Schedule, Submission
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, SignedOrder, sign_order
 from fleetcount_protocol.question.question import Question, SignedQuestion
-from fleetcount_protocol.question.signed_file import encode_signed_question
+from fleetcount_protocol.question.signing import encode_signed_question
 
-from tests.aggregator.roles.test_adoption import Town, states
+from tests.aggregator.roles.test_restore_catchup import Town, states
 from tests.support.aggregators import START, Network, answer_all
 
 LIMITS = Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=4)

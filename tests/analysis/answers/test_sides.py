@@ -7,10 +7,10 @@ import pytest
 from fleetcount_analysis.answers.sides import both_sides, compare_one_sided, sides_of_intervals
 from fleetcount_analysis.answers.table import Region
 from fleetcount_analysis.errors import AnalysisError, RangeError
+from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.asymmetric import ratio_above
 from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
-from fleetcount_mechanisms.sides import Side
 from fleetcount_mechanisms.sparse_vector import expected_correct_safe
 
 from tests.analysis.answers.samples import NOISE, direct, random_table, table_of

@@ -12,7 +12,7 @@ from fleetcount_analysis.answers import (
     one_zoom,
     zoom_numbers,
 )
-from fleetcount_analysis.answers.telling import OpenedWindow
+from fleetcount_analysis.answers.disclosure import OpenedWindow
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_mechanisms.answers import AnswerLaw, Truth

@@ -336,6 +336,6 @@ def test_claims_json_counts_verdicts_and_knows_no_infinity() -> None:
 
 def test_the_documentation_lists_every_claim_and_no_other() -> None:
     text = (Path(__file__).parents[3] / "docs" / "papers.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| ((?:SP|ADP|GEO|INF)-[^ ]+) \|", text, flags=re.MULTILINE)
+    listed = re.findall(r"(?:SP|ADP|GEO|INF)-[^ `,|]+", text.partition("\n## Every claim\n")[2])
 
-    assert listed == list(ENTRIES)
+    assert sorted(listed) == sorted(ENTRIES)

@@ -64,7 +64,7 @@ WITHOUT_BYTES = {
         "require(succession.new_key not in keys",
         "require(succession.old_key == keys[-1]",
     },
-    "protocol/wire/seal_sets.py": {
+    "protocol/wire/peer.py": {
         "DecodeError('a chunk of a set follows the last one')",
         "DecodeError('the chunks of a set name two windows')",
     },
@@ -77,11 +77,13 @@ WITHOUT_BYTES = {
     },
     # Of lists of two aggregators, or of an order and what it is about: no decoder reads both.
     "protocol/question/key_list.py": {"require(owner == key_list.aggregator_id"},
-    "protocol/question/rules.py": {"require(start % step == 0"},
     "protocol/release/record.py": {"DecodeError('record is not in its canonical form')"},
-    "protocol/question/question.py": {"DecodeError('question is not in its canonical form')"},
-    "protocol/window/window.py": {"DecodeError('window is not in its canonical form')"},
-    "protocol/window/rules.py": {
+    "protocol/question/question.py": {
+        "DecodeError('question is not in its canonical form')",
+        "require(start % step == 0",
+    },
+    "protocol/window/window.py": {
+        "DecodeError('window is not in its canonical form')",
         "require(not keys",
         "require(len(window.question.question_id) == 32",
         "require(len(window.verify_key_digest) == 32",
@@ -96,8 +98,8 @@ NOT_FOUND = {
     "protocol/release/chain.py": {"DecodeError(f'record misses more than"},
     "protocol/release/record.py": {"DecodeError(f'record holds a statement that cannot be"},
     "protocol/question/key_list.py": {"require(len({one.key.public_key"},
-    "protocol/question/rules.py": {"require(mechanism is None or uniform", "require(two_sided"},
-    "protocol/window/rules.py": {
+    "protocol/question/question.py": {"require(mechanism is None or uniform", "require(two_sided"},
+    "protocol/window/window.py": {
         "require(hit - miss >= _SMALLEST_WEIGHT",
         "require(value not in seen",
         "require(two_closes - opens <= MAX_WINDOW_S",

@@ -16,8 +16,7 @@ from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.composition import optimal_epsilon
-from fleetcount_mechanisms.conversion import entry_price
-from fleetcount_mechanisms.renyi import pure_divergence
+from fleetcount_mechanisms.renyi import entry_price, pure_divergence
 
 EPSILON, DELTA = Fraction(2), Fraction(1, 100)
 QUARTER = Fraction(1, 4)

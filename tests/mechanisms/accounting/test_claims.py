@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 from fleetcount_mechanisms.accounting.charges import noise_divergence, unit_loss, window_loss
 from fleetcount_mechanisms.accounting.question_losses import noise_loss, part_loss, question_losses
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
-from fleetcount_mechanisms.accounting.units import geometric_unit_delta
-from fleetcount_mechanisms.accounting.vectors import SCALE
+from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape, geometric_unit_delta
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise

@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from fleetcount_mechanisms.accounting.exposure import (
+from fleetcount_mechanisms.accounting.charges import (
     chance_of_all,
     chance_of_any,
     expected_answers,

@@ -6,10 +6,8 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses, units_loss
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
-from fleetcount_mechanisms.accounting.units import gaussian_unit_delta, geometric_unit_delta
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape, gaussian_unit_delta, geometric_unit_delta
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
-from fleetcount_mechanisms.conversion import zcdp_delta, zcdp_epsilon
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
@@ -19,6 +17,8 @@ from fleetcount_mechanisms.renyi import (
     panel_geometric_divergence,
     panel_pure_epsilon,
     pure_divergence,
+    zcdp_delta,
+    zcdp_epsilon,
 )
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie

@@ -9,7 +9,7 @@ from math import exp, log
 import pytest
 from fleetcount_mechanisms.accounting.question_losses import question_losses
 from fleetcount_mechanisms.accounting.question_statement import NEIGHBOURS, plain_words, question_views
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError

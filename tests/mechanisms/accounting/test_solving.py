@@ -6,14 +6,13 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.accounting.question_losses import question_losses, units_loss
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise, sd_of_cell
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
-from fleetcount_mechanisms.conversion import zcdp_epsilon
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.renyi import gaussian_rho
+from fleetcount_mechanisms.renyi import gaussian_rho, zcdp_epsilon
 from fleetcount_mechanisms.sampling import SamplingDie
 
 DELTA = Fraction(1, 10**9)

@@ -19,7 +19,7 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.window.circuit import opened_count
+from fleetcount_protocol.window.window import opened_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from fleetcount_mechanisms.sides import Side
+from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
-from fleetcount_protocol.release.set_digest import leaf_digests, public_share_digest, set_digest, set_root
+from fleetcount_protocol.release.commitments import leaf_digests, public_share_digest, set_digest, set_root
 
 from tests.support.protocol_samples import seed_bytes
 
@@ -58,9 +58,9 @@ def test_a_report_counts_once() -> None:
 
 @pytest.mark.parametrize(("cap", "least"), [("MAX_REPORTS_PER_WINDOW", 12), ("MAX_REPORTS_PER_LEAF", 1)])
 def test_a_set_and_each_of_its_leaves_are_capped(cap: str, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"fleetcount_protocol.release.set_digest.{cap}", least + 1)
+    monkeypatch.setattr(f"fleetcount_protocol.release.commitments.{cap}", least + 1)
     set_digest(WINDOW, ITEMS)
-    monkeypatch.setattr(f"fleetcount_protocol.release.set_digest.{cap}", least)
+    monkeypatch.setattr(f"fleetcount_protocol.release.commitments.{cap}", least)
 
     with pytest.raises(UsageError, match=f"allowed: at most {least}"):
         set_digest(WINDOW, ITEMS)

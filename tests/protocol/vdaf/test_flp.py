@@ -7,10 +7,21 @@ from random import Random
 import pytest
 from fleetcount_evidence.replay.draft_circuits import Count, Histogram, MultihotCountVec, PolyEval, Sum
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
-from fleetcount_protocol.vdaf.field import FIELD64, FIELD128, PrimeField
+from fleetcount_protocol.vdaf.circuits import (
+    OneHot,
+    SumVec,
+    TwoRoundOneHot,
+)
+from fleetcount_protocol.vdaf.field import (
+    FIELD64,
+    FIELD128,
+    PrimeField,
+    double_values,
+    evaluation_domain,
+    extend_values,
+    next_power_of_two,
+)
 from fleetcount_protocol.vdaf.flp import Circuit, Flp, GadgetCall, Mul, ParallelMul, QueryPointError
-from fleetcount_protocol.vdaf.polynomials import double_values, evaluation_domain, extend_values, next_power_of_two
 from hypothesis import given
 from hypothesis import strategies as st
 

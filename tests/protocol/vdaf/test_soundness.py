@@ -10,9 +10,8 @@ from itertools import product
 import pytest
 from fleetcount_protocol.errors import DecodeError, VerificationFailed
 from fleetcount_protocol.vdaf.circuits import OneHot, TwoRoundOneHot
-from fleetcount_protocol.vdaf.field import FIELD64, PrimeField
+from fleetcount_protocol.vdaf.field import FIELD64, PrimeField, evaluation_domain
 from fleetcount_protocol.vdaf.flp import Circuit, Flp
-from fleetcount_protocol.vdaf.polynomials import evaluation_domain
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_one_hot, prio3_two_round
 
 from tests.support.nightly import NIGHTLY

@@ -5,9 +5,8 @@ from itertools import product
 
 import pytest
 from fleetcount_protocol.vdaf.circuits import OneHot, TwoRoundOneHot
-from fleetcount_protocol.vdaf.field import PrimeField
+from fleetcount_protocol.vdaf.field import PrimeField, evaluation_domain
 from fleetcount_protocol.vdaf.flp import Circuit, Flp
-from fleetcount_protocol.vdaf.polynomials import evaluation_domain
 
 F17 = PrimeField(name="F17", modulus=17, encoded_size=1, generator=3, two_adicity=4)
 CIRCUITS = [

@@ -3,7 +3,7 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.window.public_keys import check_hpke_public_key, check_signing_public_key
+from fleetcount_protocol.window.keys import check_hpke_public_key, check_signing_public_key
 
 P = 2**255 - 19
 # RFC 7748, section 6.1, and the list at cr.yp.to/ecdh.html#validate: every point of small order, canonical or not.

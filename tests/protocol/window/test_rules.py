@@ -18,11 +18,9 @@ from fleetcount_mechanisms.responses import (
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.window.circuit import context_of, opened_outputs, prio3_for
 from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind, UploadStyle
-from fleetcount_protocol.window.rules import operator_key
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, opened_outputs, operator_key, prio3_for
 
 from tests.support.protocol_samples import (
     aggregator,

@@ -12,8 +12,8 @@ from fleetcount_protocol.v1 import peer_pb2
 from fleetcount_protocol.window.domain import MAX_OPENED
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import device_columns as columns_codec
+from fleetcount_protocol.wire import peer
 from fleetcount_protocol.wire import peer as peer_codec
-from fleetcount_protocol.wire import peer_batches, seal_sets
 from fleetcount_protocol.wire.strict import WireMessage
 from google.protobuf.internal import api_implementation
 from hypothesis import given, settings
@@ -237,7 +237,7 @@ def test_two_million_empty_parts_cost_no_memory() -> None:
     bomb = b"\x12\x00" * 500_000
     tracemalloc.start()
 
-    for message in (columns_codec.UPLOAD, columns_codec.UPLOAD_ANSWER, peer_batches.BATCH_PROPOSAL):
+    for message in (columns_codec.UPLOAD, columns_codec.UPLOAD_ANSWER, peer.BATCH_PROPOSAL):
         with pytest.raises(DecodeError, match=r"more than|unknown"):
             message.decode(bomb)
 
@@ -367,14 +367,14 @@ LEAVES = seed_bytes("leaves", 256 * 32)
 
 def chunks(count: int = 5) -> list[peer_pb2.SealSetRequest]:
     ids = b"".join(number.to_bytes(16) for number in range(count))
-    return list(seal_sets.split_seal_set(SealSet(window_id=WINDOW, leaf_digests=LEAVES, accepted=ids)))
+    return list(peer.split_seal_set(SealSet(window_id=WINDOW, leaf_digests=LEAVES, accepted=ids)))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8])
 def test_set_returns_from_its_chunks(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seal_sets, "MAX_IDS_PER_CHUNK", 4)
+    monkeypatch.setattr(peer, "MAX_IDS_PER_CHUNK", 4)
     sent = chunks(count)
-    joined = seal_sets.join_seal_set(sent)
+    joined = peer.join_seal_set(sent)
 
     assert len(sent) == 1 + -(-count // 4)
     assert joined.accepted == b"".join(number.to_bytes(16) for number in range(count))
@@ -382,7 +382,7 @@ def test_set_returns_from_its_chunks(count: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_broken_streams_of_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seal_sets, "MAX_IDS_PER_CHUNK", 2)
+    monkeypatch.setattr(peer, "MAX_IDS_PER_CHUNK", 2)
     head, first, second, last = chunks(5)
     other = peer_pb2.SealSetRequest(window_id=seed_bytes("x"), accepted=last.accepted)
     headless = peer_pb2.SealSetRequest(window_id=WINDOW, leaf_digests=LEAVES[:-1])
@@ -414,12 +414,12 @@ def test_broken_streams_of_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -
         bad.append([two, peer_pb2.SealSetRequest(window_id=WINDOW, accepted=b"".join(ids))])
     for stream in bad:
         with pytest.raises(DecodeError):
-            seal_sets.join_seal_set(stream)
-    seal_sets.join_seal_set([head, first, second, last])
+            peer.join_seal_set(stream)
+    peer.join_seal_set([head, first, second, last])
 
 
 def test_a_set_says_how_long_it_is_before_it_is_read() -> None:
-    taken = seal_sets.SealSetChunks()
+    taken = peer.SealSetChunks()
 
     assert taken.following == 0
     taken.add(chunks(5)[0])
@@ -428,12 +428,10 @@ def test_a_set_says_how_long_it_is_before_it_is_read() -> None:
 
 
 def test_set_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    seal_sets.SealSetChunks().add(peer_pb2.SealSetRequest(window_id=WINDOW, leaf_digests=LEAVES, following=2**30))
+    peer.SealSetChunks().add(peer_pb2.SealSetRequest(window_id=WINDOW, leaf_digests=LEAVES, following=2**30))
     with pytest.raises(DecodeError, match=f"{2**30 + 1} reports of a set, not 0 to {2**30}"):
-        seal_sets.SealSetChunks().add(
-            peer_pb2.SealSetRequest(window_id=WINDOW, leaf_digests=LEAVES, following=2**30 + 1)
-        )
-    monkeypatch.setattr(seal_sets, "MAX_REPORTS_PER_WINDOW", 4)
+        peer.SealSetChunks().add(peer_pb2.SealSetRequest(window_id=WINDOW, leaf_digests=LEAVES, following=2**30 + 1))
+    monkeypatch.setattr(peer, "MAX_REPORTS_PER_WINDOW", 4)
 
     with pytest.raises(DecodeError, match="not 0 to 4"):
-        seal_sets.join_seal_set(chunks(5))
+        peer.join_seal_set(chunks(5))

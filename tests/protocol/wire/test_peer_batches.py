@@ -10,7 +10,7 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.limits import MAX_REPORTS_PER_PEER_BATCH, MAX_VERIFIER_BYTES
 from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, FinishBatch
 from fleetcount_protocol.v1 import peer_pb2
-from fleetcount_protocol.wire import peer_batches
+from fleetcount_protocol.wire import peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,10 +71,10 @@ def decisions(draw: st.DrawFn) -> BatchDecision:
 
 
 KINDS: dict[str, tuple[Any, Callable[[], st.SearchStrategy[Any]]]] = {
-    "proposal": (peer_batches.BATCH_PROPOSAL, proposals),
-    "reply": (peer_batches.BATCH_REPLY, replies),
-    "finish": (peer_batches.FINISH_BATCH, finishes),
-    "decision": (peer_batches.BATCH_DECISION, decisions),
+    "proposal": (peer.BATCH_PROPOSAL, proposals),
+    "reply": (peer.BATCH_REPLY, replies),
+    "finish": (peer.FINISH_BATCH, finishes),
+    "decision": (peer.BATCH_DECISION, decisions),
 }
 
 
@@ -132,10 +132,10 @@ REPLY = BatchReply(
 FINISH = FinishBatch(window_id=WINDOW, batch=7, report_ids=ids_of(3), messages=shares(32, 3))
 DECISION = BatchDecision(window_id=WINDOW, batch=7, accepted=ids_of(3))
 CODECS: dict[type, Any] = {
-    BatchProposal: peer_batches.BATCH_PROPOSAL,
-    BatchReply: peer_batches.BATCH_REPLY,
-    FinishBatch: peer_batches.FINISH_BATCH,
-    BatchDecision: peer_batches.BATCH_DECISION,
+    BatchProposal: peer.BATCH_PROPOSAL,
+    BatchReply: peer.BATCH_REPLY,
+    FinishBatch: peer.FINISH_BATCH,
+    BatchDecision: peer.BATCH_DECISION,
 }
 
 
@@ -177,7 +177,7 @@ def test_a_batch_has_a_cap() -> None:
         return {"report_ids": ids_of(count), "verifier_shares": shares(1, count)}
 
     full = replace(PROPOSAL, **of(most), share_digests=bytes(32 * most))
-    assert peer_batches.BATCH_PROPOSAL.decode(peer_batches.BATCH_PROPOSAL.encode(full)) == full
+    assert peer.BATCH_PROPOSAL.decode(peer.BATCH_PROPOSAL.encode(full)) == full
     words = f"has {16 * (most + 1)} bytes, not .* to {16 * most}"
     refused(PROPOSAL, words, **of(most + 1), share_digests=bytes(32 * (most + 1)))
     refused(REPLY, words, **of(most + 1), reasons=bytes(most + 1))
@@ -225,4 +225,4 @@ def test_the_bytes_of_a_column_are_checked_before_a_part_is_cut_out() -> None:
     bomb = peer_pb2.ProposeBatchRequest(window_id=WINDOW, report_ids=bytes(2 * 1024 * 1024))
 
     with pytest.raises(DecodeError, match="report ids has 2097152 bytes, not 16 to 8192"):
-        peer_batches.BATCH_PROPOSAL.decode(bomb.SerializeToString(deterministic=True))
+        peer.BATCH_PROPOSAL.decode(bomb.SerializeToString(deterministic=True))

@@ -35,7 +35,6 @@ from fleetcount_protocol.channel.session import (
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import SessionRequest
-from fleetcount_protocol.question.derive import window_at, window_verify_key
 from fleetcount_protocol.question.key_list import decode_signed_key_list, key_for
 from fleetcount_protocol.question.orders import (
     QuestionOrder,
@@ -45,10 +44,9 @@ from fleetcount_protocol.question.orders import (
     started_question,
     verify_order,
 )
-from fleetcount_protocol.question.question import decode_question
-from fleetcount_protocol.question.question_json import question_to_json
-from fleetcount_protocol.question.signed_file import decode_signed_question
-from fleetcount_protocol.release import set_digest
+from fleetcount_protocol.question.question import decode_question, window_at, window_verify_key
+from fleetcount_protocol.question.signing import decode_signed_question, question_to_json
+from fleetcount_protocol.release.commitments import set_digest
 from fleetcount_protocol.window.succession import decode_signed_succession
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.window.window_json import window_to_json
@@ -352,8 +350,8 @@ def test_digests() -> None:
     assert hashlib.sha256(layout).hexdigest() == case["set_digest"]
     assert hashlib.sha256(leaves).hexdigest() == case["leaves_sha256"]
     named = [(ReportId(one), Digest(two)) for one, two in items]
-    assert set_digest.set_digest(window_id, named).hex() == case["set_digest"]
-    assert set_digest.set_digest(window_id, []).hex() == case["empty_set_digest"]
+    assert set_digest(window_id, named).hex() == case["set_digest"]
+    assert set_digest(window_id, []).hex() == case["empty_set_digest"]
     assert hashlib.sha256(committed).hexdigest() == made["commitment"]
     ours = release.commitment(
         raw(made, "vector"),

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.attackers import check, rows

@@ -13,8 +13,7 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.question.drill_down import candidates, surviving_cells
-from fleetcount_protocol.question.fields import DrillDown
+from fleetcount_protocol.question.fields import DrillDown, candidates, surviving_cells
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_simulator.demo_scenarios import bologna_place, find_bologna, read_traces
 from fleetcount_simulator.engines.walks import draw_walks

@@ -19,7 +19,7 @@ from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.release.set_digest import set_digest
+from fleetcount_protocol.release.commitments import set_digest
 from fleetcount_protocol.window.domain import Bins, Categories, H3Cells, SquareGrid
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey, ReleaseKind
 from fleetcount_protocol.window.window import Window

@@ -20,7 +20,7 @@ from fleetcount_simulator.study.results import TABLES
 from fleetcount_simulator.study.scale import Runner, ThisProcess
 from fleetcount_simulator.study.shards import ShardOrder, decode_shard, run_shard, shard_sizes
 
-from tests.simulator.scenario_doubles import MAKING, SMALL, EvenPopulation, SimpleEngine, changed, scenario_of
+from tests.simulator.scenario_doubles import REGISTRIES, SMALL, EvenPopulation, SimpleEngine, changed, scenario_of
 
 TWO_CASES = changed(epsilon="epsilon = [1, 2]", runs="runs = 40") + "\n[epochs]\ncount = 2\n"
 
@@ -31,7 +31,7 @@ def quiet(phase: str, done: int, total: int) -> None:
 
 def run(scenario: Scenario, output: Path, *, runner: Runner | None = None, runs: int = 40) -> list[CaseSummary]:
     settings = StudySettings(engine="exact-law", runs=runs, output=output)
-    return run_study(scenario, settings, MAKING, runner or ThisProcess(), quiet)
+    return run_study(scenario, settings, REGISTRIES, runner or ThisProcess(), quiet)
 
 
 def table(output: Path, name: str) -> list[tuple[Any, ...]]:
@@ -236,13 +236,13 @@ def test_a_mistake_in_the_last_case_is_found_before_anything_is_written(tmp_path
 
 def test_shards_of_other_data_are_refused(tmp_path: Path) -> None:
     run(scenario_of(SMALL), tmp_path / "out")
-    making = replace(MAKING, population=_other_population)
+    registries = replace(REGISTRIES, population=_other_population)
     settings = StudySettings(engine="exact-law", runs=40, output=tmp_path / "out")
     other = scenario_of(SMALL)
     other.make_population = _other_population
 
     with pytest.raises(ScenarioError, match="made from other data"):
-        run_study(other, settings, making, ThisProcess(), quiet)
+        run_study(other, settings, registries, ThisProcess(), quiet)
 
 
 def _other_population(
@@ -313,11 +313,11 @@ def _wrong_engine(name: EngineName) -> Engine:
 
 
 def test_an_engine_that_gives_wrong_shapes_is_caught(tmp_path: Path) -> None:
-    making = replace(MAKING, engine=_wrong_engine)
+    registries = replace(REGISTRIES, engine=_wrong_engine)
     settings = StudySettings(engine="exact-law", runs=3, output=tmp_path / "out")
 
     with pytest.raises(ScenarioError, match="the engine gave"):
-        run_study(scenario_of(SMALL), settings, making, ThisProcess(), quiet)
+        run_study(scenario_of(SMALL), settings, registries, ThisProcess(), quiet)
 
 
 def test_the_cut_depends_on_case_and_engine_alone() -> None:
@@ -332,7 +332,7 @@ def test_the_cut_depends_on_case_and_engine_alone() -> None:
 def test_a_result_is_read_back_as_it_was() -> None:
     text = SMALL + '\n[[attacker]]\nkind = "liars"\ndevices = 3\n'
     order = ShardOrder(
-        text=text, file="a", folder="/", seed=1, engine="exact-law", case=0, first_run=0, runs=5, making=MAKING
+        text=text, file="a", folder="/", seed=1, engine="exact-law", case=0, first_run=0, runs=5, registries=REGISTRIES
     )
     result = decode_shard(run_shard(order))
 

@@ -12,9 +12,9 @@ from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.study import shards
 from fleetcount_simulator.study.experiment import StudySettings, run_study
 from fleetcount_simulator.study.scale import DaskCluster, Runner, ThisProcess, WorkerPool
-from fleetcount_simulator.study.shards import Making
+from fleetcount_simulator.study.shards import Registries
 
-from tests.simulator.scenario_doubles import MAKING, EvenPopulation, changed, scenario_of
+from tests.simulator.scenario_doubles import REGISTRIES, EvenPopulation, changed, scenario_of
 from tests.simulator.study.test_experiment import quiet, tables
 
 pytestmark = pytest.mark.processes
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.processes
 STUDY = changed(epsilon="epsilon = [1, 2, 3]") + '\n[[attacker]]\nkind = "liars"\ndevices = 1\n'
 
 
-def run(output: Path, runner: Runner, making: Making = MAKING) -> dict[str, str]:
+def run(output: Path, runner: Runner, registries: Registries = REGISTRIES) -> dict[str, str]:
     scenario = scenario_of(STUDY)
-    run_study(scenario, StudySettings(engine="exact-law", runs=600, output=output), making, runner, quiet)
+    run_study(scenario, StudySettings(engine="exact-law", runs=600, output=output), registries, runner, quiet)
     return tables(output)
 
 
@@ -65,7 +65,7 @@ def _dying_population(
 @pytest.mark.nightly  # What a pool is made of says so in `test_processes`.
 def test_a_worker_that_dies_is_an_error_not_a_wait(tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match="a worker process died"):
-        run(tmp_path / "out", WorkerPool(2), replace(MAKING, population=_dying_population))
+        run(tmp_path / "out", WorkerPool(2), replace(REGISTRIES, population=_dying_population))
 
 
 def _refusing_population(
@@ -77,7 +77,7 @@ def _refusing_population(
 @pytest.mark.parametrize("runner", [ThisProcess(), WorkerPool(1)])
 def test_a_refusal_in_a_worker_arrives_as_it_was_said(tmp_path: Path, runner: Runner) -> None:
     with pytest.raises(ScenarioError, match=r"study\.toml line \d+: population\.file: not found here"):
-        run(tmp_path / "out", runner, replace(MAKING, population=_refusing_population))
+        run(tmp_path / "out", runner, replace(REGISTRIES, population=_refusing_population))
 
 
 def _population_where_interrupts_are_ignored(
@@ -89,9 +89,9 @@ def _population_where_interrupts_are_ignored(
 
 
 def test_workers_leave_ctrl_c_to_the_command() -> None:
-    making = replace(MAKING, population=_population_where_interrupts_are_ignored)
+    registries = replace(REGISTRIES, population=_population_where_interrupts_are_ignored)
     order = shards.ShardOrder(
-        text=STUDY, file="a", folder="/", seed=1, engine="exact-law", case=0, first_run=0, runs=1, making=making
+        text=STUDY, file="a", folder="/", seed=1, engine="exact-law", case=0, first_run=0, runs=1, registries=registries
     )
 
     assert len(list(WorkerPool(1).run([order]))) == 1
@@ -101,7 +101,15 @@ def test_workers_leave_ctrl_c_to_the_command() -> None:
 def test_shards_are_the_same_bytes_wherever_they_run() -> None:
     scenario = scenario_of(STUDY)
     order = shards.ShardOrder(
-        text=scenario.text, file="a", folder="/", seed=1, engine="exact-law", case=1, first_run=3, runs=5, making=MAKING
+        text=scenario.text,
+        file="a",
+        folder="/",
+        seed=1,
+        engine="exact-law",
+        case=1,
+        first_run=3,
+        runs=5,
+        registries=REGISTRIES,
     )
     here = dict(ThisProcess().run([order]))[order]
 

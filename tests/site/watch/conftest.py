@@ -12,9 +12,9 @@ from fleetcount_protocol.release import ReleaseRecord, sign_record
 from fleetcount_protocol.release.record import Cell
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.window import Window
-from fleetcount_simulator.network.happenings import Held, Refused, Signed
-from fleetcount_site.watch.showing import Shown, showing
-from fleetcount_site.watch.telling import Asked
+from fleetcount_simulator.network.events import Held, Refused, Signed
+from fleetcount_site.watch.events import WatchedQuestion
+from fleetcount_site.watch.server import Shown, showing
 
 from tests.support.protocol_samples import record, sampling_window, signing_key
 
@@ -22,11 +22,11 @@ READINGS = ((10.0, 10.0),) * 5 + ((300.0, 300.0),) * 3 + (None,) * 2
 """Five vehicles in value 1, three in value 5, two on no road."""
 
 
-def question(window: Window) -> Asked:
+def question(window: Window) -> WatchedQuestion:
     """Return what a demo tells its page of a sampling window over a grid."""
     assert isinstance(window.domain, SquareGrid)
     assert isinstance(window.mechanism, SamplingDie)
-    return Asked(
+    return WatchedQuestion(
         text="In which <cell> are you?",
         domain=window.domain,
         answer=window.mechanism,

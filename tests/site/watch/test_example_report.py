@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
-from fleetcount_protocol.window.circuit import report_bytes
 from fleetcount_protocol.window.fields import Mode
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, report_bytes
 from fleetcount_site.watch.example_report import ExampleReport
 
 from tests.support.protocol_samples import one_round_window, sampling_window

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fleetcount_protocol.release import ReleaseRecord, sign_record
 from fleetcount_protocol.window.window import Window
-from fleetcount_site.watch.showing import Shown, showing
+from fleetcount_site.watch.server import Shown, showing
 from playwright.sync_api import Browser, Page
 
 from tests.site.conftest import Visit

@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_look_after_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_transport.admission.front._LOOK_S", 0)
+    monkeypatch.setattr("fleetcount_transport.admission.handshake_gate._LOOK_S", 0)

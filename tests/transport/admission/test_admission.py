@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 import pytest
 from fleetcount_transport.admission.admission import Admission, AdmissionTable, BusyError, Shed
 from fleetcount_transport.admission.identity import LOCAL, Identity
-from fleetcount_transport.admission.standing import Standing
+from fleetcount_transport.admission.reputation import Reputation
 
 A, B = Identity(b"a"), Identity(b"b")
 
@@ -100,23 +100,27 @@ def test_a_thousand_new_identities_have_one_budget_and_one_failure_each() -> Non
     here.admission.check(Identity(b"next"))
 
     assert refused == len(new)
-    assert here.admission.standing(new[0]) is Standing.FAILED
-    assert here.admission.standing(Identity(b"next")) is Standing.NEW
+    assert here.admission.reputation(new[0]) is Reputation.FAILED
+    assert here.admission.reputation(Identity(b"next")) is Reputation.NEW
     here.now = 60
     here.admission.check(new[0])
-    assert here.admission.standing(new[0]) is Standing.NEW
+    assert here.admission.reputation(new[0]) is Reputation.NEW
 
 
 def test_who_held_is_known_until_too_many_of_its_signatures_fail() -> None:
     here = Here(AdmissionTable(faults_each=3, faults_s=60))
     here.admission.held(A)
-    assert [here.admission.standing(one) for one in (A, B, LOCAL)] == [Standing.KNOWN, Standing.NEW, Standing.KNOWN]
+    assert [here.admission.reputation(one) for one in (A, B, LOCAL)] == [
+        Reputation.KNOWN,
+        Reputation.NEW,
+        Reputation.KNOWN,
+    ]
 
     here.admission.failed(A, 2)
     assert here.admission.knows(A)
     here.admission.failed(A)
 
-    assert here.admission.standing(A) is Standing.FAILED
+    assert here.admission.reputation(A) is Reputation.FAILED
     here.admission.held(B)
     here.now = 86_400
     assert not here.admission.knows(B)

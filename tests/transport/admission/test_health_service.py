@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 from fleetcount_transport.admission.admission import Admission
-from fleetcount_transport.admission.grpc_door import ForeignError, GrpcDoor
+from fleetcount_transport.admission.grpc_admission import ForeignError, GrpcAdmission
 from fleetcount_transport.admission.health_service import health_handlers
 from fleetcount_transport.admission.identity import Identity
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -40,7 +40,7 @@ class Listener:
 @pytest.fixture
 async def listener() -> AsyncIterator[Listener]:
     made, server = Listener(), grpc.aio.server()
-    handlers = health_handlers(GrpcDoor(Admission()), made.name, SERVICE, lambda: made.is_serving)
+    handlers = health_handlers(GrpcAdmission(Admission()), made.name, SERVICE, lambda: made.is_serving)
     server.add_generic_rpc_handlers((handlers,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

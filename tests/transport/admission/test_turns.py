@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from fleetcount_transport.admission.standing import Standing
-from fleetcount_transport.admission.turns import FairBatches, FairLine, FairQueue, RankedLine
+from fleetcount_transport.admission.reputation import Reputation
+from fleetcount_transport.admission.turns import FairBatches, FairQueue, PriorityRoundRobin, RoundRobin
 
 
 async def settled() -> None:
@@ -107,12 +107,12 @@ async def test_those_who_gave_up_take_no_memory_however_many_come_and_go_while_o
 # The line.
 
 
-def taken(line: FairLine[str], count: int) -> list[str]:
+def taken(line: RoundRobin[str], count: int) -> list[str]:
     return [line.take() for _ in range(count)]
 
 
 def test_who_is_new_goes_before_all_who_have_been_there_and_leaving_gains_nothing() -> None:
-    line = FairLine[str]()
+    line = RoundRobin[str]()
     for number in range(3):
         for who in "abc":
             line.put(f"{who}{number}", who)
@@ -128,7 +128,7 @@ def test_who_is_new_goes_before_all_who_have_been_there_and_leaving_gains_nothin
 
 
 def test_one_who_asks_alone_each_time_is_not_new_while_others_wait() -> None:
-    line = FairLine[str]()
+    line = RoundRobin[str]()
     for number in range(4):
         line.put(f"m{number}", "many")
     line.put("s0", "single")
@@ -141,21 +141,21 @@ def test_one_who_asks_alone_each_time_is_not_new_while_others_wait() -> None:
 
 
 def test_who_is_known_goes_first_and_every_fourth_turn_is_for_those_behind() -> None:
-    line = RankedLine[str]()
+    line = PriorityRoundRobin[str]()
     for number in range(8):
-        for standing in Standing:
-            line.put(standing.name, standing, f"{standing.name} {number}")
+        for reputation in Reputation:
+            line.put(reputation.name, reputation, f"{reputation.name} {number}")
 
     taken = [line.take() for _ in range(8)]
 
     assert taken == ["KNOWN", "KNOWN", "KNOWN", "FAILED", "KNOWN", "KNOWN", "KNOWN", "NEW"]
     assert len(line) == 16
     with pytest.raises(IndexError):
-        RankedLine[str]().take()
+        PriorityRoundRobin[str]().take()
 
 
 def test_whom_a_party_acts_for_share_its_turns() -> None:
-    line = FairLine[str]()
+    line = RoundRobin[str]()
     for number in range(4):
         line.put(f"bad{number}", "relay", "bad")
     line.put("good", "relay", "good")

@@ -38,7 +38,7 @@ AGGREGATOR_FAILPOINTS: Final = (
     "release.after_draw",
     "release.after_draw_store",
 )
-"""Every name of an aggregator, in the order a window passes them (docs/operating.md, "Fail points")."""
+"""Every name of an aggregator, in the order a window passes them (docs/operating-trouble.md, "Fail points")."""
 AGGREGATOR_QUESTION_FAILPOINTS: Final = (
     "question.after_install_store",
     "question.before_window_store",

@@ -117,7 +117,7 @@ def check_purpose(file: Path, certificate: "x509.Certificate", purpose: "Purpose
         found = "none"
     if found != purpose.label:
         raise ConfigError(
-            f'{file} is for the purpose {found!r}, allowed: {purpose.label!r} (docs/operating.md, "Certificates")'
+            f'{file} is for the purpose {found!r}, allowed: {purpose.label!r} (docs/operating-keys.md, "Certificates")'
         )
 
 

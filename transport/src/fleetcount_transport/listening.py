@@ -16,7 +16,7 @@ _UNUSED_MS: Final = 600_000
 
 
 def bind(server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) -> int:
-    """Bind a server to a port of this machine for the `Front` before it, without TLS when `credentials` is None.
+    """Bind a server to a local port for the `HandshakeGate` before it, without TLS when `credentials` is None.
 
     Raises:
         MachineError: there is no port.

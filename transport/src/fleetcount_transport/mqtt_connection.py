@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Self, TypeVar
 
 import aiomqtt
-from fleetcount_protocol.endpoint import split_endpoint
+from fleetcount_protocol.ids import split_endpoint
 from fleetcount_protocol.limits import MAX_MQTT_PACKET_BYTES
 
 from fleetcount_transport.mqtt_packets import (

@@ -12,8 +12,8 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.ids import split_listener
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
@@ -24,7 +24,7 @@ _REQUEST_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-class Asked(NamedTuple):
+class PageRequest(NamedTuple):
     """What a program asks of a page: the values of its query by name, and the formats it accepts."""
 
     query: Mapping[str, Sequence[str]]
@@ -39,7 +39,7 @@ class Page(NamedTuple):
     body: bytes
 
 
-Pages = Mapping[str, Callable[[Asked], Page]]
+Pages = Mapping[str, Callable[[PageRequest], Page]]
 """What is answered at each path; the function is asked each time, on the event loop."""
 
 
@@ -57,10 +57,10 @@ def json_page(status: HTTPStatus, value: Any) -> Page:
     return Page(status, "application/json", json.dumps(value).encode() + b"\n")
 
 
-def metrics_page(registry: CollectorRegistry) -> Callable[[Asked], Page]:
+def metrics_page(registry: CollectorRegistry) -> Callable[[PageRequest], Page]:
     """Return the page of a registry: OpenMetrics 1.0 for who accepts it, else the Prometheus text format 0.0.4."""
 
-    def page(asked: Asked) -> Page:
+    def page(asked: PageRequest) -> Page:
         encode, content_type = choose_encoder(asked.accept)
         return Page(HTTPStatus.OK, content_type, encode(registry))
 
@@ -74,7 +74,7 @@ def health_pages(checks: Callable[[], Sequence[Check]]) -> Pages:
     balancer of devices, who may hand in reports while another aggregator is away.
     """
 
-    def ready(asked: Asked) -> Page:
+    def ready(asked: PageRequest) -> Page:
         found, left_out = checks(), asked.query.get("exclude", ())
         names = [check.name for check in found]
         unknown = [name for name in left_out if name not in names]
@@ -132,9 +132,9 @@ def _answer(pages: Pages, request: bytes) -> bytes:
     return head.encode() + found.body
 
 
-def _asked(page: Callable[[Asked], Page], query: str, accept: str) -> Page:
+def _asked(page: Callable[[PageRequest], Page], query: str, accept: str) -> Page:
     try:
-        return page(Asked(parse_qs(query, keep_blank_values=True), accept))
+        return page(PageRequest(parse_qs(query, keep_blank_values=True), accept))
     except Exception as error:
         # The top of a request: a page that cannot be made must not end the server that it is about.
         log.error("page_failed", error=type(error).__name__)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fleetcount_protocol.endpoint import is_loopback, split_listener
+from fleetcount_protocol.ids import is_loopback, split_listener
 
 from fleetcount_transport.logs import LEVELS
 from fleetcount_transport.settings import InconsistentError, setting, settings

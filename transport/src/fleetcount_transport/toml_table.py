@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
 from fleetcount_mechanisms.errors import did_you_mean
-from fleetcount_protocol.endpoint import ENDPOINT, LISTENER, split_endpoint, split_listener
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.ids import ENDPOINT, LISTENER, AggregatorId, split_endpoint, split_listener
 
 from fleetcount_transport.toml_values import Range, exact_number, nearest, shown
 

@@ -14,7 +14,7 @@ import numpy as np
 from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import SealSet, WindowState
-from fleetcount_protocol.release.set_digest import leaf_digests, set_root
+from fleetcount_protocol.release.commitments import leaf_digests, set_root
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.context import Context
@@ -27,7 +27,7 @@ from fleetcount_aggregator.storage.store import ReportVerdict, every_batch
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BatchVerdicts:
     """Every complete report by position: its verdict, `_NONE` without one, and its public share's digest (n x 32)."""
 
     ids: ReportIds
@@ -54,15 +54,15 @@ class OwnSet:
     leaves: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, window_id: WindowId, standing: Standing, wanted: NDArray[np.bool_]) -> Self:
+    def of(cls, window_id: WindowId, batch: BatchVerdicts, wanted: NDArray[np.bool_]) -> Self:
         """Return the set of the wanted reports, by position."""
-        order = standing.ids.order
+        order = batch.ids.order
         positions = order[wanted[order]]
-        ids = standing.ids.at(positions)
-        return cls(window_id, positions, ids, sorted_leaf_digests(window_id, ids, standing.share_digests, positions))
+        ids = batch.ids.at(positions)
+        return cls(window_id, positions, ids, sorted_leaf_digests(window_id, ids, batch.share_digests, positions))
 
     @classmethod
-    def agreed(cls, window_id: WindowId, standing: Standing, request: SealSet) -> Self:
+    def agreed(cls, window_id: WindowId, batch: BatchVerdicts, request: SealSet) -> Self:
         """Return the leader's set if it is one of reports accepted here; never a report more than that.
 
         What both have in common takes no names: a leaf with the leader's digest is taken as it is here, and one that is
@@ -72,8 +72,8 @@ class OwnSet:
             _NamesMissing: it has not done so yet.
             PeerRefusalError: DISAGREES, a name that is not accepted here or not asked for, or other digests.
         """
-        accepted = standing.verdicts == ReportVerdict.ACCEPTED
-        own = cls.of(window_id, standing, accepted)
+        accepted = batch.verdicts == ReportVerdict.ACCEPTED
+        own = cls.of(window_id, batch, accepted)
         theirs, empty = map(_by_leaf, (request.leaf_digests, leaf_digests(window_id, ())))
         unequal: NDArray[np.bool_] = (_by_leaf(own.leaves) != theirs).any(axis=1)
         asked = unequal & (theirs != empty).any(axis=1)
@@ -81,14 +81,14 @@ class OwnSet:
             return own
         if asked.any() and not request.accepted:
             raise _NamesMissing(asked)
-        named = standing.ids.find(request.accepted)
+        named = batch.ids.find(request.accepted)
         here = (named >= 0).all() and accepted[named].all()
         if not here or not ascending(request.accepted) or not asked[leaves_of(request.accepted)].all():
             raise PeerRefusalError(PeerProblem.DISAGREES)
         wanted = np.zeros(len(accepted), dtype=np.bool_)
         wanted[own.positions[~unequal[leaves_of(own.ids)]]] = True
         wanted[named] = True
-        narrowed = cls.of(window_id, standing, wanted)
+        narrowed = cls.of(window_id, batch, wanted)
         if narrowed.leaves != request.leaf_digests:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         return narrowed
@@ -110,14 +110,14 @@ def _by_leaf(digests: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
 
 
-async def _standing(context: Context, window_id: WindowId) -> Standing:
+async def _batch_verdicts(context: Context, window_id: WindowId) -> BatchVerdicts:
     ids = (await context.store.complete_reports(window_id)).ids
     verdicts = np.full(len(ids), _NONE, dtype=np.uint8)
     digests = np.zeros((len(ids), Digest.SIZE), dtype=np.uint8)
     async for row in every_batch(context.store, window_id):
         verdicts[row.positions] = np.frombuffer(row.verdicts, dtype=np.uint8)
         digests[row.positions] = np.frombuffer(row.share_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
-    return Standing(ids, verdicts, digests)
+    return BatchVerdicts(ids, verdicts, digests)
 
 
 async def of_denied(context: Context, window_id: WindowId, ids: ReportIds) -> NDArray[np.bool_]:
@@ -157,16 +157,14 @@ async def seal_own(context: Context, window: InstalledWindow) -> OwnSet:
     Raises:
         PeerRefusalError, StateConflictError: as `seal_named`.
     """
-    standing = await _standing(context, window.window_id)
+    batch = await _batch_verdicts(context, window.window_id)
     sealed = await context.store.chosen(window.window_id)
     if sealed is None:
-        wanted = (standing.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(
-            context, window.window_id, standing.ids
-        )
+        wanted = (batch.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(context, window.window_id, batch.ids)
     else:
         wanted = np.frombuffer(sealed, dtype=np.uint8) != 0
-    own = await asyncio.to_thread(OwnSet.of, window.window_id, standing, wanted)
-    await once(context, window.window_id, Step.SET, own.digest, lambda: _chosen(context, window, standing, own))
+    own = await asyncio.to_thread(OwnSet.of, window.window_id, batch, wanted)
+    await once(context, window.window_id, Step.SET, own.digest, lambda: _chosen(context, window, batch, own))
     return own
 
 
@@ -184,9 +182,9 @@ async def seal_named(context: Context, window: InstalledWindow, request: SealSet
     """
 
     async def work() -> Entry:
-        standing = await _standing(context, window.window_id)
-        agreed = await asyncio.to_thread(OwnSet.agreed, window.window_id, standing, request)
-        return await _chosen(context, window, standing, agreed)
+        batch = await _batch_verdicts(context, window.window_id)
+        agreed = await asyncio.to_thread(OwnSet.agreed, window.window_id, batch, request)
+        return await _chosen(context, window, batch, agreed)
 
     try:
         await once(context, window.window_id, Step.SET, set_root(window.window_id, request.leaf_digests), work)
@@ -195,14 +193,14 @@ async def seal_named(context: Context, window: InstalledWindow, request: SealSet
     return b""
 
 
-async def _chosen(context: Context, window: InstalledWindow, standing: Standing, own: OwnSet) -> Entry:
+async def _chosen(context: Context, window: InstalledWindow, batch: BatchVerdicts, own: OwnSet) -> Entry:
     if len(own.positions) < window.asked.min_batch_size:
         await abort_here(context, window.window_id, AbortReason.TOO_FEW_REPORTS)
         raise PeerRefusalError(PeerProblem.TOO_FEW)
-    chosen = np.zeros(len(standing.ids), dtype=np.uint8)
+    chosen = np.zeros(len(batch.ids), dtype=np.uint8)
     chosen[own.positions] = 1
-    left_out = (chosen == 0) & ~np.isin(standing.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
-    denied = await of_denied(context, window.window_id, standing.ids)
+    left_out = (chosen == 0) & ~np.isin(batch.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
+    denied = await of_denied(context, window.window_id, batch.ids)
     rejections = Counter({RejectReason.BAD_CERTIFICATE: int((left_out & denied).sum())})
     rejections[RejectReason.MISSING_AT_PEER] = int((left_out & ~denied).sum())
     return Entry(answer=own.digest, chosen=chosen.tobytes(), rejections=+rejections)

@@ -20,7 +20,7 @@ from fleetcount_protocol.messages import SessionAccepted, SessionRefused, Sessio
 from fleetcount_protocol.wire.device import SESSION_REQUEST
 from fleetcount_transport.admission.admission import BusyError
 from fleetcount_transport.admission.identity import LOCAL, Identity
-from fleetcount_transport.admission.standing import Standing
+from fleetcount_transport.admission.reputation import Reputation
 from fleetcount_transport.admission.turns import FairBatches
 from fleetcount_transport.logs import log
 
@@ -207,8 +207,8 @@ class Sessions:
         # A key that came since the start is found when it is named; one that is not ours is worth no process.
         if asked.request.key_id not in self._context.keys.pairs(asked.request.key_id) and not asked.known:
             return RejectReason.UNKNOWN_KEY
-        standing = Standing.KNOWN if asked.known else self._context.admission.standing(asked.who)
-        return await self._judging.ask(asked, asked.who.key, asked.who.carried, standing=standing)
+        reputation = Reputation.KNOWN if asked.known else self._context.admission.reputation(asked.who)
+        return await self._judging.ask(asked, asked.who.key, asked.who.carried, reputation=reputation)
 
     def _unless_shut_out(self, digest: Digest | RejectReason) -> Digest | RejectReason:
         """Refuse a device on the deny list for good, and everybody for now while the list is out of date."""

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.release import Cell, ChainLink, NoisedParticipants, ReleaseRecord, encode_record

@@ -33,7 +33,7 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.window.circuit import opened_count
+from fleetcount_protocol.window.window import opened_count
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
@@ -44,9 +44,9 @@ from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
 from fleetcount_aggregator.release.noise import noised_share
+from fleetcount_aggregator.release.posterior_limit import check_telling
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes, release_time, same_record
 from fleetcount_aggregator.release.set_sum import set_sum
-from fleetcount_aggregator.release.telling import check_telling
 from fleetcount_aggregator.windows.budget import debit_row
 from fleetcount_aggregator.windows.finished import finished_bytes, released_here
 

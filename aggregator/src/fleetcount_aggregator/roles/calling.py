@@ -11,7 +11,7 @@ from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.signs import Dependency
+from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.peers import Peer, PeerRefusalError, PeerUnreachableError
 
 Result = TypeVar("Result")
@@ -52,4 +52,4 @@ async def call_peer(
 def _note(context: Context, name: AggregatorId, result: str, problem: str = "") -> None:
     if result:
         context.metrics.peer_called(name, result)
-    context.signs.note(Dependency.PEER, problem, name=name)
+    context.health.note(Dependency.PEER, problem, name=name)

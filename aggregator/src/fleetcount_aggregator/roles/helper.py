@@ -33,7 +33,7 @@ from fleetcount_protocol.messages import (
     WindowStatus,
 )
 from fleetcount_protocol.question.orders import SignedOrder
-from fleetcount_protocol.release.set_digest import set_root
+from fleetcount_protocol.release.commitments import set_root
 from fleetcount_protocol.shared import SharedIds
 
 from fleetcount_aggregator.agreement.helper_batches import HelperBatches
@@ -47,7 +47,7 @@ from fleetcount_aggregator.journal import Entry, Step, once
 from fleetcount_aggregator.peers import PeerRefusalError, guarded
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import abort_windows, adopt
-from fleetcount_aggregator.roles.sharing import shared_ids, shared_question
+from fleetcount_aggregator.roles.restore_assistance import shared_ids, shared_question
 from fleetcount_aggregator.windows.key_lists import own_key_list
 from fleetcount_aggregator.windows.loading import window_here
 from fleetcount_aggregator.windows.question_install import install_question_from_leader

@@ -9,7 +9,7 @@ from typing import Final
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.signs import Dependency
+from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.storage.store import StoreError
@@ -24,9 +24,9 @@ _NO_WINDOW: Final = WindowId(bytes(WindowId.SIZE))
 async def probe_peers(context: Context) -> None:
     """Ask every peer that has not answered within `PROBE_S` about a window that does not exist, all at once.
 
-    That it refuses by name is the right answer; how it went is in `context.signs` (`call_peer`).
+    That it refuses by name is the right answer; how it went is in `context.health` (`call_peer`).
     """
-    silent = [name for name in context.peers if not context.signs.is_fresh(Dependency.PEER, name, PROBE_S)]
+    silent = [name for name in context.peers if not context.health.is_fresh(Dependency.PEER, name, PROBE_S)]
     await asyncio.gather(*(_probe(context, name) for name in silent))
 
 
@@ -44,7 +44,7 @@ async def probe_store(context: Context) -> None:
         await context.store.probe()
     except StoreError as error:
         problem = str(error)
-    context.signs.note(Dependency.STORE, problem)
+    context.health.note(Dependency.STORE, problem)
 
 
 async def watch_loop(context: Context) -> None:

@@ -21,9 +21,9 @@ from prometheus_client.registry import Collector
 
 from fleetcount_aggregator.config import AggregatorConfig
 from fleetcount_aggregator.context import UNFINISHED, Context
+from fleetcount_aggregator.host.broker_connection import BrokerConnection
+from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.host.reasons import Wait, expected_wait
-from fleetcount_aggregator.host.share import Share
-from fleetcount_aggregator.host.signs import Dependency
 from fleetcount_aggregator.installed_window import InstalledWindow
 
 _ROOM_BYTES: Final = 64 * 2**20
@@ -97,14 +97,14 @@ class Readiness(Collector):
         """Return every check, always all of them and in this order."""
         problems = {
             "serving": "the process ends: calls under way are finished, none is begun" if self.is_draining else "",
-            "store": self._context.signs.complaint(Dependency.STORE) or self._disk_problem(),
+            "store": self._context.health.complaint(Dependency.STORE) or self._disk_problem(),
             "keys": self._keys_problem(),
             "certificate": ended(self._watched.certificate_ends, self._context.clock.now()),
             "deny_list": self._deny_list_problem(),
             "peers": self._complaints(Dependency.PEER, self._peers),
             "broker": self._broker_problem(),
             "clock": self._clock_problem(),
-            "background": self._complaints(Dependency.BACKGROUND, self._context.signs.all_of(Dependency.BACKGROUND)),
+            "background": self._complaints(Dependency.BACKGROUND, self._context.health.all_of(Dependency.BACKGROUND)),
         }
         problems["roles"] = "" if self._member is None else self._member.complaint()
         return [Check(name=name, ok=not problem, reason=problem) for name, problem in problems.items()]
@@ -142,18 +142,18 @@ class Readiness(Collector):
     def _broker_problem(self) -> str:
         if not self._watched.mqtt_slots:
             return ""
-        held = self._context.signs.all_of(Dependency.BROKER)
+        held = self._context.health.all_of(Dependency.BROKER)
         if not held and self._member is not None:
             return ""  # Other processes have the connections.
         return self._complaints(Dependency.BROKER, held or [""])
 
     def _clock_problem(self) -> str:
         largest = self._context.limits.largest_skew_s
-        far = {name: skew for name, skew in self._context.signs.skew_s.items() if abs(skew) > largest}
+        far = {name: skew for name, skew in self._context.health.skew_s.items() if abs(skew) > largest}
         return "; ".join(f"{name} is {skew:+.1f} s from ours; allowed: {largest:g} s" for name, skew in far.items())
 
     def _complaints(self, what: Dependency, names: Iterable[str]) -> str:
-        found = {f"{name}: " if name else "": self._context.signs.complaint(what, name) for name in names}
+        found = {f"{name}: " if name else "": self._context.health.complaint(what, name) for name in names}
         return "; ".join(f"{named}{complaint}" for named, complaint in found.items() if complaint)
 
     # Windows.
@@ -179,7 +179,7 @@ class Readiness(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield what is measured at the moment of the question."""
-        context, signs = self._context, self._context.signs
+        context, health = self._context, self._context.health
         now = context.clock.now()
         for name, text, label, values in (
             (
@@ -190,7 +190,7 @@ class Readiness(Collector):
             ),
             ("fleetcount_certificate_days_left", "Until a certificate ends.", "certificate", self._days_left(now)),
             ("fleetcount_peer_reachable", "Whether a peer answered when last asked.", "peer", self._reachable()),
-            ("fleetcount_clock_skew_seconds", "How far a peer's clock is ahead of ours.", "peer", signs.skew_s),
+            ("fleetcount_clock_skew_seconds", "How far a peer's clock is ahead of ours.", "peer", health.skew_s),
             ("fleetcount_open_windows", "Windows that have not ended.", "state", self._open_windows()),
             (
                 "fleetcount_window_overdue_seconds",
@@ -212,20 +212,23 @@ class Readiness(Collector):
 
     def _broker(self) -> Iterator[GaugeMetricFamily]:
         """Yield how the connections to the broker are: of a process of several, of all, whoever has them."""
-        signs, slots = self._context.signs, self._watched.mqtt_slots
-        held = signs.all_of(Dependency.BROKER)
+        health, slots = self._context.health, self._watched.mqtt_slots
+        held = health.all_of(Dependency.BROKER)
         if self._member is not None and slots:
-            well = {str(slot): signs.is_well(Dependency.BROKER, Share(slot, slots).name) for slot in range(slots)}
+            well = {
+                str(slot): health.is_well(Dependency.BROKER, BrokerConnection(slot, slots).name)
+                for slot in range(slots)
+            }
             yield gauge("fleetcount_broker_slot_connected", "1 or 0: here.", "slot", well)
         if slots and (held or self._member is None):
-            is_well = bool(held) and all(signs.is_well(Dependency.BROKER, name) for name in held)
+            is_well = bool(held) and all(health.is_well(Dependency.BROKER, name) for name in held)
             yield gauge("fleetcount_broker_connected", "1 or 0.", "", {"": is_well})
 
     def _days_left(self, now: float) -> Mapping[str, float]:
         return days_left(self._watched.certificate_ends, now)
 
     def _reachable(self) -> Mapping[str, float]:
-        return {name: self._context.signs.is_well(Dependency.PEER, name) for name in self._peers}
+        return {name: self._context.health.is_well(Dependency.PEER, name) for name in self._peers}
 
     def _open_windows(self) -> Mapping[str, float]:
         found = Counter(self._context.states[window_id] for window_id in self._context.live)

@@ -20,8 +20,8 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.adoption import Adoption
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
+from fleetcount_aggregator.roles.restore_catchup import Adoption
 from fleetcount_aggregator.storage.mending import canonical_of, end_window, mend_others, note_settled
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore

@@ -9,7 +9,7 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 
 from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.agenda import Agenda
+from fleetcount_aggregator.host.due_queue import DueQueue
 from fleetcount_aggregator.host.reasons import WaitFor
 from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import move
@@ -27,7 +27,7 @@ class Scheduler:
         self._leader = leader
         self._settling = settling
         self._delivered: set[WindowId] = set()
-        self._asleep: Agenda[WindowId] = Agenda()
+        self._asleep: DueQueue[WindowId] = DueQueue()
 
     async def open_windows(self) -> None:
         """Decide about the windows of questions that come near; what is far costs nothing.

@@ -70,7 +70,9 @@ def write_backup(place: StorePlace, seal: RowSeal, output: Path, about: BackupFi
         StoreError: the store is damaged, or cannot be read or the file not be written.
     """
     if place.url is not None:
-        raise UsageError(f"{place.name} is backed up by PostgreSQL's own tools (docs/operating.md); allowed is SQLite")
+        raise UsageError(
+            f"{place.name} is backed up by PostgreSQL's own tools (docs/operating-trouble.md); allowed is SQLite"
+        )
     if output.exists():
         raise UsageError(f"{output} exists; a backup is written to a new file")
     try:
@@ -268,7 +270,9 @@ def put_back(
         StoreError: the backup is damaged or of another key, or the disk failed; then there is no store.
     """
     if place.url is not None:
-        raise UsageError(f"{place.name} is put back by PostgreSQL's own tools (docs/operating.md); allowed is SQLite")
+        raise UsageError(
+            f"{place.name} is put back by PostgreSQL's own tools (docs/operating-trouble.md); allowed is SQLite"
+        )
     # SQLite takes what lies there as a journal for that of whatever database is beside it.
     for there in (place.file, *(place.file.with_name(place.file.name + end) for end in _JOURNALS)):
         if there.exists():

@@ -153,7 +153,7 @@ class PostgresEngine:
         return said
 
     def fold(self) -> bool:
-        """See `Engine.fold`; what archives and backups hold of it is the operator's (docs/operating.md)."""
+        """See `Engine.fold`; what archives and backups hold of it is the operator's (docs/operating-machines.md)."""
         return True
 
     def slim(self) -> None:

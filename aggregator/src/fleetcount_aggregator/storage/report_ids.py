@@ -12,7 +12,7 @@ import numpy as np
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import ReportId, WindowId
 from fleetcount_protocol.limits import MAX_REPORTS_PER_WINDOW, SET_LEAVES
-from fleetcount_protocol.release.set_digest import leaf_head
+from fleetcount_protocol.release.commitments import leaf_head
 from numpy.typing import NDArray
 
 ID_BYTES: Final = ReportId.SIZE

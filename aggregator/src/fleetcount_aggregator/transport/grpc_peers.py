@@ -36,25 +36,35 @@ from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.wire.call_metadata import GREETING_HEADER
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
-from fleetcount_protocol.wire.peer import ABORT_ANSWER, ABORT_WINDOW, DELIVER_ANSWER, SET_ANSWER, STATUS, STATUS_QUERY
-from fleetcount_protocol.wire.peer_batches import BATCH_DECISION, BATCH_PROPOSAL, BATCH_REPLY, FINISH_BATCH
-from fleetcount_protocol.wire.peer_release import (
+from fleetcount_protocol.wire.peer import (
+    ABORT_ANSWER,
+    ABORT_WINDOW,
+    BATCH_DECISION,
+    BATCH_PROPOSAL,
+    BATCH_REPLY,
     COMMIT_QUERY,
     COMMITMENT,
+    DELIVER_ANSWER,
+    FINISH_BATCH,
     FINISHED_RECORD,
     NOISED_SHARE,
     OPEN_QUERY,
     RECORD_PROPOSAL,
     RECORD_SIGNATURE,
+    SET_ANSWER,
+    SHARED_IDS,
+    SHARED_QUERY,
+    SHARED_QUESTION_QUERY,
+    STATUS,
+    STATUS_QUERY,
+    split_seal_set,
 )
-from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_QUESTION_QUERY
 from fleetcount_protocol.wire.question import (
     DELIVER_ORDER,
     DELIVER_ORDER_ANSWER,
     INSTALL_QUESTION,
     INSTALL_QUESTION_ANSWER,
 )
-from fleetcount_protocol.wire.seal_sets import split_seal_set
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_transport.lost_reasons import call_reason
 

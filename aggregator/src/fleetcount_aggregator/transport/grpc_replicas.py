@@ -10,8 +10,8 @@ import grpc
 from fleetcount_protocol.errors import DecodeError, PeerProblem
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_transport.admission.admission import Admission
-from fleetcount_transport.admission.front import Front
-from fleetcount_transport.admission.grpc_door import Call, GrpcDoor, Name
+from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission, Name
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.listening import grpc_server
 from fleetcount_transport.lost_reasons import call_reason
 
@@ -42,18 +42,23 @@ class ReplicaShell:
     """Takes what other replicas opened for shards owned here; `reports` answers after the commit."""
 
     def __init__(
-        self, reports: Reports, metrics: Metrics, identify: Name, admission: Admission, front: Front | None = None
+        self,
+        reports: Reports,
+        metrics: Metrics,
+        identify: Name,
+        admission: Admission,
+        front: HandshakeGate | None = None,
     ) -> None:
         self._reports = reports
         self._metrics = metrics
         self._identify = identify
-        self.door = GrpcDoor(admission, front, at_once=admission.limits.calls_each)
+        self.grpc_admission = GrpcAdmission(admission, front, at_once=admission.limits.calls_each)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods."""
         methods = {
-            "Append": self.door.unary(self._append, self._identify),
-            "Find": self.door.unary(self._find, self._identify),
+            "Append": self.grpc_admission.unary(self._append, self._identify),
+            "Find": self.grpc_admission.unary(self._find, self._identify),
         }
         return grpc.method_handlers_generic_handler(REPLICA_SERVICE, methods)
 
@@ -82,7 +87,7 @@ class ReplicaShell:
 
 def replica_server(shell: ReplicaShell) -> grpc.aio.Server:
     """Return the server for other replicas, without a port yet."""
-    return grpc_server(shell.handlers(), MOST_RUN_BYTES, shell.door.admission.limits.handshake_s)
+    return grpc_server(shell.handlers(), MOST_RUN_BYTES, shell.grpc_admission.admission.limits.handshake_s)
 
 
 class ReplicaCalls:

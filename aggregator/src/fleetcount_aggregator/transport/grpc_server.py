@@ -29,18 +29,29 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUESTS,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER
-from fleetcount_protocol.wire.peer import ABORT_ANSWER, ABORT_WINDOW, DELIVER_ANSWER, SET_ANSWER, STATUS, STATUS_QUERY
-from fleetcount_protocol.wire.peer_batches import BATCH_DECISION, BATCH_PROPOSAL, BATCH_REPLY, FINISH_BATCH
-from fleetcount_protocol.wire.peer_release import (
+from fleetcount_protocol.wire.peer import (
+    ABORT_ANSWER,
+    ABORT_WINDOW,
+    BATCH_DECISION,
+    BATCH_PROPOSAL,
+    BATCH_REPLY,
     COMMIT_QUERY,
     COMMITMENT,
+    DELIVER_ANSWER,
+    FINISH_BATCH,
     FINISHED_RECORD,
     NOISED_SHARE,
     OPEN_QUERY,
     RECORD_PROPOSAL,
     RECORD_SIGNATURE,
+    SET_ANSWER,
+    SHARED_IDS,
+    SHARED_QUERY,
+    SHARED_QUESTION_QUERY,
+    STATUS,
+    STATUS_QUERY,
+    SealSetChunks,
 )
-from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_QUESTION_QUERY
 from fleetcount_protocol.wire.question import (
     DELIVER_ORDER,
     DELIVER_ORDER_ANSWER,
@@ -49,11 +60,10 @@ from fleetcount_protocol.wire.question import (
     QUESTION_LIST,
     QUESTION_LIST_QUERY,
 )
-from fleetcount_protocol.wire.seal_sets import SealSetChunks
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_transport.admission.admission import Admission, BusyError
-from fleetcount_transport.admission.front import Front
-from fleetcount_transport.admission.grpc_door import Call, ForeignError, GrpcDoor, Name, certified
+from fleetcount_transport.admission.grpc_admission import Call, ForeignError, GrpcAdmission, Name, certified
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.health_service import health_handlers
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.listening import grpc_server
@@ -133,29 +143,31 @@ class DeviceShell:
         metrics: Metrics,
         admission: Admission | None = None,
         denies: Callable[[bytes], bool] = lambda _: False,
-        front: Front | None = None,
+        front: HandshakeGate | None = None,
         is_serving: Callable[[], bool] = lambda: True,
     ) -> None:
         self._service = service
         self._is_serving = is_serving
         self._metrics = metrics
-        self.door = GrpcDoor(admission or Admission(), front)
+        self.grpc_admission = GrpcAdmission(admission or Admission(), front)
         self._denies = denies
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
         reading, reporting = certified(_READING, self._denies), certified(_REPORTING, self._denies)
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "ListQuestions": self.door.unary(self._list_questions, reading),
-            "OpenSessions": self.door.unary(self._open_sessions, reporting, first_alone=True),
-            "Upload": self.door.stream(self._upload, reporting),
-            "GetRelease": self.door.unary(self._get_release, reading),
+            "ListQuestions": self.grpc_admission.unary(self._list_questions, reading),
+            "OpenSessions": self.grpc_admission.unary(self._open_sessions, reporting, first_alone=True),
+            "Upload": self.grpc_admission.stream(self._upload, reporting),
+            "GetRelease": self.grpc_admission.unary(self._get_release, reading),
         }
         return grpc.method_handlers_generic_handler(_DEVICE_SERVICE, methods)
 
     def health(self) -> grpc.GenericRpcHandler:
         """Return the health service of this listener."""
-        return health_handlers(self.door, certified(_READING, self._denies), _DEVICE_SERVICE, self._is_serving)
+        return health_handlers(
+            self.grpc_admission, certified(_READING, self._denies), _DEVICE_SERVICE, self._is_serving
+        )
 
     async def _list_questions(self, request: bytes, call: Call) -> bytes:
         """Every question that is not over."""
@@ -186,8 +198,8 @@ class DeviceShell:
         try:
             with call.hold(len(request)):
                 answer = await self._service.take(UPLOAD.decode(request))
-                if not self.door.admission.knows(call.who) and any(0 in one.reasons for one in answer.runs):
-                    self.door.admission.held(call.who)  # It brought what was sealed under a session.
+                if not self.grpc_admission.admission.knows(call.who) and any(0 in one.reasons for one in answer.runs):
+                    self.grpc_admission.admission.held(call.who)  # It brought what was sealed under a session.
         except BusyError:
             answer = self._service.refuse_busy(UPLOAD.decode(request))
         return UPLOAD_ANSWER.encode(answer)
@@ -212,14 +224,14 @@ class PeerShell:
         metrics: Metrics,
         identify: Name,
         admission: Admission | None = None,
-        front: Front | None = None,
+        front: HandshakeGate | None = None,
     ) -> None:
         self._helper = helper
         self._metrics = metrics
         self._identify = identify
         admission = admission or Admission()
         # A leader verifies many batches at once, each of which takes seconds.
-        self.door = GrpcDoor(admission, front, at_once=admission.limits.calls_each)
+        self.grpc_admission = GrpcAdmission(admission, front, at_once=admission.limits.calls_each)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of peer.proto."""
@@ -229,7 +241,7 @@ class PeerShell:
             "DeliverOrder": self._method(DELIVER_ORDER, helper.deliver_order, DELIVER_ORDER_ANSWER),
             "ProposeBatch": self._method(BATCH_PROPOSAL, helper.propose_batch, BATCH_REPLY),
             "FinishBatch": self._method(FINISH_BATCH, helper.finish_batch, BATCH_DECISION),
-            "SealSet": self.door.stream(self._seal_set, self._identify),
+            "SealSet": self.grpc_admission.stream(self._seal_set, self._identify),
             "Commit": self._method(COMMIT_QUERY, helper.commit, COMMITMENT),
             "Open": self._method(OPEN_QUERY, helper.open_share, NOISED_SHARE),
             "SignRecord": self._method(RECORD_PROPOSAL, helper.sign_record, RECORD_SIGNATURE),
@@ -255,7 +267,7 @@ class PeerShell:
 
             return await answer_call(call, self._metrics, work)
 
-        return self.door.unary(answer, self._identify)
+        return self.grpc_admission.unary(answer, self._identify)
 
     async def _meet(self, call: Call) -> None:
         """Hear who calls, before its message is decoded, and greet it with whatever the answer will be."""
@@ -263,7 +275,7 @@ class PeerShell:
         said = dict(call.context.invocation_metadata() or ()).get(GREETING_HEADER, b"")
         try:
             await greetings.hear_call(caller, said if isinstance(said, bytes) else b"")
-            self.door.admission.held(call.who)  # One of the configured peers, by its certificate.
+            self.grpc_admission.admission.held(call.who)  # One of the configured peers, by its certificate.
         finally:
             if own := greetings.say(caller):
                 call.context.set_trailing_metadata(((GREETING_HEADER, own),))
@@ -361,11 +373,11 @@ CLAIM_HEADER: Final = "fleetcount-insecure-aggregator"
 
 def device_server(shell: DeviceShell) -> grpc.aio.Server:
     """Return the server for devices, without a port yet."""
-    server = grpc_server(shell.handlers(), MAX_BATCH_BYTES, shell.door.admission.limits.handshake_s)
+    server = grpc_server(shell.handlers(), MAX_BATCH_BYTES, shell.grpc_admission.admission.limits.handshake_s)
     server.add_generic_rpc_handlers((shell.health(),))
     return server
 
 
 def peer_server(shell: PeerShell) -> grpc.aio.Server:
     """Return the server for aggregators, without a port yet."""
-    return grpc_server(shell.handlers(), MAX_PEER_MESSAGE_BYTES, shell.door.admission.limits.handshake_s)
+    return grpc_server(shell.handlers(), MAX_PEER_MESSAGE_BYTES, shell.grpc_admission.admission.limits.handshake_s)

@@ -16,7 +16,7 @@ from fleetcount_protocol.limits import MAX_INSTALMENT_BYTES, MAX_SESSION_BYTES
 from fleetcount_protocol.wire.topics import TopicKind, parse_topic
 from fleetcount_transport.admission.admission import Admission, AdmissionTable, BusyError
 from fleetcount_transport.admission.identity import Identity
-from fleetcount_transport.admission.turns import FairLine
+from fleetcount_transport.admission.turns import RoundRobin
 from fleetcount_transport.mqtt_packets import Publication
 
 from fleetcount_aggregator.host.metrics import Metrics
@@ -64,7 +64,7 @@ class Inbox:
         self._metrics = metrics
         self._slow_down = slow_down
         self._room = Admission(_ROOM, metrics.shed)
-        self._lines: dict[TopicKind, FairLine[Arrival]] = {kind: FairLine() for kind in _LARGEST}
+        self._lines: dict[TopicKind, RoundRobin[Arrival]] = {kind: RoundRobin() for kind in _LARGEST}
         self._filled = {kind: asyncio.Event() for kind in _LARGEST}
         self._messages = self._bytes = 0
         self._full = asyncio.Event()

@@ -32,8 +32,8 @@ from fleetcount_transport.mqtt_connection import MqttConnection, Reconnecting
 
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.share import Share
-from fleetcount_aggregator.host.signs import Dependency
+from fleetcount_aggregator.host.broker_connection import BrokerConnection
+from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.transport.mqtt_announcing import Announcing
 from fleetcount_aggregator.transport.mqtt_inbox import Arrival, Inbox
@@ -49,7 +49,7 @@ _UNKEPT: Final = 4
 _FAULTS: Final = frozenset({RejectReason.MALFORMED, RejectReason.BAD_SEAL, RejectReason.UNKNOWN_SESSION})
 """Refusals of instalments for which work was done in vain; those of sessions are counted where they are judged."""
 _Answers = list[tuple[str, bytes]]
-_WHOLE: Final = Share()
+_WHOLE: Final = BrokerConnection()
 _MessageT = TypeVar("_MessageT")
 
 
@@ -61,7 +61,12 @@ class MqttIntake:
     """
 
     def __init__(
-        self, context: Context, service: DeviceService, table: MqttTable, client: str = "", share: Share = _WHOLE
+        self,
+        context: Context,
+        service: DeviceService,
+        table: MqttTable,
+        client: str = "",
+        share: BrokerConnection = _WHOLE,
     ) -> None:
         self._context = context
         self._service = service
@@ -85,7 +90,7 @@ class MqttIntake:
             finally:
                 session.cancel()
                 [ended] = await asyncio.gather(session, return_exceptions=True)
-                self._context.signs.note(Dependency.BROKER, f"no connection to {self._broker}", name=self._share.name)
+                self._context.health.note(Dependency.BROKER, f"no connection to {self._broker}", name=self._share.name)
             try:
                 if isinstance(ended, BaseException):
                     raise ended
@@ -122,7 +127,7 @@ class MqttIntake:
         connection, inbox = self._new_connection()
         async with connection as client, asyncio.TaskGroup() as group:
             self._context.metrics.mqtt_connected()
-            self._context.signs.note(Dependency.BROKER, name=self._share.name)
+            self._context.health.note(Dependency.BROKER, name=self._share.name)
             log.info("mqtt_connected", broker=self._broker, slot=self._share.slot)
             group.create_task(client.until_lost(), name="mqtt-lost")
             subscribing = Subscribing(self._context, client, self._share)

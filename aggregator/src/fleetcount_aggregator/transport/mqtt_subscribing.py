@@ -14,7 +14,7 @@ from fleetcount_protocol.wire.topics import BUCKETS, report_filters, session_fil
 from fleetcount_transport.mqtt_connection import MqttConnection
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.share import Share
+from fleetcount_aggregator.host.broker_connection import BrokerConnection
 
 FOLLOW_S: Final = 0.25
 """How often subscriptions are brought in step with the windows."""
@@ -22,14 +22,14 @@ _OPEN: Final = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 _AT_ONCE: Final = 512
 """Topics of one packet: some tenth of the longest that a broker takes."""
 
-_EVERY: Final = (Share(), *(Share(slot, BUCKETS) for slot in range(BUCKETS)))
+_EVERY: Final = (BrokerConnection(), *(BrokerConnection(slot, BUCKETS) for slot in range(BUCKETS)))
 """Shares that together have every filter there is, whatever the number of slots was once."""
 
 
 class Subscribing:
     """The subscriptions of one connection, whose session at the broker outlives it, with those of another time."""
 
-    def __init__(self, context: Context, client: MqttConnection, share: Share) -> None:
+    def __init__(self, context: Context, client: MqttConnection, share: BrokerConnection) -> None:
         self._context = context
         self._client = client
         self._share = share
@@ -58,10 +58,10 @@ class Subscribing:
             await self.follow()
             await asyncio.sleep(FOLLOW_S)
 
-    def _sessions(self, share: Share) -> list[str]:
+    def _sessions(self, share: BrokerConnection) -> list[str]:
         return session_filters(*self._place, share.slot, share.slots)
 
-    def _reports(self, window_id: WindowId, share: Share) -> list[str]:
+    def _reports(self, window_id: WindowId, share: BrokerConnection) -> list[str]:
         return report_filters(*self._place, window_id, share.slot, share.slots)
 
     async def _keep(self, own: list[str], every: Iterable[str]) -> None:

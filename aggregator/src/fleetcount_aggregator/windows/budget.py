@@ -11,7 +11,7 @@ from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.window.signal import normal_signal
+from fleetcount_protocol.window.domain import normal_signal
 from fleetcount_protocol.window.window import Window
 
 from fleetcount_aggregator.context import Limits

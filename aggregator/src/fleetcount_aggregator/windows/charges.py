@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 
 from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.window.signal import normal_signal
+from fleetcount_protocol.window.domain import normal_signal
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_question import InstalledQuestion

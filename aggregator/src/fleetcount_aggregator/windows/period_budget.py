@@ -17,7 +17,7 @@ from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.window.signal import normal_signal
+from fleetcount_protocol.window.domain import normal_signal
 
 from fleetcount_aggregator.context import Limits
 

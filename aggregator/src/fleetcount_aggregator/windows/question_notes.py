@@ -11,7 +11,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.question.key_list import SignedKeyList, decode_signed_key_list, encode_signed_key_list
 from fleetcount_protocol.question.orders import SignedOrder, decode_signed_order, encode_signed_order, started_question
 from fleetcount_protocol.question.question import SignedQuestion
-from fleetcount_protocol.question.signed_file import decode_signed_question
+from fleetcount_protocol.question.signing import decode_signed_question
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_question import InstalledQuestion

@@ -61,10 +61,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fleetcount_mechanisms.sides import Side
+    from fleetcount_mechanisms.answers import Side
 
     from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
     from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once
+    from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told, smallest_refused
     from fleetcount_analysis.answers.drill_down import (
         FoundPlace,
         PrunedPlace,
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.sides import both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
     from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
-    from fleetcount_analysis.answers.telling import OpenedWindow, most_told, smallest_refused
     from fleetcount_analysis.answers.zooms import consistent_errors, consistent_zooms, one_zoom, zoom_numbers
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
@@ -103,7 +103,7 @@ else:
             "sides": "Side both_sides compare_one_sided sides_of_intervals",
             "smoothing": "smoothed",
             "table": "Region QuestionTable WindowCounts question_table",
-            "telling": "OpenedWindow most_told smallest_refused",
+            "disclosure": "OpenedWindow most_told smallest_refused",
             "zooms": "consistent_errors consistent_zooms one_zoom zoom_numbers",
         },
     )

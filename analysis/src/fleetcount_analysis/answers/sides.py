@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from fleetcount_mechanisms.answers import Side, side_of
 from fleetcount_mechanisms.noise import OneSidedNoise
-from fleetcount_mechanisms.sides import Side, side_of
 from numpy.typing import ArrayLike
 
 from fleetcount_analysis.answers.chosen import all_at_once

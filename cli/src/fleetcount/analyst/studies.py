@@ -39,7 +39,7 @@ def simulate(
     """
     from fleetcount_simulator.scenario.file import read_scenario
     from fleetcount_simulator.study.experiment import StudySettings, run_study
-    from fleetcount_simulator.study.making import STANDARD
+    from fleetcount_simulator.study.registries import STANDARD
     from fleetcount_simulator.study.scale import ThisProcess, WorkerPool
 
     for name, value, most in (("runs", runs, 1_000_000), ("workers", workers, 256)):

@@ -14,7 +14,7 @@ from typing import Final, cast
 from fleetcount_analysis import intervals
 from fleetcount_analysis.remap import geometric_remap, user_optimum
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET, LossBudget
-from fleetcount_mechanisms.accounting.exposure import chance_of_all, chance_of_any, expected_answers, quantile
+from fleetcount_mechanisms.accounting.charges import chance_of_all, chance_of_any, expected_answers, quantile
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.asymmetric import (
     AsymmetricGeometric,
@@ -23,9 +23,8 @@ from fleetcount_mechanisms.asymmetric import (
     expected_safe_answers_approximate,
 )
 from fleetcount_mechanisms.composition import basic_epsilon, optimal_delta_repeated, optimal_loss_repeated
-from fleetcount_mechanisms.conversion import order_epsilon
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
-from fleetcount_mechanisms.loss_formulas import (
+from fleetcount_mechanisms.losses import (
     linked_delta,
     message_epsilon_binary,
     noise_epsilon_two_cell,
@@ -33,6 +32,7 @@ from fleetcount_mechanisms.loss_formulas import (
 )
 from fleetcount_mechanisms.renyi import (
     gaussian_divergence,
+    order_epsilon,
     panel_gaussian_divergence,
     panel_geometric_divergence,
     panel_pure_epsilon,

@@ -18,7 +18,7 @@ from fleetcount_protocol.messages import SealSet
 from fleetcount_protocol.question.key_list import decode_key_list, decode_signed_key_list, encode_signed_key_list
 from fleetcount_protocol.question.orders import decode_order, decode_signed_order, encode_signed_order
 from fleetcount_protocol.question.question import decode_question
-from fleetcount_protocol.question.signed_file import (
+from fleetcount_protocol.question.signing import (
     decode_signed_question,
     encode_signed_question,
 )
@@ -28,13 +28,13 @@ from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
 from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState, prio3_two_round
 from fleetcount_protocol.window.succession import decode_signed_succession, encode_signed_succession
 from fleetcount_protocol.window.window import decode_window
-from fleetcount_protocol.wire import device, device_columns, peer, peer_batches, peer_release, peer_shared, question
-from fleetcount_protocol.wire.seal_sets import join_seal_set
+from fleetcount_protocol.wire import device, device_columns, peer, question
+from fleetcount_protocol.wire.peer import join_seal_set
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_protocol.wire.topics import parse_topic
 from google.protobuf.message import DecodeError as ProtobufError
 
-_MODULES: Final = (device, device_columns, peer, peer_batches, peer_release, peer_shared, question)
+_MODULES: Final = (device, device_columns, peer, question)
 
 
 @dataclass(frozen=True, slots=True)

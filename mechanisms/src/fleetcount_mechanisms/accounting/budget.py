@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Final
 
 from fleetcount_mechanisms.accounting.vectors import SCALE, LossVector, checked_orders, decimal_of, scaled_up
-from fleetcount_mechanisms.conversion import entry_price
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit, require_positive
+from fleetcount_mechanisms.renyi import entry_price
 
 LARGEST_BUDGET: Final = 700
 _ORDERS_TRIED: Final = 1024

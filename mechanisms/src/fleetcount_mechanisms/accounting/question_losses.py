@@ -23,17 +23,19 @@ from fleetcount_mechanisms.accounting.charges import (
     unit_pure,
     zoom_cells,
 )
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
-from fleetcount_mechanisms.accounting.units import gaussian_unit_epsilon, geometric_unit_epsilon
-from fleetcount_mechanisms.accounting.vectors import LARGEST_ORDER
+from fleetcount_mechanisms.accounting.vectors import (
+    LARGEST_ORDER,
+    ScheduleShape,
+    gaussian_unit_epsilon,
+    geometric_unit_epsilon,
+)
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
-from fleetcount_mechanisms.conversion import entry_price, zcdp_epsilon
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
 from fleetcount_mechanisms.exponential import near_log
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
-from fleetcount_mechanisms.renyi import amplified, gaussian_rho, panel_pure_epsilon
+from fleetcount_mechanisms.renyi import amplified, entry_price, gaussian_rho, panel_pure_epsilon, zcdp_epsilon
 
 _NOTHING: Final = Fraction(0)
 _Sizes = Counter[int]

@@ -12,10 +12,16 @@ from fractions import Fraction
 from math import ceil
 from typing import Final, cast
 
-from fleetcount_mechanisms.accounting.charges import charge_relation, moved_cells
-from fleetcount_mechanisms.accounting.exposure import chance_of_all, chance_of_any, expected_answers, quantile
+from fleetcount_mechanisms.accounting.charges import (
+    chance_of_all,
+    chance_of_any,
+    charge_relation,
+    expected_answers,
+    moved_cells,
+    quantile,
+)
 from fleetcount_mechanisms.accounting.question_losses import QuestionLosses, day_units, noise_loss, question_losses
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.design import Design

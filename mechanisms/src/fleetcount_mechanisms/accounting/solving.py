@@ -13,8 +13,7 @@ from typing import Final
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET, LossBudget
 from fleetcount_mechanisms.accounting.charges import unit_loss
 from fleetcount_mechanisms.accounting.question_losses import units_loss
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
-from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.accounting.vectors import LossVector, ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
 from fleetcount_mechanisms.errors import (

@@ -41,7 +41,7 @@ from fleetcount_protocol.limits import (
 )
 from fleetcount_protocol.messages import X509_CREDENTIAL, Instalment, SessionAccepted, SessionRequest
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
-from fleetcount_protocol.window.public_keys import X25519_KEY_BYTES
+from fleetcount_protocol.window.keys import X25519_KEY_BYTES
 
 SESSION_INFO_LABEL: Final = b"fleetcount v1 session"
 SESSION_KEYS_LABEL: Final = b"fleetcount v1 session keys"

@@ -18,8 +18,8 @@ from fleetcount_protocol.question.fields import (
     QuestionFields,
     Schedule,
     Submission,
+    window_fields,
 )
-from fleetcount_protocol.question.windows import window_fields
 from fleetcount_protocol.window.codec import encode_question, encode_terms, read_question, read_terms
 
 QUESTION_LABEL: Final = b"FCQUES01"

@@ -4,17 +4,19 @@ Unchecked values. This module must not apply rules, encode, sign or derive a win
 """
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw
+from fleetcount_mechanisms.sampling import SamplingDie
 
-from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.window.domain import ValueDomain
-from fleetcount_protocol.window.fields import Aggregator, Mode, Release, UploadStyle
+from fleetcount_protocol.errors import QuestionError, UsageError
+from fleetcount_protocol.ids import Digest, QuestionId
+from fleetcount_protocol.window.domain import Prefixes, ValueDomain
+from fleetcount_protocol.window.fields import Aggregator, Mode, QuestionRef, Release, UploadStyle, WindowFields
 
 DAY_S: Final = 86_400
 """A coin of a day holds for one UTC day, which always has this many seconds of Unix time."""
@@ -174,3 +176,107 @@ class QuestionFields:
     verify_seed_digest: Digest
     drill_down: DrillDown | None = None
     admission: Admission = Admission.CERTIFICATE
+
+
+# What one window holds, as its question and its index say, whether or not it may be asked.
+#
+# It must not apply rules (`rules`) or make the window itself (`derive`).
+
+_SHARED: Final = (
+    "name",
+    "deployment",
+    "signal",
+    "domain",
+    "mode",
+    "mechanism",
+    "release",
+    "upload_style",
+    "time_precision_s",
+    "min_batch_size",
+    "aggregators",
+)
+
+
+def window_times(schedule: Schedule, index: int) -> dict[str, int]:
+    """Return the four times of a window by the names of its fields."""
+    opens, closes = schedule.opens(index), schedule.closes(index)
+    return {
+        "round_one_opens": opens,
+        "round_one_closes": opens + schedule.round_one_s,
+        "round_two_closes": closes,
+        "expiry": closes + schedule.expiry_s,
+    }
+
+
+def window_ref(question: QuestionFields, question_id: QuestionId, index: int) -> QuestionRef:
+    """Return a window's place in its question."""
+    noised = question.participants is Participants.NOISED
+    return QuestionRef(question_id=question_id, index=index, noised_participants=noised)
+
+
+def window_fields(
+    question: QuestionFields, question_id: QuestionId, index: int, domain: Prefixes | None = None
+) -> WindowFields:
+    """Return the fields of a window: those of the question, the window's times and its place in the question.
+
+    The times of a question that has not started are those of its latest start: for rules and what all windows share.
+    A later step of a drill-down asks about its own `domain`; its uniform die has as many faces and the same rate.
+    """
+    shared: dict[str, Any] = {name: getattr(question, name) for name in _SHARED}
+    if domain is not None:
+        shared["domain"] = domain
+        if isinstance(question.mechanism, SamplingDie):
+            rate = question.mechanism.sampling_rate
+            shared["mechanism"] = SamplingDie.uniform(rate, domain.values, allow_large_rate=True)
+    shared |= window_times(question.schedule.at_latest(), index)
+    return WindowFields(
+        **shared,
+        verify_key_digest=question.verify_seed_digest,
+        question=window_ref(question, question_id, index),
+    )
+
+
+# Which places a drill-down asks about next: the children of the cells that the record before found busy.
+#
+# Run by every party on the signed public record of the step before, so that nothing more is signed. It must not see
+# anything else of a release: what follows from public numbers costs no further privacy.
+
+
+def surviving_cells(domain: Prefixes, estimates: Sequence[Fraction], walk: DrillDown) -> tuple[int, ...]:
+    """Return the cells whose estimate reached the threshold, ascending; of too many those with the largest estimates.
+
+    `estimates` are those of the record, one a cell of the `domain` of its window, in its order. Of equal estimates the
+    smaller cell is kept. Nothing is returned where no cell reached the threshold: the walk has ended.
+
+    Raises:
+        UsageError: another number of estimates than of cells.
+    """
+    if len(estimates) != domain.values:
+        raise UsageError(f"{len(estimates)} estimates for {domain.values} cells")
+    busy = [
+        (-estimate, cell) for cell, estimate in zip(domain.cells, estimates, strict=True) if estimate >= walk.threshold
+    ]
+    return tuple(sorted(cell for _, cell in sorted(busy)[: walk.most_survivors]))
+
+
+def candidates(survivors: tuple[int, ...], walk: DrillDown, step: int) -> Prefixes:
+    """Return what step 1, 2, ... of a walk asks: all children of the cells that survived the step before.
+
+    Raises:
+        UsageError: no survivor, more than the question allows, or cells that are not those of the step before,
+        ascending.
+    """
+    bits = walk.levels[step - 1]
+    if not 1 <= len(survivors) <= walk.most_survivors:
+        raise UsageError(f"{len(survivors)} cells survived, allowed for a next step: 1 to {walk.most_survivors}")
+    if list(survivors) != sorted(set(survivors)) or not 0 <= survivors[0] <= survivors[-1] < 1 << bits:
+        raise UsageError(f"surviving cells must ascend, each of {bits} bits")
+    deeper = walk.levels[step] - bits
+    cells = tuple((cell << deeper) + child for cell in survivors for child in range(1 << deeper))
+    return Prefixes(bits=walk.levels[step], cells=cells)
+
+
+def parents(domain: Prefixes, walk: DrillDown, step: int) -> tuple[int, ...]:
+    """Return the cells whose children a step asks about, ascending: none for the first step of a walk."""
+    deeper = walk.levels[step] - walk.levels[step - 1] if step else 0
+    return tuple(sorted({cell >> deeper for cell in domain.cells})) if step else ()

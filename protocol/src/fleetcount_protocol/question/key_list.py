@@ -17,9 +17,9 @@ from fleetcount_protocol.layout import Reader, text_bytes, uint
 from fleetcount_protocol.limits import MAX_KEY_LIST_BYTES, MAX_LISTED_KEYS, MAX_UNIX_TIME
 from fleetcount_protocol.window.codec import encode_key, read_key
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
-from fleetcount_protocol.window.rules import check_range, check_sealing_keys, require
-from fleetcount_protocol.window.signatures import encode_with_signature, read_with_signature
+from fleetcount_protocol.window.keys import encode_with_signature, read_with_signature
 from fleetcount_protocol.window.signing import TrustedAggregator, verify_by
+from fleetcount_protocol.window.window import check_range, check_sealing_keys, require
 
 KEY_LIST_LABEL: Final = b"FCKEYS01"
 

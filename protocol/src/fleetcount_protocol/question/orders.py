@@ -18,10 +18,9 @@ from fleetcount_protocol.ids import AggregatorId, QuestionId
 from fleetcount_protocol.layout import Reader, text_bytes, uint
 from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_QUESTION_WINDOWS, MAX_UNIX_TIME
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.window.rules import check_range
-from fleetcount_protocol.window.signatures import encode_with_signature, read_with_signature
+from fleetcount_protocol.window.keys import encode_with_signature, read_with_signature
 from fleetcount_protocol.window.signing import TrustedAggregator, verify_by
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, check_range
 
 ORDER_LABEL: Final = b"FCORDR01"
 _LARGEST_NUMBER: Final = 2**32 - 1

@@ -4,22 +4,160 @@ Making a `Question` checks every rule, so each one that exists may be asked. `de
 """
 
 import hashlib
+import hmac
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from functools import cached_property
-from typing import Self
+from itertools import pairwise
+from typing import Final, Self
 
-from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.sampling import SamplingDie
 
-from fleetcount_protocol.errors import DecodeError, QuestionError
-from fleetcount_protocol.ids import QuestionId
+from fleetcount_protocol.errors import DecodeError, QuestionError, UsageError
+from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.limits import (
+    MAX_DRILL_DOWN_LEVELS,
+    MAX_QUESTION_LIFETIME_S,
+    MAX_QUESTION_WINDOWS,
+    MAX_UNIX_TIME,
+    MAX_WINDOW_LIFETIME_S,
+    MAX_WINDOW_S,
+    VERIFY_KEY_BYTES,
+)
 from fleetcount_protocol.question.codec import decode_question_fields, encode_question_fields
-from fleetcount_protocol.question.fields import QuestionFields
-from fleetcount_protocol.question.rules import check_question
-from fleetcount_protocol.question.windows import window_fields
-from fleetcount_protocol.window.codec import encode_question, encode_terms
-from fleetcount_protocol.window.fields import WindowFields
+from fleetcount_protocol.question.fields import (
+    Coin,
+    DrillDown,
+    QuestionFields,
+    candidates,
+    window_fields,
+    window_ref,
+    window_times,
+)
+from fleetcount_protocol.window.codec import encode_question, encode_terms, encode_times, window_label
+from fleetcount_protocol.window.domain import MAX_VALUES, PLACE_BITS, Prefixes
+from fleetcount_protocol.window.fields import Mode, ReleaseKind, UploadStyle, WindowFields
+from fleetcount_protocol.window.window import Window, check_fraction, check_range, check_window, require
+
+# The rules that every question keeps (docs/wire.md, "Rules of a question"): schedule, coin, promise, windows.
+#
+# Run by every party. It must not read bytes (`codec`) or decide for a device's owner.
+
+_LARGEST_DELTA: Final = Fraction(1, 1000)
+_LARGEST_THRESHOLD: Final = 2**32 - 1
+
+
+def check_question(question: QuestionFields) -> None:
+    """Refuse a question that no honest party may ask or answer: its own rules, then those of a window for its windows.
+
+    The first and the last window stand for all: only the times differ between windows, by multiples of `every_s`.
+
+    Raises:
+        QuestionError: the field, its value and the allowed range.
+    """
+    _check_lengths(question)
+    _check_window(question, 0)
+    _check_schedule(question)
+    _check_promise(question)
+    if question.drill_down is not None:
+        _check_drill_down(question, question.drill_down)
+    _check_window(question, question.schedule.windows - 1)
+
+
+def _check_lengths(question: QuestionFields) -> None:
+    schedule = question.schedule
+    if (start := schedule.submission) is not None:
+        check_range("delay_s", start.delay_s, 0, MAX_QUESTION_LIFETIME_S)
+        check_range("earliest start", start.earliest, 0, MAX_UNIX_TIME)
+        check_range("latest start", start.latest, start.earliest, start.earliest + MAX_QUESTION_LIFETIME_S)
+    check_range("first", schedule.latest_start, 0, MAX_UNIX_TIME)
+    check_range("every_s", schedule.every_s, 1, MAX_QUESTION_LIFETIME_S)
+    check_range("windows", schedule.windows, 1, MAX_QUESTION_WINDOWS)
+    check_range("round_one_s", schedule.round_one_s, 1, MAX_WINDOW_S)
+    check_range("round_two_s", schedule.round_two_s, 0, MAX_WINDOW_S)
+    check_range("expiry_s", schedule.expiry_s, 1, MAX_WINDOW_LIFETIME_S)
+
+
+def _check_window(question: QuestionFields, index: int) -> None:
+    try:
+        check_window(window_fields(question, QuestionId(bytes(QuestionId.SIZE)), index))
+    except QuestionError as error:
+        raise QuestionError(f"window {index} of the question: {error}") from None
+
+
+def _check_schedule(question: QuestionFields) -> None:
+    schedule, step = question.schedule, question.time_precision_s
+    require(schedule.every_s % step == 0, f"every_s is {schedule.every_s}, not a multiple of time_precision_s = {step}")
+    rounds = schedule.round_one_s + schedule.round_two_s
+    require(schedule.every_s >= rounds, f"every_s is {schedule.every_s}, allowed: at least the rounds' {rounds} s")
+    envelope = question.upload_style is UploadStyle.ONE_ENVELOPE
+    require(not (envelope and schedule.round_two_s), f"round_two_s is {schedule.round_two_s}, one envelope needs 0")
+    _check_start(question)
+    lifetime = (schedule.windows - 1) * schedule.every_s + rounds + schedule.expiry_s
+    require(
+        lifetime <= MAX_QUESTION_LIFETIME_S,
+        f"the last window expires {lifetime} s after the first opens, allowed: at most {MAX_QUESTION_LIFETIME_S}",
+    )
+
+
+def _check_start(question: QuestionFields) -> None:
+    schedule, step = question.schedule, question.time_precision_s
+    if (signed := schedule.submission) is None:
+        return
+    for what, moment in (("earliest", signed.earliest), ("latest", signed.latest)):
+        require(moment % step == 0, f"{what} start is {moment}, not a multiple of time_precision_s = {step}")
+    # A promise for a UTC day whose windows share a toss would depend on when the question starts.
+    require(question.coin is not Coin.DAY, "coin is day, allowed when counted from submission: window or questions")
+    if (start := schedule.first) is not None:
+        check_range("start of the question", start, signed.earliest, signed.latest)
+        require(start % step == 0, f"start of the question is {start}, not a multiple of time_precision_s = {step}")
+
+
+def _check_promise(question: QuestionFields) -> None:
+    require(
+        question.coin is Coin.WINDOW or question.mode is Mode.SAMPLING,
+        f"coin is {question.coin.name.lower()}, allowed in {question.mode.name.lower()} mode: window",
+    )
+    delta = check_fraction("delta", question.delta)
+    require(0 < delta <= _LARGEST_DELTA, f"delta is {delta}, allowed: above 0 and at most {_LARGEST_DELTA}")
+    # Without a finite loss there is no promise over many windows.
+    several = question.schedule.windows > 1
+    require(
+        not several or question.release.kind is not ReleaseKind.EXACT, "release is exact, allowed in one window only"
+    )
+
+
+def _check_drill_down(question: QuestionFields, walk: DrillDown) -> None:
+    domain, levels = question.domain, walk.levels
+    check_range("number of levels", len(levels), 2, MAX_DRILL_DOWN_LEVELS)
+    for bits in levels:
+        check_range("level", bits, 1, PLACE_BITS)
+    require(all(low < high for low, high in pairwise(levels)), f"levels are {levels}, allowed: ascending")
+    if not isinstance(domain, Prefixes) or domain.bits != levels[0] or domain.values == 1:
+        raise QuestionError(f"a drill-down begins with two or more prefixes of {levels[0]} bits as its domain")
+    schedule, windows = question.schedule, question.schedule.windows
+    least = schedule.round_one_s + schedule.round_two_s + question.time_precision_s
+    # A record is of the next point of the time grid behind its rounds; the next step has to open after it.
+    require(schedule.every_s >= least, f"every_s is {schedule.every_s}, a drill-down needs at least {least} s")
+    require(windows % len(levels) == 0, f"windows is {windows}, allowed: a multiple of the {len(levels)} levels")
+    check_range("threshold", walk.threshold, 1, _LARGEST_THRESHOLD)
+    children = 1 << max(high - low for low, high in pairwise(levels))
+    require(children <= MAX_VALUES, f"a cell has {children} children, allowed: at most {MAX_VALUES}")
+    check_range(f"most_survivors, each of {children} children,", walk.most_survivors, 1, MAX_VALUES // children)
+    # Thresholds are for the cells of the first step, and what survives a step is decided by estimates.
+    two_sided = question.release.kind is not ReleaseKind.ONE_SIDED
+    require(two_sided, "release is one-sided, allowed in a drill-down: noise on both sides")
+    _check_any_number_of_values(question)
+
+
+def _check_any_number_of_values(question: QuestionFields) -> None:
+    # The steps ask about different numbers of places: the law must promise the same for each of them.
+    mechanism = question.mechanism
+    uniform = isinstance(mechanism, SamplingDie) and mechanism.face_probabilities is None
+    require(mechanism is None or uniform, "a drill-down is direct or throws a uniform die")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,3 +250,68 @@ class SignedQuestion:
     def complete(self) -> bool:
         """Whether every place holds a signature (not whether it verifies)."""
         return len(self.signatures) == len(self.question.aggregators) and all(self.signatures)
+
+
+# What follows from a question for one window, the same at every party: its window and its verify key.
+#
+# It must not decide whether a window is asked: orders and clocks do (`orders`).
+
+VERIFY_KEY_LABEL: Final = b"fleetcount v1 verify key"
+
+
+def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -> Window:
+    """Return a window, 0 to `windows` - 1: the same bytes at every party.
+
+    Run by every party when the window comes near. It shares domain, design and all bytes but the times with the other
+    windows of the question object, so that it costs a copy of the bytes. A later step of a drill-down takes the cells
+    that survived the step before it (`surviving_cells` of the window before) and is made and checked anew.
+
+    Raises:
+        UsageError: the question has no such window, none at all before its start, or survivors that cannot be those of
+            the step before.
+    """
+    if type(index) is not int or not 0 <= index < question.schedule.windows:
+        raise UsageError(f"window is {str(index)[:40]}, allowed: 0 to {question.schedule.windows - 1}")
+    times = window_times(question.schedule, index)
+    walk = question.drill_down
+    if walk is not None and walk.step_of(index):
+        domain = candidates(survivors, walk, walk.step_of(index))
+        return _window(window_fields(question, question.question_id, index, domain))
+    if survivors:
+        raise UsageError(f"window {index} follows no step of a drill-down, allowed: no survivors")
+    ref = window_ref(question, question.question_id, index)
+    first = question.first_window
+    # Not checked again: `check_question` has applied the rules of a window to the first and the last window.
+    window = object.__new__(Window)
+    shared = {one.name: getattr(first, one.name) for one in fields(first)}
+    window.__dict__.update(shared, **times, question=ref, design=first.design)
+    before, behind = question.shared_bytes
+    window.__dict__["canonical"] = window_label(ref) + before + encode_times(window) + behind
+    return window
+
+
+def _window(of: WindowFields) -> Window:
+    return Window(**{one.name: getattr(of, one.name) for one in fields(WindowFields)})
+
+
+def window_verify_key(seed: bytes, window_id: WindowId) -> bytes:
+    """Return the 32-byte verify key of a window: HKDF-Expand (RFC 5869, section 2.3) of the seed, its first block.
+
+    Run by aggregators. The seed is 32 uniform bytes, so that the extract step has nothing to add.
+
+    Raises:
+        UsageError: a seed of another size (the message withholds it).
+    """
+    if len(seed) != VERIFY_KEY_BYTES:
+        raise UsageError(f"the seed of verify keys has {len(seed)} bytes, allowed: {VERIFY_KEY_BYTES}")
+    return hmac.digest(seed, VERIFY_KEY_LABEL + window_id + b"\x01", "sha256")
+
+
+def check_verify_seed(question: Question, seed: bytes) -> None:
+    """Refuse a seed of verify keys that is not the one the question was signed with.
+
+    Raises:
+        QuestionError: another size or another digest (the message withholds it).
+    """
+    if len(seed) != VERIFY_KEY_BYTES or hashlib.sha256(seed).digest() != question.verify_seed_digest:
+        raise QuestionError("the seed of verify keys is not the one the question commits to")

@@ -4,7 +4,7 @@ Holds no code: see `record`, `record_json` and `commitment`.
 """
 
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
-from fleetcount_protocol.release.commitment import (
+from fleetcount_protocol.release.commitments import (
     centred_lift,
     check_commitment,
     check_range,

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_mechanisms.answers import Side, side_of
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.sides import Side, side_of
 from fleetcount_mechanisms.statement import AdversaryView
 
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fleetcount_protocol.errors import UsageError, VerificationFailed
-from fleetcount_protocol.vdaf.field import PrimeField
-from fleetcount_protocol.vdaf.polynomials import (
+from fleetcount_protocol.vdaf.field import (
     EvaluationDomain,
+    PrimeField,
     double_values,
     evaluation_domain,
     extend_values,

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
 from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
-from fleetcount_protocol.vdaf.field import FIELD64, PrimeField
+from fleetcount_protocol.vdaf.field import FIELD64, PrimeField, next_power_of_two
 from fleetcount_protocol.vdaf.flp import Circuit, Flp
-from fleetcount_protocol.vdaf.polynomials import next_power_of_two
 from fleetcount_protocol.vdaf.xof import (
     SEED_SIZE,
     Xof,

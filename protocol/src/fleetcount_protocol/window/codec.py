@@ -43,7 +43,7 @@ from fleetcount_protocol.window.fields import (
     UploadStyle,
     WindowFields,
 )
-from fleetcount_protocol.window.public_keys import ED25519_KEY_BYTES, HYBRID_KEY_BYTES, X25519_KEY_BYTES
+from fleetcount_protocol.window.keys import ED25519_KEY_BYTES, HYBRID_KEY_BYTES, X25519_KEY_BYTES
 
 WINDOW_LABEL: Final = b"FCWIND01"
 """First bytes of a window."""

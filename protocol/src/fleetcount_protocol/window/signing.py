@@ -14,7 +14,7 @@ from fleetcount_protocol.errors import QuestionError, SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MIN_OPERATORS
 from fleetcount_protocol.window.fields import Aggregator
-from fleetcount_protocol.window.rules import operator_key
+from fleetcount_protocol.window.window import operator_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,9 @@ from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.layout import Reader, text_bytes, uint
 from fleetcount_protocol.limits import MAX_UNIX_TIME
-from fleetcount_protocol.window.public_keys import check_signing_public_key
-from fleetcount_protocol.window.rules import check_range, require
-from fleetcount_protocol.window.signatures import encode_with_signature, read_with_signature
+from fleetcount_protocol.window.keys import check_signing_public_key, encode_with_signature, read_with_signature
 from fleetcount_protocol.window.signing import SuccessorKey, TrustedAggregator, verify_ed25519
+from fleetcount_protocol.window.window import check_range, require
 
 SUCCESSION_LABEL: Final = b"FCSUCC01"
 MAX_SUCCESSION_BYTES: Final = 8 + 2 + 32 + 2 * 32 + 2 * 8

@@ -4,18 +4,329 @@ Making a `Window` checks every rule, so each one that exists may be asked. Repor
 """
 
 import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from functools import cached_property
+from typing import TYPE_CHECKING, Final, cast
 
+from fleetcount_mechanisms.answers import AnswerForm, channel_of, kind_of
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.sampling import SamplingDie
 
-from fleetcount_protocol.errors import DecodeError, QuestionError
-from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.errors import DecodeError, QuestionError, UsageError
+from fleetcount_protocol.ids import WindowId, split_endpoint
+from fleetcount_protocol.layout import check_text
+from fleetcount_protocol.limits import (
+    MAX_AGGREGATORS,
+    MAX_EPSILON,
+    MAX_QUESTION_WINDOWS,
+    MAX_REPORTS_PER_WINDOW,
+    MAX_TERM,
+    MAX_TEXT_BYTES,
+    MAX_UNIX_TIME,
+    MAX_WINDOW_LIFETIME_S,
+    MAX_WINDOW_S,
+    MIN_AGGREGATORS,
+    MIN_BATCH_SIZE,
+    MIN_OPERATORS,
+)
 from fleetcount_protocol.window.codec import decode_fields, encode_fields
+from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories, SquareGrid, check_signal, zooms_of
 from fleetcount_protocol.window.fields import (
+    MECHANISM_NUMBERS,
+    MODE_FORMS,
+    Aggregator,
+    HpkeKey,
+    Mode,
+    Release,
+    ReleaseKind,
+    UploadStyle,
     WindowFields,
 )
-from fleetcount_protocol.window.rules import check_window
+from fleetcount_protocol.window.keys import check_hpke_public_key, check_signing_public_key
+
+if TYPE_CHECKING:
+    from fleetcount_protocol.vdaf.prio3 import Prio3
+
+
+# The rules that every window keeps: ranges of its fields, times, parties and keys (docs/wire.md, "Rules of a window").
+#
+# Run by every party. It must not read bytes (`codec`) or decide for a device's owner (the client's `policy`).
+
+_SMALLEST_EPSILON: Final = Fraction(1, 10**6)
+_SMALLEST_WEIGHT: Final = Fraction(1, 10**6)
+"""Estimates are divided by the weight of the truth in an answer: below this the noise alone leaves every range, and no
+aggregator could compute the record."""
+_HALF: Final = Fraction(1, 2)
+_LARGEST_THRESHOLD: Final = 2**32 - 1
+_LARGEST_PRECISION_S: Final = 86_400
+_DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
+
+
+def check_window(window: WindowFields) -> None:
+    """Refuse a window that no honest party may ask or answer (docs/wire.md, "Rules of a window").
+
+    Raises:
+        QuestionError: the field, its value and the allowed range.
+    """
+    _check_names(window)
+    _check_domain(window)
+    _check_mechanism(window)
+    _check_times(window)
+    _check_release(window)
+    _check_question(window)
+    _check_aggregators(window)
+    _check_design(window)
+
+
+def operator_key(operator: str) -> str:
+    """Return the form in which two operators' names are compared: compatibility form, case and spacing folded."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", operator).casefold())
+    return " ".join(folded.split())
+
+
+def require(holds: bool, message: str) -> None:
+    """Refuse what does not hold.
+
+    Raises:
+        QuestionError: the message.
+    """
+    if not holds:
+        raise QuestionError(message)
+
+
+def check_range(what: str, value: object, smallest: int, largest: int) -> int:
+    """Return a whole number within its range.
+
+    Raises:
+        QuestionError: it is none, or outside.
+    """
+    if type(value) is not int or not smallest <= value <= largest:
+        raise QuestionError(f"{what} is {str(value)[:40]}, allowed: a whole number from {smallest} to {largest}")
+    return value
+
+
+def _check_named(what: str, text: str, smallest: int = 1, largest: int = MAX_TEXT_BYTES) -> None:
+    try:
+        check_text(text, smallest, largest)
+    except ValueError as error:
+        raise QuestionError(f"{what}: {error}") from None
+
+
+def check_fraction(what: str, value: object) -> Fraction:
+    """Return an exact fraction that canonical bytes can hold.
+
+    Raises:
+        QuestionError: another type, or a term beyond 2**63 - 1.
+    """
+    # A float or an int that merely equals the fraction would give other parties other bytes or none.
+    if not isinstance(value, Fraction):
+        raise QuestionError(f"{what} is {str(value)[:40]}, allowed: an exact Fraction")
+    if abs(value.numerator) > MAX_TERM or value.denominator > MAX_TERM:
+        raise QuestionError(f"{what} has a term beyond 2**63 - 1")
+    return value
+
+
+def _check_names(window: WindowFields) -> None:
+    _check_named("name", window.name)
+    check_signal(window.signal)
+    if not _DEPLOYMENT.fullmatch(window.deployment):
+        raise QuestionError(f"deployment is {window.deployment[:40]!a}, allowed: 1 to 32 of a-z, 0-9, '-'")
+    require(len(window.verify_key_digest) == 32, "verify_key_digest must have 32 bytes")
+
+
+def _check_domain(window: WindowFields) -> None:
+    domain = window.domain
+    check_range("number of values", domain.values, 1, MAX_VALUES)
+    if isinstance(domain, Bins):
+        _check_named("unit", domain.unit, smallest=0)
+        for edge in domain.edges:
+            check_fraction("bin edge", edge)
+    elif isinstance(domain, Categories):
+        for name in domain.names:
+            _check_named("category", name)
+    elif isinstance(domain, SquareGrid):
+        for what in ("x0", "y0", "size"):
+            check_fraction(f"grid {what}", getattr(domain, what))
+
+
+def _check_mechanism(window: WindowFields) -> None:
+    mechanism, mode = window.mechanism, window.mode
+    if mode is Mode.DIRECT:
+        require(mechanism is None, f"a direct window has no mechanism, not {type(mechanism).__name__}")
+        return
+    if mechanism is None or type(mechanism) not in MECHANISM_NUMBERS or kind_of(mechanism).form not in MODE_FORMS[mode]:
+        raise QuestionError(f"{mode.name.lower()} mode does not take the mechanism {type(mechanism).__name__}")
+    if mechanism.values != window.values:
+        raise QuestionError(f"mechanism answers {mechanism.values} values, the domain has {window.values}")
+    kind = kind_of(mechanism)
+    for parameter in kind.parameters:
+        check_fraction(parameter.replace("sampling_rate", "sampling rate"), getattr(mechanism, parameter))
+    hit, miss = channel_of(mechanism)
+    if kind.form is AnswerForm.TWO_ROUNDS:
+        _check_die(cast("SamplingDie", mechanism))
+        return
+    require(
+        hit - miss >= _SMALLEST_WEIGHT, f"an answer is the truth with weight {hit - miss}, allowed: at least 1/1000000"
+    )
+
+
+def _check_die(die: SamplingDie) -> None:
+    # At 1/2 a coin of a day or of the question costs least noise.
+    rate = die.sampling_rate
+    fits = _SMALLEST_WEIGHT <= rate <= _HALF
+    require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to {_HALF}")
+    for face in die.face_probabilities or ():
+        check_fraction("face probability", face)
+
+
+def _check_times(window: WindowFields) -> None:
+    step = check_range("time_precision_s", window.time_precision_s, 1, _LARGEST_PRECISION_S)
+    names = ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
+    times = [check_range(name, getattr(window, name), 0, MAX_UNIX_TIME) for name in names]
+    for name, time in zip(names, times, strict=True):
+        require(time % step == 0, f"{name} is {time}, not a multiple of time_precision_s = {step}")
+    opens, one_closes, two_closes, expiry = times
+    require(opens < one_closes, f"round_one_closes is {one_closes}, allowed: after round_one_opens = {opens}")
+    require(two_closes < expiry, f"expiry is {expiry}, allowed: after round_two_closes = {two_closes}")
+    _check_last_close(window)
+    require(
+        two_closes - opens <= MAX_WINDOW_S, f"the rounds take {two_closes - opens} s, allowed: at most {MAX_WINDOW_S}"
+    )
+    require(
+        expiry - opens <= MAX_WINDOW_LIFETIME_S,
+        f"expiry is {expiry - opens} s after the opening, allowed: at most {MAX_WINDOW_LIFETIME_S}",
+    )
+
+
+def _check_last_close(window: WindowFields) -> None:
+    one_closes, two_closes = window.round_one_closes, window.round_two_closes
+    envelope = window.upload_style is UploadStyle.ONE_ENVELOPE
+    if window.mode is not Mode.SAMPLING:
+        require(not envelope, "one_envelope is an upload style of sampling mode only")
+        require(two_closes == one_closes, f"round_two_closes is {two_closes}, one round closes at {one_closes}")
+    elif envelope:
+        require(two_closes >= one_closes, f"round_two_closes is {two_closes}, allowed: from {one_closes} on")
+    else:
+        require(two_closes > one_closes, f"round_two_closes is {two_closes}, allowed: after {one_closes}")
+
+
+def _check_release(window: WindowFields) -> None:
+    check_range("min_batch_size", window.min_batch_size, MIN_BATCH_SIZE, MAX_REPORTS_PER_WINDOW)
+    release = window.release
+    level = check_fraction("level", release.level)
+    require(0 < level < 1, f"level is {level}, allowed: above 0 and below 1")
+    # Exact sums over the outputs 0..V would tell the exact number of participants; only differences hide it.
+    allowed = {
+        ReleaseKind.GEOMETRIC: set(Mode),
+        ReleaseKind.EXACT: {Mode.SAMPLING},
+        ReleaseKind.ONE_SIDED: {Mode.DIRECT},
+        ReleaseKind.GAUSSIAN: set(Mode),
+    }[release.kind]
+    require(window.mode in allowed, f"release {release.kind.label} is not for {window.mode.name.lower()} mode")
+    if release.kind is ReleaseKind.GAUSSIAN:
+        check_fraction("noise_variance", release.noise_variance)  # Its range is the law's own (`_check_design`).
+    else:
+        require(release.noise_variance is None, f"release {release.kind.label} has no noise_variance")
+    if release.kind in (ReleaseKind.EXACT, ReleaseKind.GAUSSIAN):
+        article = "an exact" if release.kind is ReleaseKind.EXACT else "a gaussian"
+        require(release.noise_epsilon is None, f"{article} release has no noise_epsilon")
+    else:
+        epsilon = check_fraction("noise_epsilon", release.noise_epsilon)
+        fits = _SMALLEST_EPSILON <= epsilon <= MAX_EPSILON
+        require(fits, f"noise_epsilon is {epsilon}, allowed: {_SMALLEST_EPSILON} to {MAX_EPSILON}")
+    zooms = zooms_of(window.domain, release.zooms)
+    require(zooms is None or release.kind is not ReleaseKind.EXACT, f"zooms is {release.zooms} of an exact release")
+    _check_thresholds(release, window.values if zooms is None else sum(zooms.sizes))
+
+
+def _check_thresholds(release: Release, cells: int) -> None:
+    count = cells if release.kind is ReleaseKind.ONE_SIDED else 0
+    if len(release.thresholds) != count:
+        raise QuestionError(f"release has {len(release.thresholds)} thresholds, not {count}")
+    for threshold in release.thresholds:
+        check_range("threshold", threshold, 0, _LARGEST_THRESHOLD)
+
+
+def _check_design(window: WindowFields) -> None:
+    try:
+        window.design.kind  # noqa: B018 - the parts fit or the design cannot be
+    except MechanismError as error:
+        raise QuestionError(str(error)) from None
+
+
+def _check_question(window: WindowFields) -> None:
+    require(len(window.question.question_id) == 32, "question_id must have 32 bytes")
+    check_range("index of the window", window.question.index, 0, MAX_QUESTION_WINDOWS - 1)
+    require(
+        not window.question.noised_participants or window.mode is not Mode.RESPONSE,
+        "participants is noised, allowed in response mode: hidden; the opened numbers of all outputs tell it already",
+    )
+
+
+def _check_aggregators(window: WindowFields) -> None:
+    aggregators = window.aggregators
+    check_range("number of aggregators", len(aggregators), MIN_AGGREGATORS, MAX_AGGREGATORS)
+    for aggregator in aggregators:
+        _check_aggregator(aggregator)
+    _check_distinct("aggregator id", (str(one.aggregator_id) for one in aggregators))
+    _check_distinct("signing key", (one.signing_public_key.hex() for one in aggregators))
+    # One broker may serve all; one device endpoint cannot be two operators.
+    _check_distinct("gRPC endpoint", (one.grpc_endpoint.lower() for one in aggregators if one.grpc_endpoint))
+    operators = {operator_key(one.operator) for one in aggregators}
+    if len(operators) < MIN_OPERATORS:
+        raise QuestionError(
+            f"the aggregators have {len(operators)} operator, allowed: at least {MIN_OPERATORS} distinct"
+        )
+
+
+def _check_distinct(what: str, values: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for value in values:
+        require(value not in seen, f"{what} {value[:40]} is given twice; every aggregator needs its own")
+        seen.add(value)
+
+
+def _check_aggregator(aggregator: Aggregator) -> None:
+    name = aggregator.aggregator_id
+    _check_named(f"operator of {name}", aggregator.operator)
+    endpoints = [endpoint for endpoint in (aggregator.grpc_endpoint, aggregator.mqtt_broker) if endpoint]
+    require(bool(endpoints), f"aggregator {name} has neither a gRPC endpoint nor an MQTT broker")
+    for endpoint in endpoints:
+        _check_endpoint(name, endpoint)
+    _check_key(name, check_signing_public_key, aggregator.signing_public_key)
+    keys = aggregator.hpke_keys
+    require(not keys, f"aggregator {name} names {len(keys)} sealing keys, a question takes them from its key list")
+
+
+def check_sealing_keys(name: str, keys: Sequence[HpkeKey]) -> None:
+    """Refuse sealing keys of an aggregator that no device could use: an id given twice, a key of small order.
+
+    Raises:
+        QuestionError: which fault.
+    """
+    ids = [check_range(f"key id of {name}", key.key_id, 0, 255) for key in keys]
+    require(len(set(ids)) == len(ids), f"aggregator {name} gives a key id twice: {ids}")
+    for key in keys:
+        _check_key(name, check_hpke_public_key, key.public_key)
+
+
+def _check_key(name: str, check: Callable[[bytes], None], key: bytes) -> None:
+    try:
+        check(key)
+    except ValueError as error:
+        raise QuestionError(f"aggregator {name}: {error}") from None
+
+
+def _check_endpoint(name: str, endpoint: str) -> None:
+    try:
+        split_endpoint(endpoint)
+    except UsageError as error:
+        raise QuestionError(f"endpoint of {name}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +365,58 @@ def decode_window(data: bytes) -> Window:
     if window.canonical != data:
         raise DecodeError("window is not in its canonical form")
     return window
+
+
+# What follows from a window for its reports: the proof's context and circuit, and which sums are opened.
+#
+# It must not apply the rules of a window or read its bytes. The circuits are those of `vdaf`, loaded only where a
+# report is made or checked.
+
+CONTEXT_LABEL: Final = b"FCT1"
+"""Keeps the VDAF context at 36 bytes, so that the words of a joint-randomness hash stay 8-byte aligned."""
+
+
+def context_of(window: Window) -> bytes:
+    """Return the VDAF context of the window's reports: "FCT1" and the window id, 36 bytes."""
+    return CONTEXT_LABEL + window.window_id
+
+
+def opened_outputs(window: Window) -> slice:
+    """Return which part of a verified output share is added up (`Design.outputs`); the rest is dropped.
+
+    What is noised and opened are these sums and, behind them, those of every coarser zoom (`Design.opened_sums`).
+
+    The truth's circuit alone gives one number more than is opened: output 0.
+    """
+    return slice(1, None) if window.design.form is AnswerForm.TRUTH else slice(None)
+
+
+def opened_count(window: Window) -> int:
+    """Return how many numbers every aggregator noises, commits to and opens: the outputs, then the participants.
+
+    The number of participants is opened in windows of questions that say so: the leader's element is the number of
+    accepted reports plus its noise, everybody else's its noise alone (docs/wire.md, "Opening").
+    """
+    return window.design.output_count + window.question.noised_participants
+
+
+def prio3_for(window: Window) -> "Prio3":
+    """Return the Prio3 instance of the window's reports."""
+    return prio3_of(window.design)
+
+
+def prio3_of(design: Design) -> "Prio3":
+    """Return the Prio3 instance of a design's reports: its circuit, one share an aggregator."""
+    from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
+
+    make = {AnswerForm.TWO_ROUNDS: prio3_two_round, AnswerForm.BITS: prio3_bits}.get(design.form, prio3_one_hot)
+    return make(design.values + 1, design.aggregators)
+
+
+def report_bytes(design: Design) -> int:
+    """Return the bytes of shares that a device sends for one answer, to all aggregators and in all rounds.
+
+    Without ids, tags and sessions, which are a hundred bytes a message.
+    """
+    prio3 = prio3_of(design)
+    return sum(prio3.input_share_size(one) + prio3.public_share_size for one in range(design.aggregators))

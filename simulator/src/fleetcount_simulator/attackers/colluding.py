@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_mechanisms.design import MOST_AGGREGATORS
-from fleetcount_mechanisms.loss_formulas import exposure
+from fleetcount_mechanisms.losses import exposure
 
 from fleetcount_simulator.attackers.findings import finding, share_of
 from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
@@ -60,7 +60,7 @@ def exposure_row(attacker: Attacker, case: Case, answers: int, devices: int, gen
     """Return the share of devices whose truth all aggregators together saw in at least one of so many answers.
 
     The pair (0, v) with v >= 1 is sent by sampled devices alone; it tells v. In theory 1 - (1-p)^T for a device that
-    always has a value, which is also what is promised (`fleetcount_mechanisms.loss_formulas.exposure`).
+    always has a value, which is also what is promised (`fleetcount_mechanisms.losses.exposure`).
     """
     rate = case.design.exposure
     seen = int((generator.binomial(answers, float(rate), devices) > 0).sum())

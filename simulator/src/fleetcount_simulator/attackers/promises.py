@@ -7,7 +7,7 @@ import math
 
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.loss_formulas import exposure
+from fleetcount_mechanisms.losses import exposure
 
 
 def allows_two_values(design: Design) -> bool:

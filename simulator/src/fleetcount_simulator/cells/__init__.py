@@ -16,7 +16,7 @@ from fleetcount_simulator.cells.model import Cells, Frame
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["COMMON_KEYS", "KINDS", "MOVING", "Asked", "declare", "keys_of", "read"]
+__all__ = ["COMMON_KEYS", "KINDS", "MOVING", "CellSpec", "declare", "keys_of", "read"]
 
 COMMON_KEYS: Final = (
     Key(name="title", about="the question as a person would ask it; has a default", example='"Where are you?"'),
@@ -36,7 +36,7 @@ MOVING: Final = ("square", "h3", "edges", "speed", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class CellSpec:
     """A `[question]` table whose kind and key names are known."""
 
     kind: str
@@ -53,7 +53,7 @@ def keys_of(kind: str) -> tuple[Key, ...]:
 
 def read(
     question: Mapping[str, Any], folder: Path, kinds: tuple[str, ...], *, default: str | None = None, title: str = ""
-) -> Asked:
+) -> CellSpec:
     """Return the question, which must be of one of `kinds`; `default` and `title` stand in for what is not given.
 
     Raises:
@@ -67,10 +67,10 @@ def read(
     if kind not in kinds:
         raise ScenarioError(f"question.cells is {kind!r}; this population can be asked for {', '.join(kinds)}")
     settings = Settings("question", question, (*COMMON_KEYS, *keys_of(kind)), folder)
-    return Asked(kind=kind, title=settings.printable("title", 200, title or KINDS[kind][3]), settings=settings)
+    return CellSpec(kind=kind, title=settings.printable("title", 200, title or KINDS[kind][3]), settings=settings)
 
 
-def declare(asked: Asked, frame: Frame) -> Cells:
+def declare(asked: CellSpec, frame: Frame) -> Cells:
     """Return the cells for positions of one kind.
 
     Raises:

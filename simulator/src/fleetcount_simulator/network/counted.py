@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from fleetcount_protocol.ids import Digest, WindowId
-from fleetcount_protocol.release.set_digest import set_digest
+from fleetcount_protocol.release.commitments import set_digest
 from numpy.typing import NDArray
 
 from fleetcount_simulator.model import Integers

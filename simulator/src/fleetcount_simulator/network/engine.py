@@ -32,7 +32,7 @@ from fleetcount_simulator.network.question import (
     outputs_of,
     question_of,
 )
-from fleetcount_simulator.network.run import Ask, Asked, QuestionAsked, ask_question
+from fleetcount_simulator.network.run import Ask, QuestionAsked, WindowAsked, ask_question
 from fleetcount_simulator.network.watch import ProgressCallback
 from fleetcount_simulator.network.windows import OUTAGE_S, SKEW_S, Windows, doubled, stretched, with_outage
 from fleetcount_simulator.study.readings import PARTICIPATION
@@ -95,7 +95,7 @@ class NetworkEngine:
         """
         return _outcome(case, self.ask(case, epoch, runs, seed))
 
-    def ask(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> list[Asked]:
+    def ask(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> list[WindowAsked]:
         """Do what `run` does and return everything that is known about each run. Not for use inside an event loop.
 
         The windows of a question are asked together, at the first epoch that is wanted of it.
@@ -226,7 +226,7 @@ def _longer(asked: Ask, attempt: int) -> Ask:
     return replace(asked, name=f"{asked.name}, attempt {attempt + 1}", shape=shape)
 
 
-def _outcome(case: Case, answers: Sequence[Asked]) -> CaseOutcome:
+def _outcome(case: Case, answers: Sequence[WindowAsked]) -> CaseOutcome:
     values, runs = case.population.question.values, len(answers)
     width = outputs_length(answers[0].window) if answers else values
     outputs = np.zeros((runs, width), dtype=np.int64)
@@ -240,7 +240,7 @@ def _outcome(case: Case, answers: Sequence[Asked]) -> CaseOutcome:
     return CaseOutcome(outputs=outputs, released=released, counted=counted, tallies=_tallies(answers))
 
 
-def _tallies(answers: Sequence[Asked]) -> dict[str, Integers]:
+def _tallies(answers: Sequence[WindowAsked]) -> dict[str, Integers]:
     # The columns of a study are the same for every engine.
     tallies: dict[str, Integers] = {
         name: np.array([answer.account.tallies.get(name, 0) for answer in answers], dtype=np.int64)

@@ -23,7 +23,7 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.release.set_digest import public_share_digest
+from fleetcount_protocol.release.commitments import public_share_digest
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 

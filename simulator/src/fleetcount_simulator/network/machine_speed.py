@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleetcount_mechanisms.answers import AnswerForm
-from fleetcount_protocol.window.circuit import prio3_for
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, prio3_for
 
 _TRIES: Final = 3
 

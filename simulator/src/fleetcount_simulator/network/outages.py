@@ -1,6 +1,7 @@
 """An aggregator that goes down at a given step of a network run and comes back, or never does.
 
-Kills by process id, or arms a fail point of docs/operating.md; times are scaled to the run's windows as in `faults`.
+Kills by process id, or arms a fail point of docs/operating-trouble.md; times are scaled to the run's windows as in
+`faults`.
 """
 
 import asyncio

@@ -12,8 +12,7 @@ import numpy as np
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION, MAX_QUESTION_WINDOWS
-from fleetcount_protocol.question.drill_down import candidates
-from fleetcount_protocol.question.fields import Coin, DrillDown
+from fleetcount_protocol.question.fields import Coin, DrillDown, candidates
 from fleetcount_protocol.window.domain import Signal, ValueDomain
 from fleetcount_protocol.window.fields import ReleaseKind
 from numpy.typing import NDArray

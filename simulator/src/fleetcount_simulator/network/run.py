@@ -21,9 +21,8 @@ from fleetcount_aggregator.verification.compile_ahead import STEPS, compile_ahea
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.fields import UploadStyle
 from fleetcount_protocol.window.window import Window
@@ -34,9 +33,9 @@ from fleetcount_simulator.model import Faults
 from fleetcount_simulator.network.brokers import EMBEDDED
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.counted import Account, account_of
+from fleetcount_simulator.network.events import Listener, Signed
 from fleetcount_simulator.network.fleet_report import FleetReport
 from fleetcount_simulator.network.fleet_spec import OWN, FleetSpec, write_private
-from fleetcount_simulator.network.happenings import Listener, Signed
 from fleetcount_simulator.network.machine_speed import measure_speed
 from fleetcount_simulator.network.outages import outages_of
 from fleetcount_simulator.network.parties import START_S, Parties
@@ -110,7 +109,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Asked:
+class WindowAsked:
     """What came of a window: the checked record (None: aborted, or no release in time), the account, the times.
 
     `answer` is how it ended, None when no aggregator said so in time; `reasons` are what devices said that were not
@@ -143,7 +142,7 @@ class QuestionAsked:
     """
 
     signed: SignedQuestion
-    windows: tuple[Asked, ...]
+    windows: tuple[WindowAsked, ...]
 
     @property
     def records(self) -> dict[int, ReleaseRecord]:
@@ -182,11 +181,11 @@ async def ask_question(parties: Parties, asked: Ask, plan: FleetPlan, directory:
     check_chain({index: end.record for index, end in ends.items() if end.record is not None}, plan.pauses)
     reports = await watch.reports(question, ends)
 
-    def one(index: int) -> Asked:
+    def one(index: int) -> WindowAsked:
         end = ends.get(index)
         window = window_at(question, index) if end is None else end.window
         asked_s = 0.0 if end is None else end.at - question.schedule.opens(index)
-        return Asked(
+        return WindowAsked(
             window=window,
             record=None if end is None else end.record,
             answer=None if end is None else end.answer,

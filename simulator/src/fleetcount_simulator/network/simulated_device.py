@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
-from fleetcount_client.backoff import Retry
 from fleetcount_client.config import DeliverySettings
+from fleetcount_client.contact import TrustStore
 from fleetcount_client.device import Device
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy
+from fleetcount_client.question_rows import WalkRecords
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import SpoolFile
+from fleetcount_client.timer import Retry
 from fleetcount_client.transport import Transport
-from fleetcount_client.trust import TrustStore
-from fleetcount_client.walks import WalkRecords
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity

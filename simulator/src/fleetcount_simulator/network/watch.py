@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import OrderAction
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release import ReleaseRecord, decode_record, verify_record_signatures
 from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_protocol.window.window import Window
@@ -24,8 +23,8 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.counted import explains
+from fleetcount_simulator.network.events import Held, Listener, Refused
 from fleetcount_simulator.network.fleet_report import FleetReport, window_file
-from fleetcount_simulator.network.happenings import Held, Listener, Refused
 from fleetcount_simulator.network.outages import Outage, carry_out
 from fleetcount_simulator.network.parties import Parties
 from fleetcount_simulator.network.plan import FleetPlan

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_simulator.cells import Asked, declare, read
+from fleetcount_simulator.cells import CellSpec, declare, read
 from fleetcount_simulator.cells.model import MAX_CELLS, Floats, Frame
 from fleetcount_simulator.cells.named import declared_names, question_of
 from fleetcount_simulator.cells.settings import Key, Settings
@@ -56,7 +56,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
     return FixedPopulation(question=made, counts=np.concatenate([[np.int64(outside)], counts]))
 
 
-def _question(settings: Settings, asked: Asked) -> AnswerSpace:
+def _question(settings: Settings, asked: CellSpec) -> AnswerSpace:
     if settings.has("values") and asked.kind != "none":
         raise settings.wrong("values", "is for cells = 'none'; these cells bring their own number")
     if asked.kind == "none":

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import numpy as np
 from fleetcount_transport.toml_values import nearest, shown
 
-from fleetcount_simulator.cells import Asked, read
+from fleetcount_simulator.cells import CellSpec, read
 from fleetcount_simulator.cells.model import MAX_CELLS, check_count
 from fleetcount_simulator.cells.named import checked_name, declared_names, question_of
 from fleetcount_simulator.cells.settings import Key, Settings
@@ -57,7 +57,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
     return fixed(made, elsewhere, [counts.get(name, 0) for name in names], devices, key)
 
 
-def _from_file(settings: Settings, asked: Asked) -> dict[str, int]:
+def _from_file(settings: Settings, asked: CellSpec) -> dict[str, int]:
     columns = {
         "value": Column(name=settings.printable("value", 200, "value")),
         "count": Column(name=settings.printable("count", 200, "count"), form="number", low=0, high=MAX_DEVICES),
@@ -72,7 +72,7 @@ def _from_file(settings: Settings, asked: Asked) -> dict[str, int]:
     return counts
 
 
-def _from_table(settings: Settings, asked: Asked) -> dict[str, int]:
+def _from_table(settings: Settings, asked: CellSpec) -> dict[str, int]:
     content = settings.raw("counts")
     if not isinstance(content, dict) or not content:
         raise settings.refuse("counts", 'a table like { "north" = 700, "south" = 300 }')
@@ -85,7 +85,7 @@ def _from_table(settings: Settings, asked: Asked) -> dict[str, int]:
     return counts
 
 
-def _allowed(asked: Asked) -> tuple[str, ...] | None:
+def _allowed(asked: CellSpec) -> tuple[str, ...] | None:
     return declared_names(asked.settings) if asked.kind == "categories" else None
 
 
@@ -102,7 +102,7 @@ def _take(counts: dict[str, int], value: str, count: float, place: str, allowed:
     counts[name] = int(count)
 
 
-def _question(asked: Asked, names: list[str]) -> tuple[AnswerSpace, list[str]]:
+def _question(asked: CellSpec, names: list[str]) -> tuple[AnswerSpace, list[str]]:
     if asked.kind == "h3":
         return _hexagons(asked, names)
     declared = declared_names(asked.settings) if asked.kind == "categories" else None
@@ -110,7 +110,7 @@ def _question(asked: Asked, names: list[str]) -> tuple[AnswerSpace, list[str]]:
     return question_of(asked.title, ordered), ordered
 
 
-def _hexagons(asked: Asked, names: list[str]) -> tuple[AnswerSpace, list[str]]:
+def _hexagons(asked: CellSpec, names: list[str]) -> tuple[AnswerSpace, list[str]]:
     # The library takes eight spellings of one cell for the cell; only its own lower-case text is one here.
     from h3.api import basic_int as h3
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fleetcount_transport.toml_values import shown
 
-from fleetcount_simulator.cells import MOVING, Asked, declare, read
+from fleetcount_simulator.cells import MOVING, CellSpec, declare, read
 from fleetcount_simulator.cells.model import Frame, Positions, Roads
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.cells.xml_stream import elements
@@ -75,7 +75,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
 
 def recorded(
     path: Path,
-    asked: Asked,
+    asked: CellSpec,
     clock: Clock,
     fleet: Fleet,
     roads: Roads | None = None,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_transport.toml_values import shown
 
-from fleetcount_simulator.cells import Asked, declare, read
+from fleetcount_simulator.cells import CellSpec, declare, read
 from fleetcount_simulator.cells.model import OUTSIDE, Floats, Frame, Positions
 from fleetcount_simulator.cells.named import checked_name, question_of
 from fleetcount_simulator.cells.settings import Key, Settings
@@ -68,7 +68,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
     return fixed(made, 0, [checkins for _, checkins in listed], devices, "population")
 
 
-def _from_file(path: Path, asked: Asked, places: int, unit: str, devices: int | None) -> Population:
+def _from_file(path: Path, asked: CellSpec, places: int, unit: str, devices: int | None) -> Population:
     table = _locations(path, _COUNTS | _COORDINATES)
     counts: Integers = table[unit].astype(np.int64)
     busiest = np.argsort(-counts, kind="stable")[:places]
@@ -79,7 +79,9 @@ def _from_file(path: Path, asked: Asked, places: int, unit: str, devices: int | 
     return _on_a_map(asked, table["lon"][busiest], table["lat"][busiest], counts, devices)
 
 
-def _on_a_map(asked: Asked, longitude: Floats, latitude: Floats, counts: Integers, devices: int | None) -> Population:
+def _on_a_map(
+    asked: CellSpec, longitude: Floats, latitude: Floats, counts: Integers, devices: int | None
+) -> Population:
     cells = declare(asked, Frame(unit="deg"))
     keys = cells.keys(Positions(x=longitude, y=latitude))
     seen = np.unique(keys)

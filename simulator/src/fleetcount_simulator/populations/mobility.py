@@ -12,7 +12,7 @@ import numpy as np
 from fleetcount_transport.toml_values import Range
 from numpy.typing import NDArray
 
-from fleetcount_simulator.cells import MOVING, Asked, declare, read
+from fleetcount_simulator.cells import MOVING, CellSpec, declare, read
 from fleetcount_simulator.cells.model import Cells, Frame, Values, value_type
 from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
 from fleetcount_simulator.errors import ScenarioError
@@ -224,7 +224,7 @@ def _town(settings: Settings) -> Town:
     return town
 
 
-def _cells(asked: Asked, town: Town) -> Cells:
+def _cells(asked: CellSpec, town: Town) -> Cells:
     width, height = (town.columns - 1) * town.block_m, (town.rows - 1) * town.block_m
     # A vehicle can stand on the upper border itself: the box ends one metre beyond it.
     extent = Fraction(0), Fraction(0), Fraction(width) + 1, Fraction(height) + 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from fleetcount_simulator.cells import MOVING, Asked, declare, read
+from fleetcount_simulator.cells import MOVING, CellSpec, declare, read
 from fleetcount_simulator.cells.model import Frame, Positions
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
@@ -54,7 +54,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
     return recorded(path, columns, asked, clock_of(settings, None), fleet_of(settings, seed))
 
 
-def recorded(path: Path, columns: Mapping[str, Column], asked: Asked, clock: Clock, fleet: Fleet) -> Population:
+def recorded(path: Path, columns: Mapping[str, Column], asked: CellSpec, clock: Clock, fleet: Fleet) -> Population:
     """Return the vehicles of a table whose columns are known, by the roles time, vehicle, x, y, speed and edge."""
     degrees = columns["x"].high == 180
     frame = Frame(unit="deg" if degrees else "m", speed="speed" in columns, edges="edge" in columns)

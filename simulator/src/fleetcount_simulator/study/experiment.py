@@ -23,7 +23,14 @@ from fleetcount_simulator.study import results
 from fleetcount_simulator.study.directory import StudyDirectory, open_study
 from fleetcount_simulator.study.rules import rule_rows
 from fleetcount_simulator.study.scale import Runner
-from fleetcount_simulator.study.shards import Making, ShardOrder, ShardResult, case_digest, decode_shard, shard_sizes
+from fleetcount_simulator.study.shards import (
+    Registries,
+    ShardOrder,
+    ShardResult,
+    case_digest,
+    decode_shard,
+    shard_sizes,
+)
 from fleetcount_simulator.study.statements import Statement, statement_of
 
 MAX_CELL_ROWS: Final = 5_000_000
@@ -64,7 +71,7 @@ class CaseSummary:
 
 
 def run_study(
-    scenario: Scenario, settings: StudySettings, making: Making, runner: Runner, step: Step
+    scenario: Scenario, settings: StudySettings, registries: Registries, runner: Runner, step: Step
 ) -> list[CaseSummary]:
     """Carry out what is not done yet, write every table, and return one summary a case.
 
@@ -77,7 +84,7 @@ def run_study(
         MachineError: the disk does not take the results.
     """
     started = time.monotonic()
-    prepared = _prepared(scenario, settings, making, step)
+    prepared = _prepared(scenario, settings, registries, step)
     version = importlib.metadata.version("fleetcount")
     identity = {"scenario": scenario.text, "seed": scenario.seed, "version": version, "engine": settings.engine}
     with open_study(settings.output, identity) as directory:
@@ -100,7 +107,7 @@ class _Prepared:
     orders: tuple[ShardOrder, ...]
 
 
-def _prepared(scenario: Scenario, settings: StudySettings, making: Making, step: Step) -> list[_Prepared]:
+def _prepared(scenario: Scenario, settings: StudySettings, registries: Registries, step: Step) -> list[_Prepared]:
     """Make every case once, so that a mistake in the last one is found before the first one runs."""
     found: list[_Prepared] = []
     rows = 0
@@ -119,7 +126,7 @@ def _prepared(scenario: Scenario, settings: StudySettings, making: Making, step:
                 case=index,
                 first_run=first,
                 runs=runs,
-                making=making,
+                registries=registries,
             )
             for first, runs in shard_sizes(settings.engine, values, devices, settings.runs)
         )

@@ -39,7 +39,7 @@ AttackerRows = Callable[[Case, CaseOutcome, np.random.SeedSequence], Sequence[Ro
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
+class Registries:
     """Where populations, engines and attackers' rows come from: module-level functions, so that they travel by name."""
 
     population: PopulationMaker
@@ -59,7 +59,7 @@ class ShardOrder:
     case: int
     first_run: int
     runs: int
-    making: Making
+    registries: Registries
 
     @property
     def name(self) -> str:
@@ -106,8 +106,8 @@ def run_shard(order: ShardOrder) -> bytes:
     Raises:
         ScenarioError: the case cannot be made or carried out.
     """
-    case = _scenario(order.text, order.file, order.folder, order.seed, order.making.population).case(order.case)
-    engine = order.making.engine(order.engine)
+    case = _scenario(order.text, order.file, order.folder, order.seed, order.registries.population).case(order.case)
+    engine = order.registries.engine(order.engine)
     columns: list[Mapping[str, NDArray[Any]]] = []
     cells: list[Cells] = []
     attackers: list[Row] = []
@@ -121,7 +121,7 @@ def run_shard(order: ShardOrder) -> bytes:
         cells.append(score_cells(reading, outcome, truth, first=order.first_run == 0))
         if case.attackers and epoch == order.first_run == 0:
             apart = np.random.SeedSequence(order.seed, spawn_key=(case.index, epoch, _ATTACKERS))
-            attackers += order.making.attacker_rows(case, outcome, apart)
+            attackers += order.registries.attacker_rows(case, outcome, apart)
     releases = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     return _encoded(
         ShardResult(digest=case_digest(case), releases=releases, cells=tuple(cells), attackers=tuple(attackers))

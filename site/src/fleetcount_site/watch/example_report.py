@@ -25,8 +25,7 @@ from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.ids import Digest, SessionId
 from fleetcount_protocol.vdaf.prio3 import Prio3
-from fleetcount_protocol.window.circuit import context_of, prio3_for
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
 _SEED_BYTES: Final = 32
 _MOST_SHADES: Final = 1_024

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from fleetcount_site.pages import MAP_SCRIPTS, RECORD_SCRIPTS, page
 from fleetcount_site.serving import secured
 from fleetcount_site.watch.board import MOST_READERS, Board
-from fleetcount_site.watch.telling import Teller
+from fleetcount_site.watch.events import EventWriter
 
 SCRIPTS: Final = (*MAP_SCRIPTS, *RECORD_SCRIPTS, "watch-cards.js", "watch.js")
 _LONGEST_ID: Final = 64
@@ -79,7 +79,7 @@ def _body() -> str:
     return _BODY.format(layers=layers).strip()
 
 
-def watch_app(board: Board, teller: Teller) -> Starlette:
+def watch_app(board: Board, teller: EventWriter) -> Starlette:
     """Return the application of a demo's page."""
     text = page("fleetcount demo", _body(), scripts=SCRIPTS)
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from fleetcount_transport.admission.identity import LOCAL, Identity
-from fleetcount_transport.admission.standing import Remembered, Standing
+from fleetcount_transport.admission.reputation import Remembered, Reputation
 from fleetcount_transport.admission.turns import FairQueue
 from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
@@ -114,7 +114,7 @@ class _Shares:
             del self.of[who]
 
 
-def closed_circle(limits: AdmissionTable, parties: int) -> AdmissionTable:
+def limits_for_peers(limits: AdmissionTable, parties: int) -> AdmissionTable:
     """Return the limits of a listener that only so many known parties may use: each has its whole share always.
 
     Many windows of one leader end at once, and its batches are long; what it sends beyond its share waits there.
@@ -208,7 +208,7 @@ class Admission:
 
     def turn(self, who: Identity) -> AbstractAsyncContextManager[None]:
         """Return the context of a turn at public-key work; everybody who waits is served in turn."""
-        return self._turns.of(who.key, who.carried, standing=self.standing(who))
+        return self._turns.of(who.key, who.carried, reputation=self.reputation(who))
 
     # Faults.
 
@@ -216,12 +216,12 @@ class Admission:
         """Return whether a signature of this identity held before, as far as that is remembered."""
         return who in self._known or who == LOCAL
 
-    def standing(self, who: Identity) -> Standing:
+    def reputation(self, who: Identity) -> Reputation:
         """Return in which line an identity waits for public-key work."""
         if self.knows(who):
-            return Standing.KNOWN
+            return Reputation.KNOWN
         faults = self._faults.get(who)
-        return Standing.NEW if faults is None or faults.until <= self._clock() else Standing.FAILED
+        return Reputation.NEW if faults is None or faults.until <= self._clock() else Reputation.FAILED
 
     def check(self, who: Identity) -> None:
         """Refuse an identity too many of whose signatures have failed.

@@ -12,13 +12,15 @@ from fleetcount_protocol.errors import PeerProblem
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 
-from fleetcount_transport.admission.grpc_door import Call, GrpcDoor, Name
+from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission, Name
 
 _LARGEST_BYTES: Final = 256
 _UNKNOWN: Final = "unknown_service"
 
 
-def health_handlers(door: GrpcDoor, name: Name, service: str, is_serving: Callable[[], bool]) -> grpc.GenericRpcHandler:
+def health_handlers(
+    door: GrpcAdmission, name: Name, service: str, is_serving: Callable[[], bool]
+) -> grpc.GenericRpcHandler:
     """Return the health service of a listener with one service; `is_serving` is asked at each `Check`.
 
     A `Check` of "" or of the service's name is answered SERVING or NOT_SERVING; of another one with NOT_FOUND.

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Seque
 from contextlib import asynccontextmanager
 from typing import Final, Generic, TypeVar
 
-from fleetcount_transport.admission.standing import Standing
+from fleetcount_transport.admission.reputation import Reputation
 
 AskT = TypeVar("AskT")
 AnswerT = TypeVar("AnswerT")
@@ -21,7 +21,7 @@ _FEW: Final = 64
 """So many who gave up stay in a line until their turn: to look for them costs a walk through it."""
 
 
-class FairLine(Generic[ItemT]):
+class RoundRobin(Generic[ItemT]):
     """A line in which those who wait get one turn each, round and round, each their oldest first.
 
     Who has not been in the line goes before all who have: one request does not wait for a thousand who ask without end.
@@ -31,8 +31,8 @@ class FairLine(Generic[ItemT]):
     """
 
     def __init__(self) -> None:
-        self._new: dict[Hashable, deque[ItemT] | FairLine[ItemT]] = {}
-        self._old: dict[Hashable, deque[ItemT] | FairLine[ItemT]] = {}
+        self._new: dict[Hashable, deque[ItemT] | RoundRobin[ItemT]] = {}
+        self._old: dict[Hashable, deque[ItemT] | RoundRobin[ItemT]] = {}
         self._length = 0
 
     def __len__(self) -> int:
@@ -43,8 +43,8 @@ class FairLine(Generic[ItemT]):
         who, *rest = path
         line = self._old.get(who)
         if line is None:
-            line = self._new.setdefault(who, FairLine[ItemT]() if rest else deque[ItemT]())
-        if isinstance(line, FairLine):
+            line = self._new.setdefault(who, RoundRobin[ItemT]() if rest else deque[ItemT]())
+        if isinstance(line, RoundRobin):
             line.put(item, *rest)
         else:
             line.append(item)
@@ -62,7 +62,7 @@ class FairLine(Generic[ItemT]):
             line = lines.pop(who)
             if not line:
                 continue
-            item = line.take() if isinstance(line, FairLine) else line.popleft()
+            item = line.take() if isinstance(line, RoundRobin) else line.popleft()
             self._length -= 1
             self._old[who] = line
             if not self._length:
@@ -75,7 +75,7 @@ class FairLine(Generic[ItemT]):
         self._length = 0
         for lines in (self._new, self._old):
             for who, line in list(lines.items()):
-                if isinstance(line, FairLine):
+                if isinstance(line, RoundRobin):
                     line.keep(waits)
                 else:
                     lines[who] = deque(filter(waits, line))
@@ -86,23 +86,23 @@ class FairLine(Generic[ItemT]):
             self._old.clear()
 
 
-class RankedLine(Generic[ItemT]):
-    """A `FairLine` for each standing, the best first: whom one knows waits for nobody of whom one knows nothing.
+class PriorityRoundRobin(Generic[ItemT]):
+    """A `RoundRobin` for each reputation, the best first: whom one knows waits for nobody of whom one knows nothing.
 
     Every fourth turn is for the lines behind the first of those that wait, so that who is new gets in however many are
     known.
     """
 
     def __init__(self) -> None:
-        self._lines = {standing: FairLine[ItemT]() for standing in Standing}
+        self._lines = {reputation: RoundRobin[ItemT]() for reputation in Reputation}
         self._turn = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    def put(self, item: ItemT, standing: Standing, *path: Hashable) -> None:
+    def put(self, item: ItemT, reputation: Reputation, *path: Hashable) -> None:
         """Let an item wait."""
-        self._lines[standing].put(item, *path)
+        self._lines[reputation].put(item, *path)
 
     def take(self) -> ItemT:
         """Return the item whose turn it is.
@@ -110,40 +110,40 @@ class RankedLine(Generic[ItemT]):
         Raises:
             IndexError: nobody waits.
         """
-        first, *behind = [line for line in self._lines.values() if line] or [FairLine[ItemT]()]
+        first, *behind = [line for line in self._lines.values() if line] or [RoundRobin[ItemT]()]
         self._turn += 1
         if behind and not self._turn % _BEHIND:
             return behind[self._turn // _BEHIND % len(behind)].take()
         return first.take()
 
     def keep(self, waits: Callable[[ItemT], bool]) -> None:
-        """See `FairLine.keep`."""
+        """See `RoundRobin.keep`."""
         for line in self._lines.values():
             line.keep(waits)
 
 
 class FairQueue:
-    """Gives at most `at_once` turns at a time, to those who wait by their place in a `RankedLine`."""
+    """Gives at most `at_once` turns at a time, to those who wait by their place in a `PriorityRoundRobin`."""
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._waiting = RankedLine[asyncio.Future[None]]()
+        self._waiting = PriorityRoundRobin[asyncio.Future[None]]()
         self._gone = 0
         """How many in the line have given up, about."""
 
     @asynccontextmanager
-    async def of(self, *path: Hashable, standing: Standing = Standing.KNOWN) -> AsyncGenerator[None]:
+    async def of(self, *path: Hashable, reputation: Reputation = Reputation.KNOWN) -> AsyncGenerator[None]:
         """Wait for a turn, and hold it in the context."""
-        await self._begin(standing, path)
+        await self._begin(reputation, path)
         try:
             yield
         finally:
             self._free += 1
             self._next()
 
-    async def _begin(self, standing: Standing, path: tuple[Hashable, ...]) -> None:
+    async def _begin(self, reputation: Reputation, path: tuple[Hashable, ...]) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.put(turn, standing, *path)
+        self._waiting.put(turn, reputation, *path)
         self._next()
         try:
             await turn
@@ -177,19 +177,19 @@ class FairBatches(Generic[AskT, AnswerT]):
     """Turns many small requests into few large ones: those that arrive while a batch is under way form the next.
 
     Asks `work` for at most `most` answers at once, one batch after the other; `work` answers in order. Who is in the
-    next batch is decided by a `RankedLine`. An error of `work` goes to everybody who waits for that batch.
+    next batch is decided by a `PriorityRoundRobin`. An error of `work` goes to everybody who waits for that batch.
     """
 
     def __init__(self, work: Callable[[Sequence[AskT]], Awaitable[Sequence[AnswerT]]], most: int) -> None:
         self._work = work
         self._most = most
-        self._waiting = RankedLine[tuple[AskT, asyncio.Future[AnswerT]]]()
+        self._waiting = PriorityRoundRobin[tuple[AskT, asyncio.Future[AnswerT]]]()
         self._running: asyncio.Task[None] | None = None
 
-    def ask(self, ask: AskT, *path: Hashable, standing: Standing = Standing.KNOWN) -> "asyncio.Future[AnswerT]":
+    def ask(self, ask: AskT, *path: Hashable, reputation: Reputation = Reputation.KNOWN) -> "asyncio.Future[AnswerT]":
         """Return the answer to come; one that is cancelled is not worked on."""
         future: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
-        self._waiting.put((ask, future), standing, *path)
+        self._waiting.put((ask, future), reputation, *path)
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         return future

@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Final
 
-from fleetcount_mechanisms.loss_formulas import (
+from fleetcount_mechanisms.losses import (
     Neighbours,
     central_delta,
     message_epsilon,

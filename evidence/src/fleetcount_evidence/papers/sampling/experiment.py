@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_analysis.figures import Line, LinePanel, line_panels
-from fleetcount_mechanisms.loss_formulas import (
+from fleetcount_mechanisms.losses import (
     Neighbours,
     message_epsilon_of_face,
     noise_epsilon_for,

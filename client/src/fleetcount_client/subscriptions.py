@@ -1,0 +1,445 @@
+"""The question a device takes part in: checks offers and orders, joins and leaves, and says which window comes next.
+
+Whether a device takes part follows from the clock, the budget, the owner's word and the signed question only, never
+from a truth or a place. Sends nothing and reads no signal.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from math import ceil
+from typing import Final
+
+from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.clock import Clock
+from fleetcount_protocol.errors import DecodeError, MachineError, PeerError, QuestionError, UsageError
+from fleetcount_protocol.ids import QuestionId
+from fleetcount_protocol.messages import QuestionOffer
+from fleetcount_protocol.question.fields import Coin
+from fleetcount_protocol.question.key_list import check_distinct_keys, key_for
+from fleetcount_protocol.question.orders import OrderAction, SignedOrder, skipped_windows, started_question
+from fleetcount_protocol.question.question import Question, window_at
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.wire.question import QUESTION_OFFER
+
+from fleetcount_client.charges import Charge, WindowAssignment, coin_of, judge_age, ready_at, unit_id, unknown_before
+from fleetcount_client.contact import TrustStore
+from fleetcount_client.ledger import Ledger, charges_of_question, open_units
+from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, judge_question, judge_sources
+from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
+from fleetcount_client.signals import SignalSource
+from fleetcount_client.spool import Spool
+
+_LOG: Final = logging.getLogger(__name__)
+_ANY_TIME: Final = frozenset({QuestionState.OFFERED, QuestionState.REFUSED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownQuestion:
+    """A question with the key lists and orders that are known and verified of it."""
+
+    offer: QuestionOffer
+
+    @cached_property
+    def asked(self) -> Question:
+        """The question with its start."""
+        return started_question(self.offer.signed.question, (one.order for one in self.offer.orders))
+
+    @cached_property
+    def skipped(self) -> tuple[range, ...]:
+        """The windows that are not asked, by every order so far."""
+        return skipped_windows(self.asked, (one.order for one in self.offer.orders))
+
+    @cached_property
+    def stopped(self) -> tuple[range, ...]:
+        """The windows that never will be: a pause may end, so its windows stay reserved."""
+        stops = (one.order for one in self.offer.orders if one.order.action is OrderAction.STOP)
+        return skipped_windows(self.asked, stops)
+
+    def next_window(self, after: int, now: float) -> int | None:
+        """Return the first window behind `after` whose first round is not over and that no order skips."""
+        schedule = self.asked.schedule
+        soonest = (int(now) - schedule.round_one_s - schedule.opens(0)) // schedule.every_s
+        for index in range(max(after + 1, soonest), schedule.windows):
+            if schedule.opens(index) + schedule.round_one_s > now and not self.skips(index):
+                return index
+        return None
+
+    def is_over(self, now: float, after: int = -1) -> bool:
+        """Return whether no window behind `after` is left, also none that an order may bring back."""
+        return self.next_window(after, now) is None and self.last_chance(after) <= now
+
+    def last_chance(self, after: int) -> int:
+        """Return when round one of the last window behind `after` closes that no stop has ended; 0 if there is none.
+
+        Until then windows may be left that a pause skips: an order may bring them back.
+        """
+        last = (self.stopped[0].start if self.stopped else self.asked.schedule.windows) - 1
+        return self.asked.schedule.opens(last) + self.asked.schedule.round_one_s if last > after else 0
+
+    def skips(self, index: int) -> bool:
+        """Return whether an order skips a window."""
+        return any(index in one for one in self.skipped)
+
+    def keyed_aggregators(self, window: Window) -> tuple[Aggregator, ...]:
+        """Return the aggregators with the sealing key of each that is valid over a window.
+
+        Raises:
+            QuestionError: an aggregator has listed no such key, or two list the same one.
+        """
+        lists = {one.key_list.aggregator_id: one.key_list for one in self.offer.key_lists}
+        missing = next((one.aggregator_id for one in window.aggregators if one.aggregator_id not in lists), None)
+        if missing is not None:
+            raise QuestionError(f"no key list of {missing} is known")
+        check_distinct_keys(lists.values())
+        opens, closes = window.round_one_opens, window.round_two_closes
+        return tuple(
+            replace(one, hpke_keys=(key_for(lists[one.aggregator_id], opens, closes),)) for one in window.aggregators
+        )
+
+
+class Subscriptions:
+    """The question of one device, kept in its spool."""
+
+    def __init__(
+        self,
+        *,
+        policy: OwnerPolicy,
+        trust: TrustStore,
+        spool: Spool,
+        clock: Clock,
+        source: RandomSource,
+        first_valid: int,
+        rule: JoinRule = JoinRule.ASK,
+    ) -> None:
+        self._policy = policy
+        self._trust = trust
+        self._spool = spool
+        self._rows = QuestionRows(spool)
+        self._clock = clock
+        self._source = source
+        self._first_valid = first_valid
+        self._rule = rule
+        self._read: dict[QuestionId, tuple[bytes, KnownQuestion]] = {}
+
+    # What aggregators say.
+
+    def take(
+        self, offers: Iterable[QuestionOffer], signals: Mapping[str, SignalSource] | None = None
+    ) -> dict[QuestionId, Outcome]:
+        """Check what is on offer and keep it; join what the rule and the policy allow; obey orders.
+
+        Of an offer only what verifies is kept: a bad key list or order hides neither the question nor the others.
+        Returns the question that are refused, or cannot be stored; of one that not all trusted aggregators have signed
+        nothing is kept. `signals` as for `join`.
+        """
+        self._forget_old()
+        refused: dict[QuestionId, Outcome] = {}
+        for offer in offers:
+            question = offer.signed.question
+            refused.pop(question.question_id, None)  # Each aggregator offers it: the last word counts.
+            try:
+                self._trust.check_question(offer.signed)
+                known = self._known_before(question.question_id)
+                merged = KnownQuestion(offer=_merged(offer, known, self._trust))
+                question = merged.asked
+                refusal = self._take(merged, known, signals)
+            except (QuestionError, PeerError) as error:
+                _LOG.info("question %s on offer is not taken: %s", question.question_id, error)
+                unknown = self._rows.get(question.question_id) is None
+                refusal = PolicyRefusal(rule="aggregators", message=str(error)) if unknown else None
+            except MachineError as error:
+                _LOG.warning("question %s on offer is not taken: %s", question.question_id, error)
+                refused[question.question_id] = Outcome.of(_first_window(question), OutcomeKind.FAILED, str(error))
+                continue
+            if refusal is not None:
+                refused[question.question_id] = _refused(question, refusal)
+        return refused
+
+    def _forget_old(self) -> None:
+        """Erase question that are over for longer than a period; their charges stay."""
+        for row in self._rows.all():
+            known = self._readable(row)
+            if known is None:
+                continue
+            over = known.asked.schedule.end + self._policy.budget_period_s
+            if row.state is not QuestionState.JOINED and over < self._clock.now():
+                self._rows.erase(row.question_id)
+                self._read.pop(row.question_id, None)
+
+    def _known_before(self, question_id: QuestionId) -> KnownQuestion | None:
+        row = self._rows.get(question_id)
+        return None if row is None else self._readable(row)
+
+    def first_window(self, offer: QuestionOffer) -> Window:
+        """Return the first window of a question as it is known, else as an offer says: what an outcome is named by."""
+        known = self._known_before(offer.signed.question.question_id) or KnownQuestion(offer=offer)
+        try:
+            return _first_window(known.asked)
+        except QuestionError:  # The offer's start is not one of the question; what it says is not taken.
+            return _first_window(offer.signed.question)
+
+    def _take(
+        self, merged: KnownQuestion, known: KnownQuestion | None, signals: Mapping[str, SignalSource] | None
+    ) -> PolicyRefusal | None:
+        question_id = merged.asked.question_id
+        row = self._rows.get(question_id)
+        encoded = QUESTION_OFFER.encode(merged.offer)
+        now = self._clock.now()
+        if row is None:
+            if merged.next_window(-1, now) is None:
+                return None
+            row = QuestionRow(
+                question_id=question_id,
+                name=merged.asked.name,
+                offer=encoded,
+                state=QuestionState.OFFERED,
+                changed_at=now,
+                reason="",
+            )
+            self._rows.put(row)
+        elif encoded != row.offer:
+            row = replace(row, offer=encoded)
+            self._rows.put(row)
+        if row.state is QuestionState.JOINED:
+            self._obey(row, merged, known)
+        elif row.state in _ANY_TIME and (self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1):
+            # What is asked once is answered as the policy says; the owner is asked about what goes on.
+            return None if merged.is_over(now) else self.join(question_id, signals)
+        return None
+
+    def _obey(self, row: QuestionRow, question: KnownQuestion, before: KnownQuestion | None) -> None:
+        """Free what a stop has made pointless; nothing is freed by a pause, whose windows may come back."""
+        if before is not None and before.stopped == question.stopped:
+            return
+        units = open_units(question.asked, self._clock.now(), question.stopped)
+        keep = frozenset(unit_id(row.question_id, unit) for unit in units)
+        self._rows.leave(row, keep)
+
+    # What the owner says.
+
+    def join(self, question_id: QuestionId, signals: Mapping[str, SignalSource] | None = None) -> PolicyRefusal | None:
+        """Reserve every window that is left and take part from now on; or return why not, with nothing reserved.
+
+        `signals` are the sources of the program that answers; None where they are not known, as to the owner's command.
+
+        Raises:
+            UsageError: no such question is known.
+        """
+        row = self._row(question_id)
+        if row.state is QuestionState.JOINED:
+            return None
+        charges = self._charges(self.known(row), signals)
+        now, refusal = self._clock.now(), charges if isinstance(charges, PolicyRefusal) else None
+        if not isinstance(charges, PolicyRefusal):
+            joined = replace(row, state=QuestionState.JOINED, changed_at=now, reason="", rule="")
+            refusal = self._rows.join(joined, charges, self._judge)
+        if refusal is not None and (row.state, row.reason) != (QuestionState.REFUSED, refusal.message):
+            refused = replace(row, state=QuestionState.REFUSED, changed_at=now)
+            self._rows.put(replace(refused, reason=refusal.message, rule=refusal.rule))
+        return refusal
+
+    def take_part(
+        self, question_id: QuestionId, signals: Mapping[str, SignalSource] | None = None
+    ) -> PolicyRefusal | None:
+        """Join a question, if there is something to join: None also for one that is over, unless it was refused."""
+        row = self._rows.get(question_id)
+        if row is None:
+            return None
+        if self.known(row).is_over(self._clock.now()):
+            return PolicyRefusal(rule=row.rule, message=row.reason) if row.state is QuestionState.REFUSED else None
+        return self.join(question_id, signals)
+
+    def would_refuse(
+        self, offer: QuestionOffer, signals: Mapping[str, SignalSource] | None = None
+    ) -> PolicyRefusal | None:
+        """Return why `join` would refuse a question on offer now, None if it would not; stores and reserves nothing.
+
+        All it may store is that a new ledger begins now.
+        """
+        try:
+            self._trust.check_question(offer.signed)
+            known = self._known_before(offer.signed.question.question_id)
+            merged = KnownQuestion(offer=_merged(offer, known, self._trust))
+        except (QuestionError, PeerError) as error:
+            return PolicyRefusal(rule="aggregators", message=str(error))
+        row = self._rows.get(offer.signed.question.question_id)
+        if row is not None and row.state is QuestionState.JOINED:
+            return None
+        charges = self._charges(merged, signals)
+        if isinstance(charges, PolicyRefusal):
+            return charges
+        ledger = self._spool.ledger()
+        return self._judge(ledger, [one for one in charges if one.charge_id not in ledger])
+
+    def _charges(
+        self, known: KnownQuestion, signals: Mapping[str, SignalSource] | None
+    ) -> tuple[Charge, ...] | PolicyRefusal:
+        """Return what taking part from now on costs, or why no price would do."""
+        question, now = known.asked, self._clock.now()
+        refusal = judge_question(self._policy, question, window_at(question, 0))
+        if refusal is None and signals is not None:
+            refusal = judge_sources(signals, question.signal, question.domain)
+        if refusal is not None:
+            return refusal
+        age = self._spool.age(now, self._first_valid)
+        ready = ready_at(self._policy, age)
+        # A window that is open as the ledger becomes ready may be answered from then on, and is not waited for.
+        begin = now if ready <= now else ceil(ready) + question.schedule.round_one_s - 1
+        charges = charges_of_question(question, self._policy, begin, unknown_before(self._policy, age), known.stopped)
+        over = PolicyRefusal(rule="question", message="none of its windows is left to answer")
+        return charges or judge_age(self._policy, age, now) or over
+
+    def leave(self, question_id: QuestionId) -> int:
+        """Take part no more and free every unit nothing was ever sent for; return how many these were.
+
+        Raises:
+            UsageError: no such question is known.
+        """
+        row = self._row(question_id)
+        return self._rows.leave(
+            replace(row, state=QuestionState.LEFT, changed_at=self._clock.now(), reason="the owner's word")
+        )
+
+    def _judge(self, ledger: Ledger, charges: Sequence[Charge]) -> PolicyRefusal | None:
+        return ledger.judge(self._policy, charges)
+
+    def _row(self, question_id: QuestionId) -> QuestionRow:
+        row = self._rows.get(question_id)
+        if row is None:
+            raise UsageError(f"question {question_id.hex()[:12]} is not known; `device question list` shows what is")
+        return row
+
+    # What is to be done.
+
+    def rows(self) -> tuple[QuestionRow, ...]:
+        """Return every question that is known, the latest change first."""
+        return self._rows.all()
+
+    def joined(self, question_id: QuestionId) -> KnownQuestion | None:
+        """Return a question if the device takes part in it now, with every order so far."""
+        row = self._rows.get(question_id)
+        return self.known(row) if row is not None and row.state is QuestionState.JOINED else None
+
+    def all_joined(self) -> tuple[QuestionId, ...]:
+        """Return the question the device takes part in."""
+        return tuple(row.question_id for row in self._rows.all() if row.state is QuestionState.JOINED)
+
+    def known(self, row: QuestionRow) -> KnownQuestion:
+        """Return what a row holds; what stands in the device's own file was verified before it was written.
+
+        Raises:
+            MachineError: it is damaged; the next offer of the question takes its place.
+        """
+        kept = self._read.get(row.question_id)
+        if kept is None or kept[0] != row.offer:
+            try:
+                kept = row.offer, KnownQuestion(offer=QUESTION_OFFER.decode(row.offer))
+            except DecodeError as error:
+                raise MachineError(f"question {row.name} cannot be read from the state file: {error}") from None
+            # The windows share what one question object holds: another offer of it does not make it new.
+            self._read[row.question_id] = kept
+        return kept[1]
+
+    def _readable(self, row: QuestionRow) -> KnownQuestion | None:
+        """Return what a row holds, None if it is damaged: that must not keep the others from being taken."""
+        try:
+            return self.known(row)
+        except MachineError as error:
+            _LOG.warning("%s", error)
+            return None
+
+    def seat(
+        self, question: KnownQuestion, index: int, survivors: tuple[int, ...] = ()
+    ) -> WindowAssignment | PolicyRefusal:
+        """Return the device's part in a window of a joined question, or why it has none.
+
+        A later step of a drill-down asks about the children of `survivors`.
+
+        Raises:
+            QuestionError: an aggregator has listed no sealing key that is valid over the window.
+        """
+        one = question.asked
+        window, unit = window_at(one, index, survivors), unit_id(one.question_id, one.schedule.unit_of(one.coin, index))
+        refusal = judge_question(self._policy, one, window)
+        if refusal is not None:
+            return refusal
+        ledger = self._spool.ledger()
+        # A clock that was set back would find windows of the unit that were over when it was charged.
+        charge = ledger.get(unit)
+        if charge is None or window.round_one_opens < charge.asked_at or window.round_one_closes > charge.asked_until:
+            return PolicyRefusal(rule="reserved", message="nothing is reserved for this window")
+        sampled = None
+        if window.design.rounds == 2 and one.coin is not Coin.WINDOW:  # A coin of one window is tossed with its answer.
+            sampled = coin_of(self._rows.coin_secret(self._source), unit, window.design.exposure)
+        aggregators = question.keyed_aggregators(window)
+        return WindowAssignment(window=window, charge=charge, sampled=sampled, aggregators=aggregators)
+
+    def note(self, question_id: QuestionId, refusal: PolicyRefusal) -> None:
+        """Keep why a window of a joined question was refused, for its owner to read."""
+        row = self._rows.get(question_id)
+        if row is not None and row.state is QuestionState.JOINED and row.rule != refusal.rule:
+            noted = replace(row, changed_at=self._clock.now(), reason=refusal.message, rule=refusal.rule)
+            self._rows.put(noted)
+
+    def finish(self, question_id: QuestionId, after: int) -> None:
+        """Write a joined question as ended once no window behind `after` is left, and free what was not sent."""
+        row, now = self._rows.get(question_id), self._clock.now()
+        if row is not None and row.state is QuestionState.JOINED and self.known(row).is_over(now, after):
+            reason = row.reason or "no window is left"
+            self._rows.leave(replace(row, state=QuestionState.ENDED, changed_at=now, reason=reason))
+
+
+def _refused(question: Question, refusal: PolicyRefusal) -> Outcome:
+    return Outcome.of(_first_window(question), OutcomeKind.REFUSED, refusal.message, refusal.rule)
+
+
+def _first_window(question: Question) -> Window:
+    return window_at(question.at_latest(), 0)
+
+
+def _merged(offer: QuestionOffer, known: KnownQuestion | None, trust: TrustStore) -> QuestionOffer:
+    """Return what of an offer verifies together with what is known: the later key lists, and all orders.
+
+    Raises:
+        QuestionError: the question is counted from submission, and no start is known of it.
+    """
+    question = offer.signed.question
+    earlier = () if known is None else known.offer.key_lists
+    lists = {one.key_list.aggregator_id: one for one in earlier}
+    for listed in offer.key_lists:
+        held = lists.get(listed.key_list.aggregator_id)
+        later = held is None or held.key_list.issued_at < listed.key_list.issued_at
+        if later and _verifies(partial(trust.check_key_list, listed, question)):
+            lists[listed.key_list.aggregator_id] = listed
+    orders = {} if known is None else {_place(one): one for one in known.offer.orders}
+    question = started_question(question, (one.order for one in orders.values()))
+    for order in sorted(offer.orders, key=lambda one: one.order.action is not OrderAction.START):
+        # The first order under a number stands: an aggregator that gives two cannot change what a device did.
+        if _place(order) not in orders and _verifies(partial(trust.check_order, order, question)):
+            orders[_place(order)] = order
+            question = started_question(question, [order.order])
+    if question.schedule.first is None:
+        raise QuestionError("the question is counted from submission, and no start of its leader is known")
+    names = [one.aggregator_id for one in question.aggregators]
+    return QuestionOffer(
+        signed=offer.signed,
+        key_lists=tuple(lists[name] for name in names if name in lists),
+        orders=tuple(orders[place] for place in sorted(orders)),
+    )
+
+
+def _verifies(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except (QuestionError, PeerError) as error:
+        _LOG.info("a part of a question's offer is not taken: %s", error)
+        return False
+    return True
+
+
+def _place(signed: SignedOrder) -> tuple[str, int]:
+    return signed.order.aggregator_id, signed.order.number

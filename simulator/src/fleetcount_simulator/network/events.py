@@ -1,0 +1,40 @@
+"""What happens in a network run that a page or a log may want to follow, beside the stages of `ProgressCallback`.
+
+Values only. All of it is known to who simulates the devices and to nobody else: an aggregator tells no number of
+participants, and it must not be shown as if one did.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fleetcount_protocol.window.window import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed:
+    """Every operator has signed the question; `window` is that of its first window, whose times are known."""
+
+    window: Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Devices, by their numbers in the population, that now hold every aggregator's receipt and did not before.
+
+    `first` hold those of round one, or of the whole report where there is one round; `every` those of all rounds.
+    """
+
+    first: tuple[int, ...] = field(repr=False)
+    every: tuple[int, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """How often aggregators refused a message so far, by reason; `process` is the fleet process that was told."""
+
+    process: str
+    reasons: Mapping[str, int]
+
+
+RunEvent = Signed | Held | Refused
+Listener = Callable[[RunEvent], None]

@@ -1,0 +1,199 @@
+"""What a demo tells its page as it goes on: from what happens to statements on a board.
+
+It must not read a socket or draw a picture, and tells no number of participants but what the demo's own vehicles know.
+"""
+
+import base64
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Final, Protocol
+
+from fleetcount_client.signals import Reading
+from fleetcount_mechanisms.answers import AnswerLaw
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import NoiseLaw
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.statement_words import plain_sentences
+from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.window.domain import Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.window.window import Window
+from fleetcount_simulator.network.events import Held, Refused, RunEvent, Signed
+
+from fleetcount_site.watch.board import Board
+
+_PLACES: Final = 6
+
+
+class _Example(Protocol):
+    def seen(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedQuestion:
+    """A demo's question: what, of whom, by which law, and what each of the vehicles would truly answer.
+
+    `streets` are lines in the domain's own unit, drawn on the map, and `streets_by` says whose they are.
+    """
+
+    text: str
+    domain: ValueDomain
+    answer: AnswerLaw
+    noise: NoiseLaw
+    level: Fraction
+    aggregators: int
+    readings: Sequence[Signal] = field(repr=False)
+    streets: Sequence[Sequence[tuple[float, float]]] = field(default=(), repr=False)
+    streets_by: str = ""
+
+    @property
+    def design(self) -> Design:
+        """The question's law."""
+        values = self.domain.values
+        return Design(answer=self.answer, noise=self.noise, values=values, aggregators=self.aggregators)
+
+
+class EventWriter:
+    """Tells one demo to one board. Any thread may call it; a page asks `example` from another."""
+
+    def __init__(self, board: Board) -> None:
+        """Say that the demo has begun."""
+        self._board = board
+        self._lock = threading.Lock()
+        self._values: list[int] = []
+        self._truths: list[int] = []
+        self._held = {"first": Counter[int](), "every": Counter[int]()}
+        self._refused: dict[str, Mapping[str, int]] = {}
+        self._reading: Reading = None
+        self._window: Window | None = None
+        self._example: _Example | None = None
+        self._pins: dict[str, str] = {}
+        self.now("starting", "The question is made.")
+
+    def asked(self, question: WatchedQuestion) -> None:
+        """Say what is asked: enough for a map of what the law expects, which is the truth, known in a demo alone."""
+        self.now("starting", "Aggregators, broker and vehicles start, and every vehicle connects.")
+        domain, design = question.domain, question.design
+        self._values = [domain.value_of(reading) for reading in question.readings]
+        by_cell, counts = range(1, domain.values + 1), Counter(self._values)
+        self._truths = [counts[value] for value in by_cell]
+        pairs = zip(question.readings, self._values, strict=True)
+        self._reading = next((reading for reading, value in pairs if value), None)
+        self._board.state(
+            "question",
+            {
+                "text": question.text,
+                "vehicles": len(question.readings),
+                "aggregators": question.aggregators,
+                "rounds": design.rounds,
+                "columns": domain.columns if isinstance(domain, SquareGrid) else 0,
+                "level": f"{float(100 * question.level):g} %",
+                "exposure": f"{float(100 * design.exposure):g} %",
+                "epsilon": str(design.epsilon),
+                "cells": [{"value": one, "label": domain.label(one), **_ring(domain, one)} for one in by_cell],
+                "truths": self._truths,
+                "streets": [[list(point) for point in line] for line in question.streets],
+                "streets_by": question.streets_by,
+                "promise": list(plain_sentences(design, design.views())),
+                "views": [{"audience": view.audience, "sentence": view.sentence} for view in design.views()],
+            },
+        )
+
+    def expected(self, question: WatchedQuestion, seed: int) -> None:
+        """Say between which ends the law expects every estimate; loads NumPy and SciPy."""
+        from fleetcount_site.watch.expectation import expectation_of  # The page is to be seen before they are loaded.
+
+        found = expectation_of(question.design, self._truths, len(self._values), question.level, seed)
+        self._board.state(
+            "expectation",
+            {"low": found.low, "high": found.high, "widths": found.widths, "runs": found.runs},
+        )
+
+    def step(self, stage: str, done: int, total: int) -> None:
+        """Say how far a stage of the run is."""
+        self._board.state(f"stage {stage}", {"stage": stage, "done": done, "total": total})
+
+    def happened(self, happening: RunEvent) -> None:
+        """Say what happened in the run."""
+        match happening:
+            case Signed():
+                self._signed(happening.window)
+            case Held():
+                self._receipts(happening)
+            case Refused():
+                self._refused[happening.process] = happening.reasons
+                total = sum(map(Counter, self._refused.values()), Counter[str]())
+                self._board.state("refused", {"reasons": dict(total.most_common())})
+
+    def _signed(self, window: Window) -> None:
+        with self._lock:
+            self._window, self._example = window, None
+        keys = {str(one.aggregator_id): one.signing_public_key for one in window.aggregators}
+        self._pins = {name: base64.b64encode(key).decode() for name, key in keys.items()}
+        self.now("asking", "The question is signed and the vehicles answer it.")
+        self._board.state(
+            "signed",
+            {
+                "window": window.window_id.hex(),
+                "operators": [{"id": str(one.aggregator_id), "operator": one.operator} for one in window.aggregators],
+                "opens": window.round_one_opens,
+                "closes": window.round_one_closes,
+                "ends": window.round_two_closes,
+            },
+        )
+
+    def _receipts(self, held: Held) -> None:
+        for name, numbers in (("first", held.first), ("every", held.every)):
+            self._held[name].update(self._values[number] for number in numbers)
+        by_cell = range(1, len(self._truths) + 1)
+        self._board.state(
+            "receipts",
+            {
+                name: {"all": sum(counts.values()), "cells": [counts[value] for value in by_cell]}
+                for name, counts in self._held.items()
+            },
+        )
+
+    def example(self) -> Mapping[str, Any] | None:
+        """Return what each party sees of one vehicle's report, split anew at every call; None before it is asked."""
+        with self._lock:
+            if self._window is None:
+                return None
+            if self._example is None:
+                from fleetcount_site.watch.example_report import (
+                    ExampleReport,  # The proofs: only when they are asked for.
+                )
+
+                self._example = ExampleReport(self._window, self._reading, SystemRandom())
+            return self._example.seen()
+
+    def released(self, record: ReleaseRecord, signatures: Sequence[bytes]) -> None:
+        """Hand the record over as its bytes: the page decodes it and checks the signatures by itself.
+
+        Keys are those of the aggregators that the demo itself made, not those in the record.
+        """
+        self._board.state(
+            "released",
+            {
+                "record": base64.b64encode(record.canonical).decode(),
+                "signatures": [base64.b64encode(one).decode() for one in signatures],
+                "pins": self._pins,
+            },
+        )
+
+    def now(self, now: str, text: str) -> None:
+        """Say how the demo is: "asking", "released", "failed", "interrupted" or "closed"."""
+        self._board.state("state", {"now": now, "text": text})
+
+
+def _ring(domain: ValueDomain, value: int) -> dict[str, Any]:
+    """Return the outline of a cell in the grid's own unit; nothing where values are no places."""
+    if not isinstance(domain, SquareGrid):
+        return {}
+    column, row = (value - 1) % domain.columns, (value - 1) // domain.columns
+    left, low = (float(start + place * domain.size) for start, place in ((domain.x0, column), (domain.y0, row)))
+    right, high = left + float(domain.size), low + float(domain.size)
+    corners = ((left, low), (right, low), (right, high), (left, high))
+    return {"ring": [[round(x, _PLACES), round(y, _PLACES)] for x, y in corners]}

@@ -1,0 +1,86 @@
+"""A record that would tell more of a person than an operator allows is not signed, and everybody says why."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.states import AbortReason
+from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.question.question import Question, window_at
+from fleetcount_protocol.release import MissingWindow, decode_record
+from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.window import Window
+
+from tests.support.aggregators import START, Network, TestDevice
+
+SCHEDULE = Schedule(first=START + 120, every_s=60, windows=3, round_one_s=10, round_two_s=0, expiry_s=86_400)
+RELEASE = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1), level=Fraction(19, 20), thresholds=(3, 3))
+
+
+async def stood(*limits: Fraction | None) -> tuple[Network, Question]:
+    """Return a network in which every aggregator has a limit of its own, and a one-sided question of two values."""
+    network = Network(len(limits), limits=Limits(smallest_min_batch_size=2, allow_one_sided=True))
+    await network.start_all()
+    for position, limit in enumerate(limits):
+        context = network.core(position).context
+        context.limits = replace(context.limits, largest_posterior=limit)
+    question = await network.stand(values=2, mode=Mode.DIRECT, mechanism=None, schedule=SCHEDULE, release=RELEASE)
+    return network, question
+
+
+async def answer(network: Network, question: Question, index: int, counts: tuple[int, int]) -> Window:
+    window = window_at(question, index)
+    await network.advance_to(window.round_one_opens - 5)
+    await network.look_after_all()
+    await network.advance_to(window.round_one_opens)
+    values = [1] * counts[0] + [2] * counts[1]
+    for number, value in enumerate(values, start=100 * index):
+        device = TestDevice(network, window, number)
+        await device.open_sessions()
+        await device.send(device.seal(0, *device.raw([int(value == one) for one in range(3)])))
+    await network.run_to_the_end(window)
+    return window
+
+
+def states(network: Network, window: Window) -> set[WindowState]:
+    return {network.core(position).context.states[window.window_id] for position in range(len(network.seats))}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+async def test_a_telling_record_is_refused_by_whichever_aggregator_has_a_limit(side: int) -> None:
+    limits: list[Fraction | None] = [None, None]
+    limits[side] = Fraction(7, 10)
+    network, question = await stood(*limits)
+
+    even = await answer(network, question, 0, (4, 4))
+    telling = await answer(network, question, 1, (8, 0))
+    after = await answer(network, question, 2, (3, 5))
+
+    assert states(network, even) == {WindowState.RELEASED}
+    assert states(network, telling) == {WindowState.ABORTED}
+    row = await network.core(0).context.store.window(telling.window_id)
+    assert row is not None
+    assert row.abort_reason == AbortReason.TOO_TELLING.value
+    released = await network.core(0).service.release(after.window_id)
+    chain = decode_record(released.record).chain
+    assert chain is not None
+    assert chain.missing == (MissingWindow(index=1, reason="too_telling"),)
+    assert len(await network.core(0).context.store.ledger()) == 3, "what was opened stays charged"
+
+
+async def test_without_a_limit_nothing_is_measured() -> None:
+    network, question = await stood(None, None)
+
+    assert states(network, await answer(network, question, 0, (8, 0))) == {WindowState.RELEASED}
+
+
+async def test_two_windows_together_may_tell_what_neither_does() -> None:
+    network, question = await stood(Fraction(93, 100), None)
+
+    first = await answer(network, question, 0, (8, 1))
+    second = await answer(network, question, 1, (8, 1))
+
+    assert states(network, first) == {WindowState.RELEASED}
+    assert states(network, second) == {WindowState.ABORTED}
