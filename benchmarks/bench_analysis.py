@@ -1,25 +1,20 @@
-"""Intervals, remaps and noise of thousands of cells beside a loop over cells and beside OpenDP, in one run.
+"""Intervals and remaps of thousands of cells, intervals beside a loop over cells, in one run.
 
 Every figure is the least of alternating batches; it decides nothing.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.intervals import sampling_intervals, unary_intervals
-from fleetcount_analysis.noise import geometric_noise
 from fleetcount_analysis.remap import LOSSES, sampling_remap
-from fleetcount_mechanisms.randomness import SystemRandom
-from peers import opendp
 from rows import Row, quick, report, smoke
 from scipy import stats
 
-dp, MISSING = opendp()
 CELLS = 5835
 COUNTS = 200 if smoke() else 500 if quick() else 1_000
 RATE, NOISE, AGGREGATORS, LEVEL = Fraction(1, 4), Fraction(1729, 1000), 2, Fraction(19, 20)
@@ -85,7 +80,16 @@ def compare_intervals() -> None:
             raise SystemExit("the loop and the library disagree")
         times = least({"ours": ours, "loop": loop}, rounds=min(ROUNDS, 3))
         looped = times["loop"] / LOOPED * CELLS
-        beside(f"intervals of {CELLS:,} cells, {name}", times["ours"], f"a loop over {LOOPED} cells, scaled", looped)
+        report(
+            Row(
+                path=f"intervals of {CELLS:,} cells, {name}",
+                ours=1e3 * times["ours"],
+                unit="ms",
+                peer=f"a loop over {LOOPED} cells, scaled",
+                peer_value=1e3 * looped,
+                ratio=looped / times["ours"],
+            )
+        )
     [billion] = least({"": lambda: sampling_intervals([250_000_000], RATE, NOISE, AGGREGATORS, LEVEL)}).values()
     report(Row(path="interval of one cell of 10^9 devices", ours=1e3 * billion, unit="ms"))
 
@@ -105,12 +109,6 @@ def time_responses() -> None:
         report(Row(path=name, ours=1e3 * took, unit="ms"))
 
 
-def beside(path: str, ours: float, peer: str, theirs: float | None, note: str = "") -> None:
-    """Report seconds beside the peer's in milliseconds, and how many times faster ours is."""
-    row = Row(path=path, ours=1e3 * ours, unit="ms", peer=peer, note=note)
-    report(row if theirs is None else replace(row, peer_value=1e3 * theirs, ratio=theirs / ours))
-
-
 def time_remaps() -> None:
     """Report the time of a remap with a thousand counts."""
     prior = np.random.default_rng(2).dirichlet(np.ones(COUNTS + 1))
@@ -125,20 +123,7 @@ def time_remaps() -> None:
         report(Row(path=f"remap, counts to {COUNTS:,}, {name}", ours=1e3 * took, unit="ms"))
 
 
-def compare_noise() -> None:
-    """Report the time of the noise of a release of 10,000 cells, ours and OpenDP's."""
-    source, cells, epsilon = SystemRandom(), 10_000, Fraction(1)
-    zeros = [0] * cells
-    operations: dict[str, Callable[[], object]] = {"ours": lambda: geometric_noise(epsilon, cells, source)}
-    if dp:
-        vector = dp.m.make_geometric(dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int), scale=1.0)
-        operations["vector"] = lambda: vector(zeros)
-    times = least(operations, rounds=2 * ROUNDS)
-    beside(f"noise of a release of {cells:,} cells", times["ours"], "OpenDP's vector", times.get("vector"), MISSING)
-
-
 if __name__ == "__main__":
     compare_intervals()
     time_responses()
     time_remaps()
-    compare_noise()

@@ -3,7 +3,8 @@
 import time
 from fractions import Fraction
 
-from fleetcount_analysis.buckets import Pruning, SensitiveValues, linear_thresholds, two_size_bucketing
+from fleetcount_evidence.buckets.setting import SensitiveValues, linear_thresholds
+from fleetcount_evidence.buckets.two_size import Pruning, two_size_bucketing
 from rows import Row, quick, report, smoke
 
 RECORDS = 5_000 if smoke() else 20_000 if quick() else 500_000

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from batch_sharding import BatchSharder
 from fleetcount_aggregator.verification.choice import combine, new_batch_verifier
-from fleetcount_kernel.batch_sharding import BatchSharder
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.proofs import ProofBatch, VerifierSetting
 from fleetcount_kernel.simd import WIDTH, Words

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from batch_sharding import BatchSharder
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Identity, Limits
 from fleetcount_aggregator.host.malloc import return_large_arrays
@@ -40,7 +41,6 @@ from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer,
 from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
 from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_aggregator.windows.question_install import load_question
-from fleetcount_kernel.batch_sharding import BatchSharder
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.question import SignedQuestion, window_at

@@ -4,7 +4,7 @@
 Bytes come from a seeded search (tests/support/fuzz_decoders.py) that begins with the vectors, and for lengths beyond it
 from padding; session requests and report parts are spoilt one field at a time. Cases that the files have stay while
 they are refused: the search does not find every one again, and the keys of sessions are new each time. Run when a
-layout or a rule is added: `fleetcount vectors` replays the files, tests/protocol/replay/test_refusals.py says which
+layout or a rule is added: `fleetcount vectors` replays the files, tests/evidence/replay/test_refusals.py says which
 rules they lack. Keys in them protect nothing.
 """
 
@@ -23,14 +23,14 @@ sys.path.insert(0, str(ROOT))
 
 from cryptography.hazmat.primitives import hashes  # noqa: E402 - path
 from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402 - path
+from fleetcount_evidence.replay.decoders import decoders  # noqa: E402 - path
+from fleetcount_evidence.replay.refusals import bytes_of, replay_refusals, words_of  # noqa: E402 - path
 from fleetcount_mechanisms.randomness import SeededRandom  # noqa: E402 - path
 from fleetcount_protocol.channel import certificates, session  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, ReportId, WindowId  # noqa: E402 - path
 from fleetcount_protocol.limits import SESSION_EXPIRY_STEP_S  # noqa: E402 - path
 from fleetcount_protocol.messages import SessionRequest  # noqa: E402 - path
-from fleetcount_protocol.replay.decoders import decoders  # noqa: E402 - path
-from fleetcount_protocol.replay.refusals import bytes_of, replay_refusals, words_of  # noqa: E402 - path
 from fleetcount_protocol.wire.device import SESSION_REQUEST  # noqa: E402 - path
 from fleetcount_protocol.wire.device_columns import UPLOAD, Upload  # noqa: E402 - path
 

@@ -6,11 +6,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from fleetcount_analysis.errors import RangeError
-from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.geometric import digit_thresholds
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
 from scipy import stats
+
+from tests.support.geometric_noise import geometric_noise
 
 DRAWS = 100_000
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from fleetcount_analysis.channels import SamplingChannel, noise_sum
 from fleetcount_analysis.errors import RangeError, ShapeError, TooLargeError
-from fleetcount_analysis.papers.bounded_geometric import bounded_geometric_matrix
 from fleetcount_analysis.remap import (
     LOSSES,
     geometric_channel,
@@ -20,6 +19,7 @@ from fleetcount_analysis.remap import (
     universality_gap,
     user_optimum,
 )
+from fleetcount_evidence.papers.geometric.bounded_geometric import bounded_geometric_matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

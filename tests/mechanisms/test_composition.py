@@ -7,9 +7,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_analysis.papers.policies import (
-    Guarantee,
-    compose_asymmetric,
+from fleetcount_evidence.papers.asymmetric.policies import (
+    Intersection,
     exact_loss_ratio,
     place_policy,
     vector_place_policy,
@@ -139,13 +138,10 @@ def joint_law(database: tuple[frozenset[str], ...]) -> dict[tuple[int, int], Fra
 
 
 def test_asymmetric_losses_add_up_over_the_intersection_of_the_relations():
-    promises = [Guarantee(epsilon=Fraction(1), policy=place_policy(place)) for place in "AB"]
+    together = Intersection(parts=tuple(place_policy(place) for place in "AB"))
 
-    together = compose_asymmetric(promises)
-
-    assert together.epsilon == 2
-    assert all(together.policy.protects(x, y) == vector_place_policy("AB").protects(x, y) for x in TRIPS for y in TRIPS)
-    assert exact_loss_ratio(joint_law, together.policy, TRIPS, 2) == 1 / RATIO**2
+    assert all(together.protects(x, y) == vector_place_policy("AB").protects(x, y) for x in TRIPS for y in TRIPS)
+    assert exact_loss_ratio(joint_law, together, TRIPS, 2) == 1 / RATIO**2
 
 
 def test_either_relation_alone_does_not_survive_the_composition():
@@ -210,8 +206,6 @@ def test_a_loss_out_of_range_or_in_floating_point_is_refused(bad: Fraction):
         basic_epsilon([bad])
     with pytest.raises(MechanismError, match="epsilon"):
         optimal_epsilon([Fraction(1), bad], DELTA)
-    with pytest.raises(MechanismError, match="epsilon"):
-        Guarantee(epsilon=bad, policy=place_policy("A"))
 
 
 def test_bad_arguments_are_refused_with_their_value():
@@ -223,5 +217,3 @@ def test_bad_arguments_are_refused_with_their_value():
         optimal_delta([Fraction(1)], Fraction(-1))
     with pytest.raises(MechanismError, match="20 different eps"):
         optimal_epsilon([Fraction(1, n) for n in range(1, 21)], DELTA)
-    with pytest.raises(MechanismError, match="0 parts"):
-        compose_asymmetric([])

@@ -7,8 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_analysis.papers.plain_sparse_vector import PlainSparseVector
-from fleetcount_analysis.papers.policies import exact_loss_ratio, vector_place_policy
+from fleetcount_evidence.papers.asymmetric.policies import exact_loss_ratio, vector_place_policy
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sparse_vector import (
@@ -21,6 +20,7 @@ from fleetcount_mechanisms.sparse_vector import (
 )
 
 from tests.support.audit import chi_square_p
+from tests.support.plain_sparse_vector import PlainSparseVector
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())["salap.law"]
 SAFE, ABOVE, NONE = Mark.SAFE, Mark.ABOVE, Mark.UNANSWERED

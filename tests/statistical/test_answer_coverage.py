@@ -17,7 +17,6 @@ import pytest
 from fleetcount_analysis.answers.chosen import each_level
 from fleetcount_analysis.answers.ends import Sums, difference_ends, sum_ends
 from fleetcount_analysis.gaussian_sums import GaussianSum
-from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
@@ -26,6 +25,7 @@ from fleetcount_mechanisms.responses import KaryResponse, MangatVector, Optimize
 from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray
 
+from tests.support.geometric_noise import geometric_noise
 from tests.support.nightly import NIGHTLY
 
 RUNS = 60_000 if NIGHTLY else 10_000

@@ -18,11 +18,12 @@ from fleetcount_analysis.intervals import (
     sum_interval,
     unary_ends,
 )
-from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.asymmetric import OneSidedGeometric
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, TwoCoin, Warner
 from numpy.typing import NDArray
+
+from tests.support.geometric_noise import geometric_noise
 
 RELEASES = 10_000
 LEVEL = Fraction(19, 20)

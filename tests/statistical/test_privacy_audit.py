@@ -18,8 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.papers.bounded_geometric import BoundedGeometric, bounded_geometric_row
-from fleetcount_analysis.papers.plain_sparse_vector import PlainSparseVector
+from fleetcount_evidence.papers.geometric.bounded_geometric import bounded_geometric_row
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.asymmetric import (
     AsymmetricGeometric,
@@ -58,7 +57,9 @@ from tests.support.audit import (
     histograms,
     law_loss,
 )
+from tests.support.bounded_geometric import BoundedGeometric
 from tests.support.nightly import NIGHTLY
+from tests.support.plain_sparse_vector import PlainSparseVector
 
 TRIALS = 1_000_000  # To choose the event; as many again to judge it.
 SAMPLED = 20_000 if NIGHTLY else 8_000

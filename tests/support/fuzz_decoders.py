@@ -25,9 +25,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, get_type_hints
 
+from fleetcount_evidence.replay.decoders import Decoder, decoders
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.ids import AggregatorId, QuestionId, SessionId, UserName, WindowId
-from fleetcount_protocol.replay.decoders import Decoder, decoders
 from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
 from fleetcount_protocol.vdaf.prio3 import prio3_two_round
 from fleetcount_protocol.wire import topics

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import atheris
 
 with atheris.instrument_imports(include=["fleetcount_protocol", "fleetcount_mechanisms"], enable_loader_override=False):
-    from fleetcount_protocol.replay.decoders import decoders
+    from fleetcount_evidence.replay.decoders import decoders
 
     from tests.support.fuzz_decoders import LARGEST, check
 

@@ -1,4 +1,4 @@
-"""Estimates, intervals, remaps, one-sided maps; `buckets`, `microdata` and `papers` are packages inside.
+"""Estimates, intervals, remaps, one-sided maps; `answers` and `figures` are packages inside.
 
 What is exported here is for users, with a stability word each in docs/api.md; code of this repository imports from the
 modules. Loads nothing before a name is used, so that an error class costs no SciPy.

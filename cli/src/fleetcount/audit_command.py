@@ -1,6 +1,6 @@
 """`fleetcount audit`: attack every line of every privacy statement on the code that aggregators and devices run.
 
-Checks where results go, shows progress and tells what broke; the attacks are the simulator's.
+Checks where results go, shows progress and tells what broke; the attacks are the evidence's.
 """
 
 from pathlib import Path
@@ -61,9 +61,9 @@ def audit(*, trials: int | None, design: str | None, quick: bool, output: Path |
     if output is not None:
         check_output_directory(output)
     # NumPy, SciPy and the aggregator load only now.
-    from fleetcount_simulator.audit.questions import questions
-    from fleetcount_simulator.audit.report import audit_record, printed_lines, write_audit
-    from fleetcount_simulator.audit.run import run_audit
+    from fleetcount_evidence.audit.questions import questions
+    from fleetcount_evidence.audit.report import audit_record, printed_lines, write_audit
+    from fleetcount_evidence.audit.run import run_audit
 
     asked, draws = questions(design), _DRAWS // 10 if quick else _DRAWS
     with progress_for() as progress:

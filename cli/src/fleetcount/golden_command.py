@@ -1,6 +1,6 @@
 """`fleetcount golden`: recompute every group of a golden file through the public API and compare, one line a group.
 
-Reads, calls and prints; the comparison and the table of groups belong to the analysis.
+Reads, calls and prints; the comparison and the table of groups belong to the evidence.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def golden(file: Path, as_json: bool) -> None:
 
     Exit code 0 when every group is reproduced, 1 on any miss, 2 when the file is not of this form.
     """
-    from fleetcount_analysis.papers.golden import check_group  # Loads NumPy and SciPy: only when asked.
+    from fleetcount_evidence.golden.comparison import check_group  # Loads NumPy and SciPy: only when asked.
 
     groups = parse_golden(read_text(file), file.name)
     results = {name: check_group(name, content) for name, content in groups.items()}
@@ -72,7 +72,7 @@ def parse_golden(text: str, name: str) -> dict[str, object]:
 
 
 def _decimal(text: str) -> object:
-    from fleetcount_analysis.papers.golden_rows import LARGEST_EXPONENT, Beyond
+    from fleetcount_evidence.golden.rows import LARGEST_EXPONENT, Beyond
 
     with contextlib.suppress(InvalidOperation):  # An exponent beyond what even Decimal holds.
         value = Decimal(text)
@@ -84,7 +84,7 @@ def _decimal(text: str) -> object:
 
 
 def _integer(text: str) -> object:
-    from fleetcount_analysis.papers.golden_rows import Beyond
+    from fleetcount_evidence.golden.rows import Beyond
 
     if len(text) > _MAX_DIGITS:
         return Beyond(f"integer {text[:_MAX_DIGITS]}..., allowed: {_MAX_DIGITS} digits")

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final, cast
 
 import click
-from fleetcount_analysis.buckets.setting import UnsatisfiableError
-from fleetcount_analysis.microdata.publication import Publication, publish
-from fleetcount_analysis.microdata.report import Report, report_text, summarise
-from fleetcount_analysis.microdata.request import Algorithm, LinearRule, PublicationRequest
-from fleetcount_analysis.microdata.table import BUCKET_COLUMN, ColumnRoles, MicrodataError, read_table
+from fleetcount_evidence.buckets.setting import UnsatisfiableError
+from fleetcount_evidence.microdata.publication import Publication, publish
+from fleetcount_evidence.microdata.report import Report, report_text, summarise
+from fleetcount_evidence.microdata.request import Algorithm, LinearRule, PublicationRequest
+from fleetcount_evidence.microdata.table import BUCKET_COLUMN, ColumnRoles, MicrodataError, read_table
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.toml_table import Table, read_toml

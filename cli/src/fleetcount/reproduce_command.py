@@ -1,6 +1,6 @@
 """`fleetcount reproduce`: run the papers' experiments and write figures, tables and claims.json.
 
-Checks where results go, shows progress and sums up; the experiments belong to the analysis.
+Checks where results go, shows progress and sums up; the experiments belong to the evidence.
 """
 
 from collections import Counter
@@ -81,10 +81,10 @@ def reproduce(
     if data is None and (sensitive or quasi_identifiers):
         raise UsageError("--sensitive and --quasi-identifiers describe the census file of --data, which is not given")
     # NumPy, SciPy and matplotlib load only now.
-    from fleetcount_analysis.papers.experiments import run_experiments
-    from fleetcount_analysis.papers.extracts import Census, Extracts
-    from fleetcount_analysis.papers.results import Results, Settings
-    from fleetcount_analysis.papers.verdicts import Reproduction
+    from fleetcount_evidence.papers.experiments import run_experiments
+    from fleetcount_evidence.papers.extracts import Census, Extracts
+    from fleetcount_evidence.papers.results import Results, Settings
+    from fleetcount_evidence.papers.verdicts import Reproduction
 
     columns = tuple(name.strip() for name in quasi_identifiers.split(",") if name.strip())
     census = Census(sensitive=sensitive or Census().sensitive, quasi_identifiers=columns)

@@ -1,6 +1,6 @@
 """`fleetcount vectors`: replay test vectors of the sharing and proof layer, one line a file.
 
-Reads files and prints verdicts; `fleetcount_protocol.replay` decides them.
+Reads files and prints verdicts; `fleetcount_evidence.replay` decides them.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ def vectors(files: tuple[Path, ...], as_json: bool) -> None:
 
     Exit code 0 when every file is reproduced, 1 on any miss, 2 when a file cannot be read as vectors.
     """
-    from fleetcount_protocol.replay.vectors import replay  # Loads the whole proof layer: only when asked.
+    from fleetcount_evidence.replay.vectors import replay  # Loads the whole proof layer: only when asked.
 
     misses = unreadable = 0
     rows: list[dict[str, str]] = []

@@ -9,12 +9,12 @@ from fleetcount_analysis.answers.combinations import total
 from fleetcount_analysis.answers.table import Region
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import RangeError
-from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import KaryResponse
 
 from tests.analysis.answers.samples import LEVEL, NOISE, direct, random_table, sampling, table_of
+from tests.support.geometric_noise import geometric_noise
 
 
 def test_independent_counts_share_the_level_exactly_and_others_by_bonferroni() -> None:

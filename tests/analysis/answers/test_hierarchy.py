@@ -9,11 +9,11 @@ from fleetcount_analysis.answers.hierarchy import Pyramid, consistent, even_vari
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_analysis.gaussian_sums import GaussianSum
-from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from numpy.typing import NDArray
 
+from tests.support.geometric_noise import geometric_noise
 from tests.support.nightly import NIGHTLY
 
 LEVEL = Fraction(19, 20)

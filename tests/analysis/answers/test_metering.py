@@ -9,10 +9,10 @@ from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_te
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_analysis.inference import ratio_moments
-from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 
+from tests.support.geometric_noise import geometric_noise
 from tests.support.nightly import NIGHTLY
 
 NOISE = TwoSidedNoise(Fraction(1, 2))

@@ -7,7 +7,6 @@ import pytest
 from fleetcount_analysis.answers.sides import both_sides, compare_one_sided, sides_of_intervals
 from fleetcount_analysis.answers.table import Region
 from fleetcount_analysis.errors import AnalysisError, RangeError
-from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.asymmetric import ratio_above
 from fleetcount_mechanisms.noise import OneSidedNoise
@@ -15,6 +14,7 @@ from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sparse_vector import expected_correct_safe
 
 from tests.analysis.answers.samples import NOISE, direct, random_table, table_of
+from tests.support.geometric_noise import geometric_noise
 
 
 def test_one_sided_noise_on_both_sides_is_never_wrong() -> None:

@@ -3,17 +3,9 @@
 from itertools import product
 
 import pytest
+from fleetcount_evidence.replay.draft_circuits import Count, Histogram, MultihotCountVec, Sum
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.vdaf.circuits import (
-    MAX_LENGTH,
-    Count,
-    Histogram,
-    MultihotCountVec,
-    OneHot,
-    Sum,
-    SumVec,
-    TwoRoundOneHot,
-)
+from fleetcount_protocol.vdaf.circuits import MAX_LENGTH, OneHot, SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64, PrimeField
 from fleetcount_protocol.vdaf.flp import Circuit
 

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
+from fleetcount_evidence.replay.draft_circuits import Count, Histogram, MultihotCountVec, PolyEval, Sum
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.circuits import (
-    Count,
-    Histogram,
-    MultihotCountVec,
     OneHot,
-    Sum,
     SumVec,
     TwoRoundOneHot,
 )
@@ -24,7 +21,7 @@ from fleetcount_protocol.vdaf.field import (
     extend_values,
     next_power_of_two,
 )
-from fleetcount_protocol.vdaf.flp import Circuit, Flp, GadgetCall, Mul, ParallelMul, PolyEval, QueryPointError
+from fleetcount_protocol.vdaf.flp import Circuit, Flp, GadgetCall, Mul, ParallelMul, QueryPointError
 from hypothesis import given
 from hypothesis import strategies as st
 

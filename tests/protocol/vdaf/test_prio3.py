@@ -4,22 +4,24 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
+from fleetcount_evidence.replay.draft_circuits import (
+    DRAFT_IDS,
+    prio3_count,
+    prio3_histogram,
+    prio3_multihot_count_vec,
+    prio3_sum,
+    prio3_sum_vec,
+)
 from fleetcount_protocol.errors import DecodeError, FleetcountError, UsageError, VerificationFailed
 from fleetcount_protocol.vdaf.circuits import OneHot, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64, PrimeField
 from fleetcount_protocol.vdaf.flp import QueryPointError
 from fleetcount_protocol.vdaf.prio3 import (
-    ALGORITHM_IDS,
     Prio3,
     VerifyState,
     bits_chunk_length,
     prio3_bits,
-    prio3_count,
-    prio3_histogram,
-    prio3_multihot_count_vec,
     prio3_one_hot,
-    prio3_sum,
-    prio3_sum_vec,
     prio3_sum_vec_with_multiproof,
     prio3_two_round,
 )
@@ -66,7 +68,7 @@ def runs(draw: st.DrawFn) -> tuple[Prio3, list[object], object]:  # noqa: PLR091
     """An algorithm, measurements it admits, and their aggregate."""
     shares = draw(st.integers(2, 6))
     count = draw(st.integers(1, 3))
-    kind = draw(st.sampled_from(sorted(ALGORITHM_IDS)))
+    kind = draw(st.sampled_from(sorted(DRAFT_IDS)))
     length = draw(st.integers(2, 9))
     chunk = draw(st.integers(1, 10))
     maximum = draw(st.integers(1, 300))

@@ -1,4 +1,4 @@
-"""Validity circuits: the draft's five, and fleetcount's own TwoRoundOneHot and OneHot.
+"""Validity circuits: fleetcount's own TwoRoundOneHot and OneHot, and the draft's SumVec for vectors of bits.
 
 Each says how a measurement becomes field elements and which of them are valid; none shares, proves or touches
 randomness.
@@ -24,24 +24,26 @@ from typing import Final
 
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.field import FIELD64, FIELD128, PrimeField
-from fleetcount_protocol.vdaf.flp import GadgetCall, Mul, ParallelMul, PolyEval
+from fleetcount_protocol.vdaf.flp import GadgetCall, Mul, ParallelMul
 
 MAX_LENGTH: Final = 1 << 24
 """Largest vector any circuit admits: a bound against absurd parameters, far above the 4,096 of a window."""
 
 
-def _check_range(what: str, value: int, low: int, high: int) -> None:
+def check_range(what: str, value: int, low: int, high: int) -> None:
+    """Refuse a parameter outside low..high; raises UsageError with value and range."""
     if not low <= value <= high:
         raise UsageError(f"{what} is {value}, not {low}..{high}")
 
 
-def _check_size(what: str, vector: Sequence[object], length: int) -> None:
+def check_size(what: str, vector: Sequence[object], length: int) -> None:
+    """Refuse a vector of another length; raises UsageError with both lengths, never an entry."""
     if len(vector) != length:
         raise UsageError(f"{what} has {len(vector)} entries, not {length}")
 
 
-def _unit_vector(length: int, position: int) -> list[int]:
-    """Return e_position; the position is a secret and stays out of the message."""
+def unit_vector(length: int, position: int) -> list[int]:
+    """Return e_position; raises UsageError outside 0..length-1, without the position, which is a secret."""
     if not 0 <= position < length:
         raise UsageError(f"the measurement is not 0..{length - 1}")
     vector = [0] * length
@@ -49,7 +51,7 @@ def _unit_vector(length: int, position: int) -> list[int]:
     return vector
 
 
-def _range_weights(maximum: int) -> list[int]:
+def range_weights(maximum: int) -> list[int]:
     """Return weights such that sums of some of them give exactly 0..maximum: 1, 2, 4, ... and a last one that fills up.
 
     draft-irtf-cfrg-vdaf, section 7.4.2.
@@ -59,17 +61,20 @@ def _range_weights(maximum: int) -> list[int]:
     return [*powers, maximum - sum(powers)]
 
 
-def _encode_in_range(value: int, maximum: int) -> list[int]:
-    """Return the zeros and ones whose weighted sum is `value`; the last weight only if the others are too small."""
+def encode_in_range(value: int, maximum: int) -> list[int]:
+    """Return the zeros and ones whose weighted sum is `value`; the last weight only if the others are too small.
+
+    Raises UsageError outside 0..maximum, without the value, which is a secret.
+    """
     if not 0 <= value <= maximum:
         raise UsageError(f"the measurement is not 0..{maximum}")
-    weights = _range_weights(maximum)
+    weights = range_weights(maximum)
     last = int(value > sum(weights[:-1]))
     rest = value - last * weights[-1]
     return [*((rest >> place) & 1 for place in range(len(weights) - 1)), last]
 
 
-def _bit_checks(
+def bit_checks(
     field: PrimeField,
     measurement: Sequence[int],
     joint_rand: Sequence[int],
@@ -96,8 +101,14 @@ def _bit_checks(
     return total % modulus
 
 
+def check_bits_fit(field: PrimeField, maximum: int) -> None:
+    """Refuse a maximum whose weighted bits could wrap around the modulus; raises UsageError."""
+    if 1 << maximum.bit_length() >= field.modulus:
+        raise UsageError(f"max_measurement is {maximum}: its {maximum.bit_length()} bits do not fit {field.name}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _BitVector:
+class BitVector:
     """What the circuits of the bit check share: `length` entries, `chunk_length` products a gadget call."""
 
     field: PrimeField = FIELD128
@@ -105,8 +116,8 @@ class _BitVector:
     chunk_length: int
 
     def __post_init__(self) -> None:
-        _check_range("length", self.length, 1, MAX_LENGTH)
-        _check_range("chunk_length", self.chunk_length, 1, MAX_LENGTH)
+        check_range("length", self.length, 1, MAX_LENGTH)
+        check_range("chunk_length", self.chunk_length, 1, MAX_LENGTH)
 
     @property
     def measurement_length(self) -> int:
@@ -139,91 +150,7 @@ class _BitVector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
-    """One bit; the result is how many were 1 (draft, section 7.4.1)."""
-
-    field: PrimeField = FIELD64
-    name: str = dataclasses.field(default="Count", init=False)
-    gadget: Mul = dataclasses.field(default=Mul(), init=False)
-    gadget_calls: int = dataclasses.field(default=1, init=False)
-    measurement_length: int = dataclasses.field(default=1, init=False)
-    joint_rand_length: int = dataclasses.field(default=0, init=False)
-    output_length: int = dataclasses.field(default=1, init=False)
-    eval_output_length: int = dataclasses.field(default=1, init=False)
-
-    def encode(self, measurement: int) -> list[int]:
-        """Return the bit; raises UsageError for anything but 0, 1, False, True."""
-        if measurement not in (0, 1):
-            raise UsageError("the measurement is not 0 or 1")
-        return [int(measurement)]
-
-    def truncate(self, measurement: Sequence[int]) -> list[int]:
-        """Return the bit's share."""
-        return list(measurement)
-
-    def decode(self, output: Sequence[int], measurements: int) -> int:
-        """Return the count."""
-        return output[0]
-
-    def evaluate(
-        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
-    ) -> list[int]:
-        """Return x*x - x."""
-        bit = measurement[0]
-        return [(call((bit, bit)) - bit) % self.field.modulus]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sum:
-    """A number 0..max_measurement; the result is the sum (draft, section 7.4.2)."""
-
-    field: PrimeField = FIELD64
-    max_measurement: int
-    name: str = dataclasses.field(default="Sum", init=False)
-    joint_rand_length: int = dataclasses.field(default=0, init=False)
-    output_length: int = dataclasses.field(default=1, init=False)
-    gadget: PolyEval = dataclasses.field(default=PolyEval(coefficients=(0, -1, 1)), init=False)
-
-    def __post_init__(self) -> None:
-        _check_range("max_measurement", self.max_measurement, 1, self.field.modulus // 2)
-        _check_bits_fit(self.field, self.max_measurement)
-
-    @property
-    def measurement_length(self) -> int:
-        """One element a bit."""
-        return self.max_measurement.bit_length()
-
-    @property
-    def gadget_calls(self) -> int:
-        """One call a bit."""
-        return self.measurement_length
-
-    @property
-    def eval_output_length(self) -> int:
-        """One check a bit."""
-        return self.measurement_length
-
-    def encode(self, measurement: int) -> list[int]:
-        """Return the measurement's bits over the range weights."""
-        return _encode_in_range(measurement, self.max_measurement)
-
-    def truncate(self, measurement: Sequence[int]) -> list[int]:
-        """Return the weighted sum of the bits."""
-        return [self.field.inner_product(_range_weights(self.max_measurement), measurement)]
-
-    def decode(self, output: Sequence[int], measurements: int) -> int:
-        """Return the sum."""
-        return output[0]
-
-    def evaluate(
-        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
-    ) -> list[int]:
-        """Return b*b - b for every bit b."""
-        return [call((bit,)) for bit in measurement]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SumVec(_BitVector):
+class SumVec(BitVector):
     """A vector of numbers 0..max_measurement; the result is their sum, place by place (draft, section 7.4.3).
 
     `chunk_length` products share one gadget call; about the square root of length * bits makes the proof shortest.
@@ -234,9 +161,9 @@ class SumVec(_BitVector):
     eval_output_length: int = dataclasses.field(default=1, init=False)
 
     def __post_init__(self) -> None:
-        _BitVector.__post_init__(self)
-        _check_range("max_measurement", self.max_measurement, 1, self.field.modulus // 2)
-        _check_bits_fit(self.field, self.max_measurement)
+        BitVector.__post_init__(self)
+        check_range("max_measurement", self.max_measurement, 1, self.field.modulus // 2)
+        check_bits_fit(self.field, self.max_measurement)
 
     @property
     def bits(self) -> int:
@@ -250,14 +177,14 @@ class SumVec(_BitVector):
 
     def encode(self, measurement: Sequence[int]) -> list[int]:
         """Return the bits of all entries, one entry after the other."""
-        _check_size("the measurement", measurement, self.length)
-        return [bit for entry in measurement for bit in _encode_in_range(int(entry), self.max_measurement)]
+        check_size("the measurement", measurement, self.length)
+        return [bit for entry in measurement for bit in encode_in_range(int(entry), self.max_measurement)]
 
     def truncate(self, measurement: Sequence[int]) -> list[int]:
         """Return every entry's weighted sum of bits."""
         if self.bits == 1:
             return list(measurement)
-        weights, bits = _range_weights(self.max_measurement), self.bits
+        weights, bits = range_weights(self.max_measurement), self.bits
         starts = range(0, self.measurement_length, bits)
         return [self.field.inner_product(weights, measurement[start : start + bits]) for start in starts]
 
@@ -265,75 +192,7 @@ class SumVec(_BitVector):
         self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
     ) -> list[int]:
         """Return the bit check of all entries."""
-        return [_bit_checks(self.field, measurement, joint_rand, shares_inverse, self.chunk_length, call)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Histogram(_BitVector):
-    """One of `length` buckets; the result is the count of each (draft, section 7.4.4)."""
-
-    name: str = dataclasses.field(default="Histogram", init=False)
-    eval_output_length: int = dataclasses.field(default=2, init=False)
-
-    def encode(self, measurement: int) -> list[int]:
-        """Return a one in the measurement's bucket."""
-        return _unit_vector(self.length, measurement)
-
-    def truncate(self, measurement: Sequence[int]) -> list[int]:
-        """Return the vector itself."""
-        return list(measurement)
-
-    def evaluate(
-        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
-    ) -> list[int]:
-        """Return the bit check of all buckets, and their sum less one."""
-        bits = _bit_checks(self.field, measurement, joint_rand, shares_inverse, self.chunk_length, call)
-        return [bits, (sum(measurement) - shares_inverse) % self.field.modulus]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MultihotCountVec(_BitVector):
-    """A vector of bits with at most `max_weight` ones; the result is the count of each (draft, section 7.4.5)."""
-
-    max_weight: int
-    name: str = dataclasses.field(default="MultihotCountVec", init=False)
-    eval_output_length: int = dataclasses.field(default=2, init=False)
-
-    def __post_init__(self) -> None:
-        _BitVector.__post_init__(self)
-        _check_range("max_weight", self.max_weight, 1, min(self.length, self.field.modulus - 1))
-
-    @property
-    def measurement_length(self) -> int:
-        """One element an entry, and the bits of the reported weight."""
-        return self.length + self.max_weight.bit_length()
-
-    def encode(self, measurement: Sequence[bool]) -> list[int]:
-        """Return the bits, then their number in range-checked form; raises UsageError above `max_weight` ones."""
-        _check_size("the measurement", measurement, self.length)
-        if any(bit not in (0, 1) for bit in measurement):
-            raise UsageError("an entry of the measurement is not 0 or 1")
-        bits = [int(bit) for bit in measurement]
-        if sum(bits) > self.max_weight:
-            raise UsageError(f"the measurement has more than {self.max_weight} ones")
-        return [*bits, *_encode_in_range(sum(bits), self.max_weight)]
-
-    def truncate(self, measurement: Sequence[int]) -> list[int]:
-        """Return the bits without the reported weight."""
-        return list(measurement[: self.length])
-
-    def evaluate(
-        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
-    ) -> list[int]:
-        """Return the bit check of everything, and the number of ones less the reported weight."""
-        bits = _bit_checks(self.field, measurement, joint_rand, shares_inverse, self.chunk_length, call)
-        reported = self.field.inner_product(_range_weights(self.max_weight), measurement[self.length :])
-        return [bits, (sum(measurement[: self.length]) - reported) % self.field.modulus]
-
-
-def _check_bits_fit(field: PrimeField, maximum: int) -> None:
-    if 1 << maximum.bit_length() >= field.modulus:
-        raise UsageError(f"max_measurement is {maximum}: its {maximum.bit_length()} bits do not fit {field.name}")
+        return [bit_checks(self.field, measurement, joint_rand, shares_inverse, self.chunk_length, call)]
 
 
 class _PowerSum:
@@ -382,7 +241,7 @@ class TwoRoundOneHot:
     eval_output_length: int = dataclasses.field(default=5, init=False)
 
     def __post_init__(self) -> None:
-        _check_range("length", self.length, 2, MAX_LENGTH)
+        check_range("length", self.length, 2, MAX_LENGTH)
 
     @property
     def measurement_length(self) -> int:
@@ -399,9 +258,9 @@ class TwoRoundOneHot:
 
         Raises UsageError for any other pair.
         """
-        _check_size("the measurement", measurement, 2)
+        check_size("the measurement", measurement, 2)
         round_one, round_two = measurement
-        encoded = _unit_vector(self.length, round_one) + _unit_vector(self.length, round_two)
+        encoded = unit_vector(self.length, round_one) + unit_vector(self.length, round_two)
         if round_one not in (0, round_two):
             raise UsageError("round one is neither 0 nor equal to round two")
         return encoded
@@ -448,7 +307,7 @@ class OneHot:
     eval_output_length: int = dataclasses.field(default=2, init=False)
 
     def __post_init__(self) -> None:
-        _check_range("length", self.length, 2, MAX_LENGTH)
+        check_range("length", self.length, 2, MAX_LENGTH)
 
     @property
     def measurement_length(self) -> int:
@@ -462,7 +321,7 @@ class OneHot:
 
     def encode(self, measurement: int) -> list[int]:
         """Return a one in the measurement's place, 0..V."""
-        return _unit_vector(self.length, measurement)
+        return unit_vector(self.length, measurement)
 
     def truncate(self, measurement: Sequence[int]) -> list[int]:
         """Return the vector itself."""

@@ -83,37 +83,6 @@ class ParallelMul:
         return field.inner_product(inputs[0::2], inputs[1::2])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolyEval:
-    """A polynomial of one wire, coefficients from the constant upwards (draft, section 7.4.2).
-
-    Raises UsageError unless the last coefficient is not zero and the degree is at least 1.
-    """
-
-    coefficients: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.coefficients) < 2 or self.coefficients[-1] == 0:
-            raise UsageError(f"coefficients {self.coefficients} do not give a polynomial of degree 1 or more")
-
-    @property
-    def arity(self) -> int:
-        """One wire."""
-        return 1
-
-    @property
-    def degree(self) -> int:
-        """The polynomial's degree."""
-        return len(self.coefficients) - 1
-
-    def evaluate(self, field: PrimeField, inputs: Sequence[int]) -> int:
-        """Return the polynomial's value at inputs[0] (Horner)."""
-        result = 0
-        for coefficient in reversed(self.coefficients):
-            result = (result * inputs[0] + coefficient) % field.modulus
-        return result
-
-
 class Circuit(Protocol):
     """A validity circuit with one gadget, and the encoding of what it checks (draft, section 7.3.2: Valid).
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
-from fleetcount_protocol.vdaf.circuits import Count, Histogram, MultihotCountVec, OneHot, Sum, SumVec, TwoRoundOneHot
+from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64, PrimeField, next_power_of_two
 from fleetcount_protocol.vdaf.flp import Circuit, Flp
 from fleetcount_protocol.vdaf.xof import (
@@ -24,11 +24,6 @@ from fleetcount_protocol.vdaf.xof import (
 )
 
 ALGORITHM_IDS: Final = {
-    "Count": 0x00000001,
-    "Sum": 0x00000002,
-    "SumVec": 0x00000003,
-    "Histogram": 0x00000004,
-    "MultihotCountVec": 0x00000005,
     "SumVecWithMultiproof": 0xFFFFFFFF,
     "TwoRoundOneHot": 0xFFFF1001,
     "OneHot": 0xFFFF1002,
@@ -402,23 +397,7 @@ def _split(vector: Sequence[int], parts: int) -> list[Sequence[int]]:
     return [vector[index * size : (index + 1) * size] for index in range(parts)]
 
 
-# The algorithms of the draft (section 7.4) and of fleetcount's windows.
-
-
-def prio3_count(shares: int) -> Prio3:
-    """Return Prio3Count."""
-    return Prio3(circuit=Count(), algorithm_id=ALGORITHM_IDS["Count"], shares=shares)
-
-
-def prio3_sum(max_measurement: int, shares: int) -> Prio3:
-    """Return Prio3Sum."""
-    return Prio3(circuit=Sum(max_measurement=max_measurement), algorithm_id=ALGORITHM_IDS["Sum"], shares=shares)
-
-
-def prio3_sum_vec(length: int, max_measurement: int, chunk_length: int, shares: int) -> Prio3:
-    """Return Prio3SumVec (Field128, one proof)."""
-    circuit = SumVec(length=length, max_measurement=max_measurement, chunk_length=chunk_length)
-    return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["SumVec"], shares=shares)
+# The algorithms of fleetcount's windows.
 
 
 def prio3_sum_vec_with_multiproof(
@@ -427,18 +406,6 @@ def prio3_sum_vec_with_multiproof(
     """Return Prio3SumVecWithMultiproof (Field64, three proofs unless told)."""
     circuit = SumVec(field=FIELD64, length=length, max_measurement=max_measurement, chunk_length=chunk_length)
     return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["SumVecWithMultiproof"], shares=shares, proofs=proofs)
-
-
-def prio3_histogram(length: int, chunk_length: int, shares: int) -> Prio3:
-    """Return Prio3Histogram (Field128, one proof)."""
-    circuit = Histogram(length=length, chunk_length=chunk_length)
-    return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["Histogram"], shares=shares)
-
-
-def prio3_multihot_count_vec(length: int, max_weight: int, chunk_length: int, shares: int) -> Prio3:
-    """Return Prio3MultihotCountVec (Field128, one proof)."""
-    circuit = MultihotCountVec(length=length, max_weight=max_weight, chunk_length=chunk_length)
-    return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["MultihotCountVec"], shares=shares)
 
 
 def prio3_two_round(length: int, shares: int, proofs: int = _WINDOW_PROOFS) -> Prio3:

@@ -1,0 +1,184 @@
+"""What is audited: every design a question can have, and the neighbouring truths that a view's claim is about.
+
+Chooses parameters only; draws nothing and holds no formula of a loss.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, cast
+
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, answer_named
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.errors import did_you_mean
+from fleetcount_mechanisms.losses import Neighbours, noise_for
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_simulator.errors import ScenarioError
+
+DeviceTruth = tuple[int, ...]
+"""One device's truth as V bits: all 0 for "none of them", several 1 only where an answer is a set of values."""
+Audience = tuple[DeviceTruth, DeviceTruth]
+
+_AGGREGATORS: Final = (2, 3, 5)
+_RELEASE_EPSILON: Final = Fraction(1)
+_LOCAL_EPSILON: Final = Fraction(1)
+_NOISED_RESPONSE_EPSILON: Final = Fraction(1, 2)
+_GAUSSIAN: Final = GaussianNoise(Fraction(4))
+_GAUSSIAN_ON_RESPONSES: Final = GaussianNoise(Fraction(64))
+"""Wide enough that the noise promises more than the devices' own coins."""
+_ZOOMS: Final = Zooms(4, 2, 2)
+"""With the noise of other designs, so that no further law has to be checked."""
+_YES_NO: Final = ("two-coin", "warner", "mangat")
+_MANY: Final = ("mangat-vector", "k-ary", "unary")
+DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
+"""The designs by `Design.name`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedDesign:
+    """A design under audit; `share` is its part of an audit's trials, `one_a_call` draws each release's noise alone."""
+
+    design: Design
+    share: Fraction = Fraction(0)
+    one_a_call: bool = False
+
+    @property
+    def label(self) -> str:
+        """Design and law of noise, for tables; "one by one" where each release's noise is a call of its own."""
+        noise = self.design.noise
+        law = f"{noise.name} {noise.direction}" if isinstance(noise, OneSidedNoise) else noise.name
+        zooms = "" if self.design.zooms is None else f", {self.design.zoom_count} zooms"
+        return f"{self.design.name}, noise {law}{zooms}{', one by one' if self.one_a_call else ''}"
+
+    @property
+    def _far_apart(self) -> tuple[int, int]:
+        """Two values of a grid with zooms that share no square of any of them."""
+        column = cast("Zooms", self.design.zooms).columns // 2
+        return 1, 1 + column
+
+    @property
+    def moved(self) -> list[int]:
+        """Which opened numbers some truth moves, from 0: with zooms too few to look at all of them."""
+        every = range(self.design.output_count)
+        if self.design.zooms is None:
+            return list(every)
+        counted = [self.design.zooms.all_sums(truth) for truth in self.truths]
+        return [place for place in every if any(row[place] for row in counted)]
+
+    @property
+    def truths(self) -> tuple[DeviceTruth, ...]:
+        """Every truth that one device can have; with zooms none and two values that are far apart."""
+        values = self.design.values
+        if self.design.zooms is not None:
+            return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in (0, *self._far_apart))
+        if self.design.kind.multi_hot:
+            return tuple(itertools.product((0, 1), repeat=values))
+        return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in range(values + 1))
+
+
+def questions(name: str | None = None) -> tuple[AuditedDesign, ...]:
+    """Return the questions to audit, of one design or of all, with their shares of the trials, which sum to 1.
+
+    Half of the trials go to the noised yes/no count by Sampling Privacy at k = 2, the release whose gap is reported, a
+    fifth to the same with two values, a fiftieth to releases drawn one by one, the rest to all others alike.
+
+    Raises:
+        ScenarioError: no design of that name.
+    """
+    if name is not None and name not in DESIGN_NAMES:
+        known = ", ".join(DESIGN_NAMES)
+        raise ScenarioError(f"design is {name!r}, allowed: {known}{did_you_mean(name, DESIGN_NAMES)}")
+    designs = [one for one in _designs() if name in (None, one.name)]
+    wished = [AuditedDesign(design=one, share=_wished(one)) for one in designs]
+    wished += [
+        AuditedDesign(design=one, share=Fraction(1, 100), one_a_call=True)
+        for one in designs
+        if _wished(one) or name
+        if one.noised and one.aggregators == 2
+    ]
+    rest = [one for one in wished if not one.share]
+    left = (1 - sum((one.share for one in wished), Fraction(0))) / max(len(rest), 1)
+    shares = [one.share or left for one in wished]
+    total = sum(shares, Fraction(0))
+    return tuple(
+        AuditedDesign(design=one.design, share=share / total, one_a_call=one.one_a_call)
+        for one, share in zip(wished, shares, strict=True)
+    )
+
+
+def _wished(design: Design) -> Fraction:
+    geometric = isinstance(design.noise, TwoSidedNoise)
+    if design.name != "sampling" or not geometric or design.zooms is not None or design.aggregators != _AGGREGATORS[0]:
+        return Fraction(0)
+    return Fraction(1, 2) if design.values == 1 else Fraction(1, 5)
+
+
+def _designs() -> list[Design]:
+    plain = [
+        Design(answer=answer, noise=noise, values=answer.values, aggregators=aggregators)
+        for answer in _answers()
+        for noise in _noises(answer)
+        for aggregators in _AGGREGATORS
+    ]
+    return plain + [
+        Design(answer=answer, noise=noise, values=answer.values, aggregators=_AGGREGATORS[0], zooms=_ZOOMS)
+        for answer in (answer_named("sampling", 8, parameters={"sampling_rate": default_sampling_rate(2)}), Truth(8))
+        for noise in _noises(answer)
+        if not isinstance(noise, NoNoise) and getattr(noise, "direction", "up") == "up"
+    ]
+
+
+def _answers() -> list[AnswerLaw]:
+    rated = [
+        answer_named("sampling", values, parameters={"sampling_rate": default_sampling_rate(values)})
+        for values in (1, 2)
+    ]
+    yes_no = [answer_named(name, 1, epsilon_local=_LOCAL_EPSILON) for name in _YES_NO]
+    many = [answer_named(name, values, epsilon_local=_LOCAL_EPSILON) for name in _MANY for values in (1, 2)]
+    return [*rated, *yes_no, *many, Truth(1), Truth(2)]
+
+
+def _noises(answer: AnswerLaw) -> Sequence[NoiseLaw]:
+    """Return every kind of release that a question can have with these answers."""
+    if isinstance(answer, Truth):
+        sides: list[NoiseLaw] = [OneSidedNoise(_RELEASE_EPSILON, "up"), OneSidedNoise(_RELEASE_EPSILON, "down")]
+        return [noise_for(answer, _RELEASE_EPSILON), *sides, _GAUSSIAN]
+    design = Design(answer=answer, noise=NoNoise(), values=answer.values, aggregators=2)
+    if design.form is AnswerForm.TWO_ROUNDS:
+        return [noise_for(answer, _RELEASE_EPSILON), NoNoise(), _GAUSSIAN]
+    return [noise_for(answer, _NOISED_RESPONSE_EPSILON), NoNoise(), _GAUSSIAN_ON_RESPONSES]
+
+
+# Which pairs of truths a claim is about.
+
+
+def neighbouring_truths(question: AuditedDesign, relation: str) -> list[Audience]:
+    """Return the pairs (one, other) for which P[seen | one] <= e^eps P[seen | other] + delta is claimed.
+
+    Raises:
+        ScenarioError: a relation that the audit does not know: a claim nobody attacks must not pass.
+    """
+    pairs = list(itertools.permutations(question.truths, 2))
+    if relation in (Relation.ANY_VALUE.value, Neighbours.TWO_CELL.value):
+        return pairs
+    if relation == Neighbours.ONE_CELL.value:
+        return [pair for pair in pairs if not all(any(truth) for truth in pair)]
+    if relation == Relation.ANY_BIT.value:
+        return [pair for pair in pairs if _places_apart(pair) == 1]
+    if relation == Relation.ONE_SIDED.value:
+        noise = question.design.noise
+        down = isinstance(noise, OneSidedNoise) and noise.direction == "down"
+        return [(one, other) for one, other in pairs if _falls(*((other, one) if down else (one, other)))]
+    raise ScenarioError(f"a statement is about {relation!r} neighbours, which the audit does not know")
+
+
+def _places_apart(pair: Audience) -> int:
+    return sum(one != other for one, other in zip(*pair, strict=True))
+
+
+def _falls(one: DeviceTruth, other: DeviceTruth) -> bool:
+    """Return whether exactly one place of `one` is taken away in `other`."""
+    return _places_apart((one, other)) == 1 and sum(one) > sum(other)

@@ -1,0 +1,113 @@
+"""Puts the records into the buckets of a valid setting: first by size, then round-robin inside a size.
+
+Works on counts of values; which record of a value goes where is the caller's (random) choice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from fleetcount_analysis.errors import RangeError
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+
+from fleetcount_evidence.buckets.setting import BucketSetting, SensitiveValues, Size, UnsatisfiableError
+from fleetcount_evidence.buckets.validity import capacities
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One bucket: `values[i]` records of value i."""
+
+    values: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Its number of records."""
+        return sum(self.values)
+
+
+def round_robin(counts: Sequence[int], size: Size) -> list[Bucket]:
+    """Deal the records to the buckets of one size, one after the other ([INF, section 4.1]).
+
+    ONE pointer runs over all values: it does not start again for each value, or the buckets would not all be full.
+    Each value then stands floor(o_i/b) or ceil(o_i/b) times in a bucket.
+
+    Raises:
+        RangeError: the counts do not fill the buckets exactly.
+    """
+    if sum(counts) != size.records:
+        raise RangeError("number of records", sum(counts), f"{size.records}, what the buckets hold")
+    dealt = np.zeros((size.buckets, len(counts)), dtype=np.int64)
+    pointer = 0
+    for value, count in enumerate(counts):
+        dealt[:, value] += count // size.buckets
+        extra = (pointer + np.arange(count % size.buckets)) % size.buckets
+        dealt[extra, value] += 1
+        pointer = (pointer + count) % size.buckets
+    return [Bucket(tuple(row)) for row in dealt.tolist()]
+
+
+def two_size_partition(values: SensitiveValues, small: Size, large: Size) -> tuple[list[int], list[int]]:
+    """Split the records between two sizes by moving surplus upwards ([INF, section 4.3]).
+
+    The small buckets first take u_i1 = min(o_i, a_i1) of every value; what is too much moves to the large ones, in
+    the order of the values, as long as those stay within u_i2.
+
+    Raises:
+        UnsatisfiableError: the setting is not valid.
+    """
+    few, many = capacities(values, BucketSetting((small, large)))
+    first = [min(count, most) for count, most in zip(values.counts, few, strict=True)]
+    second = [count - taken for count, taken in zip(values.counts, first, strict=True)]
+    surplus = sum(first) - small.records
+    for i, (count, most) in enumerate(zip(values.counts, many, strict=True)):
+        moved = max(0, min(surplus, min(count, most) - second[i]))
+        first[i], second[i], surplus = first[i] - moved, second[i] + moved, surplus - moved
+    over = any(taken > most for taken, most in zip(second, many, strict=True))
+    if surplus or over or sum(first) != small.records or sum(second) != large.records:
+        raise UnsatisfiableError(f"sizes {small} and {large} cannot keep the thresholds")
+    return first, second
+
+
+def partition(values: SensitiveValues, setting: BucketSetting) -> list[list[int]]:
+    """Return how many records of each value go to each size, by a maximum flow (any number of sizes).
+
+    Raises:
+        UnsatisfiableError: the setting is not valid.
+    """
+    caps = capacities(values, setting)
+    kinds, sizes = len(values.counts), len(setting.sizes)
+    graph = _flow_graph(values, setting, caps)
+    source, sink = kinds + sizes, kinds + sizes + 1
+    result = maximum_flow(csr_array(graph), source, sink)
+    if setting.records != values.records or int(result.flow_value) != values.records:
+        raise UnsatisfiableError(
+            f"the setting {[(s.size, s.buckets) for s in setting.sizes]} cannot keep the thresholds"
+        )
+    flow = result.flow.toarray()
+    return [[int(flow[i, kinds + j]) for i in range(kinds)] for j in range(sizes)]
+
+
+def _flow_graph(values: SensitiveValues, setting: BucketSetting, caps: Sequence[Sequence[int]]) -> NDArray[np.int32]:
+    kinds, sizes = len(values.counts), len(setting.sizes)
+    largest = np.iinfo(np.int32).max
+    if values.records > largest:
+        raise RangeError("number of records", values.records, f"at most {largest}")
+    graph = np.zeros((kinds + sizes + 2, kinds + sizes + 2), dtype=np.int32)
+    graph[kinds + sizes, :kinds] = values.counts
+    for j, (size, column) in enumerate(zip(setting.sizes, caps, strict=True)):
+        graph[:kinds, kinds + j] = np.minimum(column, values.counts)
+        graph[kinds + j, kinds + sizes + 1] = size.records
+    return graph
+
+
+def assign(values: SensitiveValues, setting: BucketSetting) -> list[Bucket]:
+    """Return all buckets of a valid setting, smaller sizes first, every threshold kept in every bucket.
+
+    Raises:
+        UnsatisfiableError: the setting is not valid.
+    """
+    parts = partition(values, setting)
+    return [bucket for size, counts in zip(setting.sizes, parts, strict=True) for bucket in round_robin(counts, size)]

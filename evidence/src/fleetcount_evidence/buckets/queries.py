@@ -1,0 +1,112 @@
+"""Count queries on a bucketised table, and their relative error ([INF, section 7.2.2]).
+
+An analyst who holds the two published tables assumes that inside a bucket every record has every value equally likely.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from fleetcount_analysis.errors import RangeError, ShapeError
+from numpy.typing import NDArray
+
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodedTable:
+    """A table with integer codes: `attributes` (records, A) with codes 0..domains[a]-1, `sensitive` (records,).
+
+    `buckets` (records,) gives each record's bucket 0..B-1.
+
+    Raises:
+        ShapeError: the arrays do not fit together.
+    """
+
+    attributes: Codes
+    domains: tuple[int, ...]
+    sensitive: Codes
+    sensitive_domain: int
+    buckets: Codes
+
+    def __post_init__(self) -> None:
+        records = len(self.sensitive)
+        if self.attributes.shape != (records, len(self.domains)) or self.buckets.shape != (records,):
+            raise ShapeError(
+                f"attributes {self.attributes.shape} and buckets {self.buckets.shape} do not fit {records} records of "
+                f"{len(self.domains)} attributes"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountQuery:
+    """COUNT(*) WHERE every chosen attribute, and the sensitive value, is in its set; sets as boolean masks of codes."""
+
+    attributes: tuple[tuple[int, NDArray[np.bool_]], ...]
+    sensitive: NDArray[np.bool_]
+
+
+def random_queries(
+    table: CodedTable, number: int, generator: np.random.Generator, *, selectivity: float = 0.01
+) -> list[CountQuery]:
+    """Return queries of a random dimension qd in 1..A over random attributes.
+
+    Each set has ceil(|domain| selectivity^(1/(qd + 1))) random codes, so that a query selects about that share of the
+    records (Xiao and Tao's workload).
+
+    Raises:
+        RangeError: selectivity outside (0, 1], or no query asked for.
+    """
+    if not 0 < selectivity <= 1:
+        raise RangeError("selectivity", selectivity, "above 0 and at most 1")
+    if number < 1:
+        raise RangeError("number of queries", number, "at least 1")
+    return [_random_query(table, generator, selectivity) for _ in range(number)]
+
+
+def _random_query(table: CodedTable, generator: np.random.Generator, selectivity: float) -> CountQuery:
+    dimension = int(generator.integers(1, len(table.domains) + 1))
+    share = selectivity ** (1 / (dimension + 1))
+    chosen = generator.choice(len(table.domains), dimension, replace=False)
+    return CountQuery(
+        attributes=tuple((int(a), _random_mask(table.domains[a], share, generator)) for a in sorted(chosen)),
+        sensitive=_random_mask(table.sensitive_domain, share, generator),
+    )
+
+
+def _random_mask(domain: int, share: float, generator: np.random.Generator) -> NDArray[np.bool_]:
+    mask = np.zeros(domain, dtype=np.bool_)
+    mask[generator.choice(domain, min(domain, int(np.ceil(domain * share))), replace=False)] = True
+    return mask
+
+
+def _selected(table: CodedTable, query: CountQuery) -> NDArray[np.bool_]:
+    selected = np.ones(len(table.sensitive), dtype=np.bool_)
+    for attribute, mask in query.attributes:
+        selected &= mask[table.attributes[:, attribute]]
+    return selected
+
+
+def true_answer(table: CodedTable, query: CountQuery) -> int:
+    """Return the number of records that satisfy the query, from the raw table."""
+    return int(np.count_nonzero(_selected(table, query) & query.sensitive[table.sensitive]))
+
+
+def estimate(table: CodedTable, query: CountQuery) -> float:
+    """Return the analyst's estimate: per bucket, selected records times the share of matching sensitive values."""
+    number = int(table.buckets.max()) + 1
+    selected = np.bincount(table.buckets[_selected(table, query)], minlength=number)
+    matching = np.bincount(table.buckets[query.sensitive[table.sensitive]], minlength=number)
+    return float(np.sum(selected * matching / np.maximum(1, np.bincount(table.buckets, minlength=number))))
+
+
+def average_relative_error(table: CodedTable, queries: list[CountQuery]) -> float:
+    """Return the mean of |estimate - truth|/truth over the queries with a truth above 0.
+
+    Raises:
+        RangeError: no query has one.
+    """
+    pairs = [(estimate(table, query), true_answer(table, query)) for query in queries]
+    errors = [abs(guess - truth) / truth for guess, truth in pairs if truth]
+    if not errors:
+        raise RangeError("queries with an answer above 0", 0, f"at least 1 of {len(queries)}")
+    return float(np.mean(errors))

@@ -1,0 +1,1 @@
+"""Golden numbers: exact values of every formula, recomputed through the public functions."""

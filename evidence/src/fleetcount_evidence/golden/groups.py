@@ -1,0 +1,119 @@
+"""The golden groups: which public function answers what, as the table `groups.toml` beside this module says it.
+
+It must not know a formula: it reads the table, and calls what it names with a row's fields.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, cast
+
+from fleetcount_evidence.golden.rows import Fields, digits_of, number_of
+
+Recompute = Callable[[Fields], Mapping[str, object]]
+"""Returns the computed answers of a row by field name."""
+EVERY_FIELD: Final = "*"
+_TABLE: Final = Path(__file__).with_name("groups.toml")
+_CALL: Final = re.compile(r"(fleetcount_[\w.]+)\.(\w+)\((.*)\)")
+_LITERAL: Final = re.compile(r"-?[0-9]+")
+_CLOSE: Final = Fraction(1, 10**12)
+_LEDGER_STEP: Final = Fraction(1, 10**11)
+"""Ledgers round up each charge to 2**-40."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A public function and its arguments: kind and field of a row, or a number itself."""
+
+    function: Callable[..., object]
+    arguments: tuple[tuple[str, str] | int, ...]
+
+    @classmethod
+    def of(cls, text: str) -> "Call":
+        """Return the call that a text of the table spells.
+
+        Raises:
+            ValueError: it spells none.
+        """
+        found = _CALL.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is no call: module.function(kind field, ...)")
+        module, function, spelt = found.groups()
+        arguments: list[tuple[str, str] | int] = []
+        for argument in filter(None, spelt.split(", ")):
+            kind, _, name = argument.partition(" ")
+            arguments.append(int(argument) if _LITERAL.fullmatch(argument) else (kind, name))
+        return cls(getattr(import_module(module), function), tuple(arguments))
+
+    def on(self, fields: Fields) -> object:
+        """Return what the function gives for a row."""
+        taken = [one if isinstance(one, int) else getattr(fields, one[0])(one[1]) for one in self.arguments]
+        return self.function(*taken)
+
+
+@cache
+def table() -> Mapping[str, Mapping[str, Any]]:
+    """Return the groups by form: rows, matrices, questions."""
+    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+
+
+def row_group(name: str) -> Recompute | None:
+    """Return what recomputes a row of a group, or None if the group is no list of rows or not known."""
+    if name in table()["questions"]:
+        return _question(Call.of(table()["questions"][name]))
+    for known, answers in table()["rows"].items():
+        found = re.fullmatch(known if "(" in known else re.escape(known), name)
+        if found:
+            return _answers({tuple(names.split()): Call.of(text) for names, text in answers.items()}, found.groupdict())
+    return None
+
+
+def matrix_group(name: str) -> Callable[[object], object] | None:
+    """Return what recomputes a group that is one matrix from the file's, or None if it is not one or not known."""
+    text = table()["matrices"].get(name)
+    if text is None:
+        return None
+    call = Call.of(text)
+    return lambda content: call.on(Fields(where=name, fields={EVERY_FIELD: content}))
+
+
+def _answers(calls: Mapping[tuple[str, ...], Call], given: Mapping[str, str]) -> Recompute:
+    """Return what asks each function; `given` are the fields that the group's name holds."""
+
+    def recompute(row: Fields) -> Mapping[str, object]:
+        fields = Fields(where=row.where, fields={**row.fields, **given}, used=row.used)
+        computed: dict[str, object] = {}
+        for names, call in calls.items():
+            value = call.on(fields)
+            if names == (EVERY_FIELD,):
+                computed |= cast("Mapping[str, object]", value)  # Such a function gives answers by name.
+            elif len(names) == 1:
+                computed[names[0]] = value
+            else:
+                values = cast("Sequence[object]", value)  # A function of several answers gives them in order.
+                computed |= dict(zip(names, values, strict=True))
+        return computed
+
+    return recompute
+
+
+def _question(call: Call) -> Recompute:
+    """Return what recomputes `expected` from `inputs`; a text that agrees to 12 digits is returned as it was given."""
+
+    def recompute(row: Fields) -> Mapping[str, object]:
+        row.raw("how")
+        inputs = Fields.of(row.raw("inputs"), f"{row.where}, inputs")
+        expected = row.raw("expected")
+        wanted = number_of(expected, f"{row.where}.expected")
+        found = Fraction(cast("Fraction | float", call.on(inputs)))  # A question's answer is one number.
+        inputs.finish()
+        slack = _LEDGER_STEP if "charges" in inputs.fields else Fraction(0)
+        close = abs(found - wanted) <= _CLOSE * abs(wanted) + slack
+        return {"expected": expected if close else digits_of(found)}
+
+    return recompute

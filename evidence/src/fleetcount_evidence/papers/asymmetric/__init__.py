@@ -1,0 +1,1 @@
+"""Takagi et al., Asymmetric Differential Privacy [ADP]: experiments and claims."""

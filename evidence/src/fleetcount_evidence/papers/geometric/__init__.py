@@ -1,0 +1,1 @@
+"""Ghosh, Roughgarden, Sundararajan, Universally Utility-Maximizing Privacy Mechanisms [GEO]: experiments and claims."""

@@ -1,0 +1,65 @@
+"""Where an experiment puts what it finds: tables, figures, claims, and its progress.
+
+It must not compute: it writes its arguments into one directory.
+"""
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from fleetcount_analysis.figures import save_figure
+from matplotlib.figure import Figure
+
+from fleetcount_evidence.papers.catalogue import Claim, claims_json
+
+Cell = str | int | float | Fraction | None
+Step = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How thoroughly to run, and from which seed; the same settings give the same numbers, run times excepted."""
+
+    quick: bool = False
+    seed: int = 1
+
+    def generator(self, stream: int) -> np.random.Generator:
+        """Return the generator of one experiment: simulation only, never a device's coins."""
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(stream,)))
+
+    def either(self, quick: int, full: int) -> int:
+        """Return the size of an experiment."""
+        return quick if self.quick else full
+
+
+@dataclass(kw_only=True)
+class Results:
+    """Tables (CSV), figures (SVG and PNG) and claims of a run, written into `directory`."""
+
+    directory: Path
+    step: Step
+    claims: list[Claim] = field(default_factory=list[Claim])
+
+    def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+        """Write NAME.csv; numbers with 10 significant digits."""
+        with (self.directory / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(header)
+            writer.writerows([_text(cell) for cell in row] for row in rows)
+
+    def figure(self, name: str, figure: Figure) -> None:
+        """Write NAME.svg and NAME.png."""
+        save_figure(figure, self.directory / name)
+
+    def write_claims(self, **settings: object) -> None:
+        """Write claims.json."""
+        (self.directory / "claims.json").write_text(claims_json(self.claims, **settings), encoding="utf-8")
+
+
+def _text(cell: Cell) -> str:
+    if isinstance(cell, float | Fraction):
+        return f"{float(cell):.10g}"
+    return "" if cell is None else str(cell)

@@ -1,0 +1,1 @@
+"""Joy and Gerla, Differential Privacy By Sampling [SP]: experiments and claims."""

@@ -1,0 +1,418 @@
+"""The audit of deployed releases: every line is attacked, honest code passes, and planted bugs are broken claims."""
+
+import csv
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fleetcount.__main__ import run_command
+from fleetcount_aggregator.release import noise as release_noise
+from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_analysis import reading
+from fleetcount_evidence.audit import releases, run
+from fleetcount_evidence.audit.bounds import clopper_pearson, strongest_attack
+from fleetcount_evidence.audit.noise_checks import LEAST_P_VALUE, check_noise, check_reading, independence_p, law_p
+from fleetcount_evidence.audit.questions import AuditedDesign, neighbouring_truths, questions
+from fleetcount_evidence.audit.run import Line, attack_questions, run_audit
+from fleetcount_evidence.audit.views import OBSERVATIONS, observation_of
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.vdaf.field import FIELD64
+from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_one_hot, prio3_two_round
+from fleetcount_simulator.errors import ScenarioError
+from scipy import stats
+
+from tests.support.designs import every_design
+from tests.support.nightly import NIGHTLY
+
+Plant = Callable[[SystemNoise, NoiseLaw, int], list[int]]
+QUICK_LINES = 645
+"""Of all designs."""
+
+
+def question(
+    name: str, values: int = 1, *, one_a_call: bool = False, noise: str = "two-sided geometric"
+) -> AuditedDesign:
+    """Return a question at k = 2 with all the trials."""
+    wanted = (name, values, 2, noise)
+    for one in questions(name):
+        design = one.design
+        if (design.name, design.values, design.aggregators, design.noise.name) == wanted:
+            return dataclasses.replace(one, share=Fraction(1), one_a_call=one_a_call)
+    raise AssertionError(f"no question {wanted}")
+
+
+def attacked(asked: AuditedDesign, trials: int) -> list[Line]:
+    return attack_questions([asked], trials, 1, lambda *_: None)[0]
+
+
+def broken(asked: AuditedDesign, trials: int) -> set[str]:
+    return {line.view.adversary for line in attacked(asked, trials) if line.broken}
+
+
+# The command, as an operator runs it.
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("chosen", "lines"), [(["--design", "warner"], 55), pytest.param([], QUICK_LINES, marks=pytest.mark.nightly)]
+)
+def test_a_quick_audit_finds_no_broken_claim(tmp_path: Path, chosen: list[str], lines: int) -> None:
+    trials = "6000" if chosen else "60000"
+    command = [sys.executable, "-m", "fleetcount", "audit", "--quick", "--trials", trials, "--output", "out", *chosen]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "audit.json").read_text())
+    rows = list(csv.DictReader((tmp_path / "out" / "audit.csv").read_text().splitlines()))
+    assert len(rows) == len(found["lines"]) == lines
+    assert found["failures"] == []
+    assert {"audit.svg", "audit.png"} <= {file.name for file in (tmp_path / "out").iterdir()}
+    assert f"{lines} lines of statements" in done.stdout
+    assert "checks passed" in done.stdout
+    assert "BROKEN" not in done.stdout
+
+
+def test_every_design_view_and_number_of_aggregators_is_audited() -> None:
+    asked = questions()
+    audited = {(one.design.name, one.design.noise.name, one.design.values, one.design.aggregators) for one in asked}
+    known = {(one.name, one.noise.name, one.values, one.aggregators) for one in every_design() if one.values <= 2}
+    sides = {one.design.noise.direction for one in asked if isinstance(one.design.noise, OneSidedNoise)}
+
+    assert audited >= known
+    assert sides == {"up", "down"}
+    assert {view.adversary for one in asked for view in one.design.views()} == set(OBSERVATIONS)
+    assert sum(one.share for one in asked) == 1
+
+
+def test_a_line_that_nobody_attacks_fails_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = question("sampling")
+    view = asked.design.views()[0]
+
+    with pytest.raises(ScenarioError, match="'the_moon'"):
+        observation_of(dataclasses.replace(view, adversary="the_moon"))
+    with pytest.raises(ScenarioError, match="'any-day'"):
+        neighbouring_truths(asked, "any-day")
+    views = (dataclasses.replace(view, adversary="the_moon"),)
+    monkeypatch.setattr(Design, "views", lambda _: views)
+    with pytest.raises(ScenarioError, match="'the_moon'"):
+        attacked(asked, 1000)
+
+
+# The command's errors.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--trials", "999"], "'999' is out of range; it must be 1000 to"),
+        (["--trials", "1e6"], "'1e6' is not a whole number"),
+        (["--design", "manget"], "did you mean 'mangat'?"),
+        (["--design", "sampling", "--output", "file"], "exists and is not a directory"),
+    ],
+)
+def test_bad_input_is_one_line_with_code_2_before_any_trial(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+
+    code = run_command(["audit", *arguments])
+
+    error = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert len(error) == 1
+    assert named in error[0]
+
+
+def test_an_interrupted_audit_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "attack_questions", interrupted)
+    monkeypatch.setattr(run, "_checks", lambda *_: iter(()))
+
+    code = run_command(["audit", "--trials", "1000", "--output", str(tmp_path / "out")])
+
+    assert code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+# Planted bugs. Each is in the deployed code's place, and each breaks a claim.
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plant], None]:
+    return lambda bug: monkeypatch.setattr(SystemNoise, "draw", bug)
+
+
+def doubled(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
+    """Noise of twice the epsilon: half as much of it."""
+    assert law.epsilon is not None
+    return dataclasses.replace(law, epsilon=2 * law.epsilon).draw(SystemRandom(), count)
+
+
+def copied(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
+    """One draw for all cells."""
+    return law.draw(SystemRandom(), 1) * count
+
+
+READERS = {"public_and_broker", "one_aggregator", "all_but_one_aggregators"}
+
+
+@pytest.mark.parametrize("name", ["sampling", "direct"])
+@pytest.mark.parametrize("one_a_call", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_double_epsilon_in_the_aggregators_noise_breaks_claims(
+    plant: Callable[[Plant], None], name: str, one_a_call: bool
+) -> None:
+    plant(doubled)
+
+    assert READERS - broken(question(name, one_a_call=one_a_call), 12_000) <= {"public_and_broker"}
+
+
+def test_double_epsilon_in_one_sided_noise_breaks_claims(plant: Callable[[Plant], None]) -> None:
+    plant(doubled)
+
+    # The public sees the noise of both aggregators, which hides the fault of each in some runs.
+    assert READERS - broken(question("one-sided", noise="one-sided geometric"), 20_000) <= {"public_and_broker"}
+
+
+def test_one_draw_copied_to_all_cells_breaks_claims(plant: Callable[[Plant], None]) -> None:
+    plant(copied)
+
+    assert broken(question("sampling", 2, one_a_call=True), 3_000) >= READERS
+
+
+@pytest.mark.parametrize("bug", [doubled, copied])
+def test_both_bugs_fail_the_checks_of_noise_too(plant: Callable[[Plant], None], bug: Plant) -> None:
+    law = TwoSidedNoise(Fraction(1))
+    fresh = [law.draw(SystemRandom(), 1000) for _ in range(2)]
+    assert all(check.passed for check in check_noise(law, 20_000, fresh))
+
+    plant(bug)
+
+    failed = {check.name.partition(": ")[2] for check in check_noise(law, 20_000, fresh) if not check.passed}
+    assert "law" in failed
+    assert "independent across cells of one release" in failed
+
+
+def halved(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
+    """Half the variance."""
+    return GaussianNoise(law.parameters["variance"] / 2).draw(SystemRandom(), count)
+
+
+def one_sign(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
+    """A sign that is forgotten."""
+    return [abs(value) for value in law.draw(SystemRandom(), count)]
+
+
+@pytest.mark.parametrize("bug", [halved, one_sign, copied])
+def test_bugs_in_gaussian_noise_fail_its_checks(plant: Callable[[Plant], None], bug: Plant) -> None:
+    law = GaussianNoise(Fraction(4))
+    fresh = [law.draw(SystemRandom(), 1000) for _ in range(2)]
+    assert all(check.passed for check in check_noise(law, 20_000, fresh))
+
+    plant(bug)
+
+    failed = {check.name.partition(": ")[2] for check in check_noise(law, 20_000, fresh) if not check.passed}
+    assert "law" in failed
+
+
+def test_a_sixteenth_of_the_gaussian_variance_breaks_claims_at_their_delta(plant: Callable[[Plant], None]) -> None:
+    """The claim is one at delta 1e-9, which only a far weaker noise breaks in so few trials."""
+    asked = question("direct", noise="discrete Gaussian")
+    assert {float(view.delta) for view in asked.design.views() if view.epsilon} == {1e-9}
+    assert broken(asked, 20_000) == set()
+
+    plant(lambda self, law, count: GaussianNoise(Fraction(1, 4)).draw(SystemRandom(), count))
+
+    assert broken(asked, 20_000) >= {"all_but_one_aggregators"}
+
+
+def test_an_aggregator_that_forgets_its_noise_breaks_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgotten(total: Sequence[int], noise: Sequence[int]) -> bytes:
+        return FIELD64.encode_vector(total)
+
+    monkeypatch.setattr(releases, "noised_share", forgotten)
+
+    assert "public_and_broker" in broken(question("direct"), 4_000)
+
+
+def test_noise_for_one_cell_breaks_the_claim_for_two(plant: Callable[[Plant], None]) -> None:
+    plant(lambda self, law, count: TwoSidedNoise(Fraction(1)).draw(SystemRandom(), count))
+
+    assert "all_but_one_aggregators" in broken(question("direct", 2), 20_000)
+
+
+def test_one_mean_taken_off_for_all_aggregators_fails_the_check_of_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = question("one-sided", noise="one-sided geometric")
+    assert check_reading(asked, 2_000).passed
+    right = reading._mean_noise
+
+    monkeypatch.setattr(reading, "_mean_noise", lambda design: right(design) / design.aggregators)
+
+    assert not check_reading(asked, 2_000).passed
+
+
+def test_a_broken_claim_ends_the_command_with_code_1_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = question("sampling")
+    line = attacked(asked, 1000)[0]
+    audit = run.Audit(lines=(dataclasses.replace(line, bound=1.5),), checks=(), releases=1000, seconds=1.0, processes=1)
+    monkeypatch.setattr(run, "run_audit", lambda *_, **__: audit)
+
+    code = run_command(["audit", "--design", "sampling", "--trials", "1000"])
+
+    error = capsys.readouterr().err.splitlines()
+    assert code == 1
+    assert len(error) == 1
+    assert "epsilon is at least 1.50000, claimed 1.00000" in error[0]
+
+
+def test_a_line_broken_once_by_chance_is_attacked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, rounds = question("sampling"), []
+    honest = run.attack_questions
+
+    def unlucky(*arguments: object) -> tuple[list[Line], int]:
+        lines, made = honest(*arguments)
+        rounds.append(made)
+        return ([dataclasses.replace(lines[0], bound=9.0), *lines[1:]] if len(rounds) == 1 else lines), made
+
+    monkeypatch.setattr(run, "attack_questions", unlucky)
+    monkeypatch.setattr(run, "_checks", lambda *_: iter(()))
+
+    found = run_audit([asked], 1000, draws=1000, processes=1, step=lambda *_: None)
+
+    assert len(rounds) == 2
+    assert found.failures == []
+    assert len(found.lines) == len(asked.design.views())
+
+
+# The statistics.
+
+
+@pytest.mark.nightly
+def test_the_exact_law_passes_and_the_law_at_1_05_times_the_scale_fails_at_a_million_draws() -> None:
+    scale = Fraction(105, 100)
+    pairs: list[tuple[NoiseLaw, NoiseLaw]] = [
+        (TwoSidedNoise(Fraction(3, 2)), TwoSidedNoise(Fraction(3, 2) / scale)),
+        (OneSidedNoise(Fraction(1)), OneSidedNoise(1 / scale)),
+        (GaussianNoise(Fraction(4)), GaussianNoise(4 * scale**2)),
+    ]
+    for law, wrong in pairs:
+        draws = 100_000 if isinstance(law, OneSidedNoise) else 1_000_000
+
+        drawn = np.array(SystemNoise(SystemRandom()).draw(law, draws))
+
+        assert law_p(drawn, law) > LEAST_P_VALUE
+        assert law_p(drawn, wrong) < LEAST_P_VALUE
+
+
+def test_draws_that_depend_on_each_other_are_seen() -> None:
+    law = TwoSidedNoise(Fraction(1))
+    one, other = (np.array(law.draw(SystemRandom(), 10_000)) for _ in range(2))
+
+    assert independence_p(one, other, law) > LEAST_P_VALUE
+    assert independence_p(one, one, law) < LEAST_P_VALUE
+    assert independence_p(one, np.where(np.arange(len(one)) % 5, other, one), law) < LEAST_P_VALUE
+
+
+def test_bounds_of_probabilities_are_clopper_pearson_s() -> None:
+    hits = np.array([0, 1, 40, 99, 100])
+
+    low, high = clopper_pearson(hits, 100)
+
+    for place, hit in enumerate(hits.tolist()):
+        exact = stats.binomtest(hit, 100).proportion_ci(1 - 0.0005, method="exact")
+        assert (low[place], high[place]) == pytest.approx((exact.low, exact.high), abs=1e-9)
+
+
+def test_a_bound_exceeds_the_loss_no_more_often_than_its_confidence_says() -> None:
+    rng = np.random.default_rng(5)
+    laws = np.array([[0.6, 0.3, 0.1], [0.3, 0.4, 0.3]])
+    loss = np.log(3)
+
+    bounds = [
+        strongest_attack(
+            np.array([[rng.multinomial(2_000, law) for law in laws] for _ in range(2)]), [(0, 1), (1, 0)], delta=0.0
+        ).bound
+        for _ in range(500)
+    ]
+
+    assert max(bounds) <= loss
+    assert np.median(bounds) > loss - 0.4
+
+
+def test_an_event_is_judged_on_trials_that_did_not_choose_it() -> None:
+    counts = np.array([[[900, 100], [100, 900]], [[500, 500], [500, 500]]])
+
+    attack = strongest_attack(counts, [(0, 1)], delta=0.0)
+
+    assert attack.bound == 0
+
+
+@pytest.mark.parametrize(
+    ("prio3", "measurements"),
+    [(prio3_two_round(2, 3), ((0, 0), (0, 1))), (prio3_one_hot(2, 2), (0, 1))],
+    ids=["two rounds", "one round"],
+)
+def test_what_one_aggregator_holds_of_an_answer_is_uniform_whatever_the_answer(
+    prio3: Prio3, measurements: tuple[object, object]
+) -> None:
+    source, reports = SystemRandom(), 400 if NIGHTLY else 200
+    for measurement in measurements:
+        for aggregator in range(prio3.shares):
+            tops = np.zeros(8, dtype=np.int64)
+            for _ in range(reports):
+                nonce = source.random_bytes(prio3.nonce_size)
+                public, parts = prio3.shard(b"audit", measurement, nonce, source.random_bytes(prio3.rand_size))
+                key = bytes(prio3.verify_key_size)
+                state, _ = prio3.verify_init(key, b"audit", aggregator, nonce, public, parts[aggregator])
+                for element in prio3.decode_output_share(state.output_share):
+                    tops[element * 8 // FIELD64.modulus] += 1
+
+            assert stats.chisquare(tops).pvalue > 1e-20
+            assert np.all(tops > 0)
+
+
+def test_the_release_adds_noise_modulo_p_and_takes_one_draw_a_number() -> None:
+    edge = FIELD64.modulus - 1
+
+    assert FIELD64.decode_vector(release_noise.noised_share([edge, 0], [1, -1]), 2) == [0, edge]
+    with pytest.raises(ValueError, match="longer"):
+        release_noise.noised_share([1], [1, 2])
+
+
+def test_a_claim_is_compared_with_the_printed_decimal() -> None:
+    view = SimpleNamespace(epsilon=Decimal("0.50000"), delta=Decimal(0), adversary="public_and_broker")
+
+    line = Line(question=question("sampling"), view=view, bound=0.5, pair="1 against 0", trials=1)
+
+    assert (line.claim, line.gap, line.broken) == (0.5, 0.0, False)
+    assert dataclasses.replace(line, bound=0.500001).broken
+
+
+@pytest.mark.nightly
+def test_a_statement_that_counts_zooms_once_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = next(one for one in questions("sampling") if one.design.zooms is not None and not one.one_a_call)
+    asked = dataclasses.replace(asked, share=Fraction(1))
+    once = dataclasses.replace(asked.design, zooms=None).views()
+
+    assert broken(asked, 45_000) == set()
+    monkeypatch.setattr(Design, "views", lambda _: once)
+    assert "all_but_one_aggregators" in broken(asked, 45_000)
