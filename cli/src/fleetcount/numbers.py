@@ -1,15 +1,18 @@
-"""The one grammar of numbers on the command line and in specification files, and the click types over it.
+"""The one grammar of numbers and of spans of them on the command line and in specification files, and its click types.
 
 ASCII digits only, a point as decimal sign, exact values: a number is never read through a float. Texts outside the
 grammar (nan, inf, '1,5', '1_0', full-width digits, blanks) are refused with the value and the allowed range.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import groupby
 from typing import Final
 
 import click
+from fleetcount_protocol.errors import UsageError
 
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _RATIO: Final = re.compile(r"[+-]?[0-9]{1,30}/0*[1-9][0-9]{0,29}", re.ASCII)
@@ -86,6 +89,33 @@ def parse_length(text: object) -> int:
     if match is None or int(match[1]) == 0:
         raise ValueError(f'{_shown(str(text))} is not a length of time like "10 min"; units are s, min, h, d')
     return int(match[1]) * _UNIT_S[match[2]]
+
+
+def parse_spans(what: str, text: str, low: int, high: int) -> frozenset[int]:
+    """Return the numbers of "1,5-9", each from `low` to `high`.
+
+    Raises:
+        UsageError: something else, a number outside the range, or a span that goes down.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            start = parse_count(first, low, high)
+            end = parse_count(last, start, high) if dash else start
+        except ValueError as error:
+            raise UsageError(f"{what} {str(error)[:120]}, as in 1,5-9") from None
+        found.update(range(start, end + 1))
+    return frozenset(found)
+
+
+def spans_text(indices: Iterable[int]) -> str:
+    """Return windows in words: "windows 3 to 5 and 9"."""
+    ordered = sorted(indices)
+    runs = [list(run) for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
+    spans = [f"{run[0][1]}" if len(run) == 1 else f"{run[0][1]} to {run[-1][1]}" for run in runs]
+    what = "window" if len(ordered) == 1 else "windows"
+    return f"{what} {', '.join(spans[:-1])}{' and ' if len(spans) > 1 else ''}{spans[-1]}"
 
 
 class Length(click.ParamType[int]):

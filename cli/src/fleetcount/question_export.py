@@ -16,8 +16,8 @@ from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount.exits import one_line
 from fleetcount.files import check_output_file
 from fleetcount.lazy import OneOf, StrictCommand
-from fleetcount.numbers import Count, NumberRange, parse_count, parse_number
-from fleetcount.question_reading import by_reason, spans_text
+from fleetcount.numbers import Count, NumberRange, parse_count, parse_number, parse_spans, spans_text
+from fleetcount.question_reading import by_reason
 from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:
@@ -120,8 +120,6 @@ def _gaps(kept: "KeptTable") -> str:
 
 
 def _windows(kept: "KeptTable", text: str | None, default: Sequence[int]) -> list[int]:
-    from fleetcount.question_table import parse_spans
-
     if text is None:
         return list(default)
     return sorted(parse_spans("window", text, 0, kept.question.schedule.windows - 1))

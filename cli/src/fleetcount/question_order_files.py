@@ -30,9 +30,8 @@ from fleetcount_protocol.question.question import Question
 
 from fleetcount.exits import RefusedByPolicyError
 from fleetcount.files import read_bytes, write_file
-from fleetcount.numbers import parse_count
+from fleetcount.numbers import parse_count, spans_text
 from fleetcount.question_files import Operator
-from fleetcount.question_reading import spans_text
 from fleetcount.results import utc
 
 if TYPE_CHECKING:

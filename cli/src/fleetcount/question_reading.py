@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,11 +16,11 @@ from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 from fleetcount.exits import CannotReachError, RefusedByPolicyError, one_line
 from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import StrictCommand
-from fleetcount.numbers import Count
+from fleetcount.numbers import Count, spans_text
 from fleetcount.results import EXPLAIN, JSON, show, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from fleetcount_protocol.messages import ReleaseAnswer
     from fleetcount_protocol.question.orders import QuestionOrder
@@ -314,12 +313,3 @@ def by_reason(windows: "Mapping[int, str]") -> list[tuple[str, str]]:
     """Return every reason with its windows in words."""
     reasons = sorted(set(windows.values()))
     return [(reason, spans_text([index for index, why in windows.items() if why == reason])) for reason in reasons]
-
-
-def spans_text(indices: "Iterable[int]") -> str:
-    """Return windows in words: "windows 3 to 5 and 9"."""
-    ordered = sorted(indices)
-    runs = [list(run) for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
-    spans = [f"{run[0][1]}" if len(run) == 1 else f"{run[0][1]} to {run[-1][1]}" for run in runs]
-    what = "window" if len(ordered) == 1 else "windows"
-    return f"{what} {', '.join(spans[:-1])}{' and ' if len(spans) > 1 else ''}{spans[-1]}"

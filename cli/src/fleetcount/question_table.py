@@ -28,7 +28,7 @@ from fleetcount_protocol.window.domain import H3Cells, SquareGrid
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.files import read_text
-from fleetcount.numbers import parse_count
+from fleetcount.numbers import parse_spans
 from fleetcount.question_records import Chain, kept_records, question_of_records
 
 _AREAS: Final = (".geojson", ".json")
@@ -182,21 +182,3 @@ def place_note(question: Question | Window) -> str:
         return f"{unit}: it has no frame that says where on Earth its grid lies"
     epsg = domain.frame.epsg
     return "" if can_place(epsg) else f"{unit}: EPSG {epsg} cannot be placed here, only {PLACED}"
-
-
-def parse_spans(what: str, text: str, low: int, high: int) -> frozenset[int]:
-    """Return the numbers of "1,5-9", each from `low` to `high`.
-
-    Raises:
-        UsageError: something else, a number outside the range, or a span that goes down.
-    """
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            start = parse_count(first, low, high)
-            end = parse_count(last, start, high) if dash else start
-        except ValueError as error:
-            raise UsageError(f"{what} {str(error)[:120]}, as in 1,5-9") from None
-        found.update(range(start, end + 1))
-    return frozenset(found)
