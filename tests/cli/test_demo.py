@@ -10,9 +10,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount.demo_outputs import comparison_csv, covered
-from fleetcount.demo_question import DemoOptions, question_of
-from fleetcount.release_report import statement_lines, table_lines
+from fleetcount.read.report import statement_lines, table_lines
+from fleetcount.show.demo_question import DemoOptions, question_of
+from fleetcount.show.demo_results import comparison_csv, covered
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import record_from_json, verify_record_signatures
 from fleetcount_simulator.demo_scenarios import Sighting, bologna_position

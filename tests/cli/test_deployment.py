@@ -14,9 +14,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fleetcount.descriptors import read_descriptor, toml_text
-from fleetcount.question_files import operator_of, read_question
-from fleetcount.readers import read_reader
+from fleetcount.keys.descriptors import read_descriptor, toml_text
+from fleetcount.question.files import operator_of, read_question
+from fleetcount.read.readers import read_reader
 from fleetcount_aggregator.host.key_rotation import add_key, write_validities
 from fleetcount_aggregator.host.keys import Validity, load_store_key
 from fleetcount_client.assembly import trust_of

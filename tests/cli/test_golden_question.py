@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fleetcount.golden_command import golden, parse_golden
+from fleetcount.evidence.golden import golden, parse_golden
 from fleetcount_analysis.papers.golden import check_group
 from fleetcount_analysis.papers.golden_rows import MalformedGoldenError
 

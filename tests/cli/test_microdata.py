@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from fleetcount import microdata_command
 from fleetcount.__main__ import main
-from fleetcount.microdata_command import EXAMPLE_SPEC
+from fleetcount.study.microdata import EXAMPLE_SPEC
 from fleetcount_protocol.errors import MachineError
 from scipy import stats
 

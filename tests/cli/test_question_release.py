@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from fleetcount import question_files, question_reading, question_states, readers
-from fleetcount.exits import RefusedByPolicyError, describe
-from fleetcount.release_report import release_json, statement_lines, table_lines
-from fleetcount.results import utc
+from fleetcount.command.exits import RefusedByPolicyError, describe
+from fleetcount.command.results import utc
+from fleetcount.read.report import release_json, statement_lines, table_lines
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.sampling import SamplingDie

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fleetcount.reproduce_command import PAPERS, reproduce
+from fleetcount.evidence.reproduce import PAPERS, reproduce
 from fleetcount_analysis.papers.claims import CATALOGUES, Catalogue
 from fleetcount_analysis.papers.experiments import EXPERIMENTS
 from fleetcount_analysis.papers.verdicts import Reproduction

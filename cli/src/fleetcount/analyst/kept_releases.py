@@ -26,8 +26,8 @@ from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.releases import Labels, cells_named
 from fleetcount.analyst.statements import Statement
 from fleetcount.analyst.tables import Tabular, html_table
-from fleetcount.question_records import QUESTION_FILE, question_of_records
-from fleetcount.question_table import KeptTable, read_table
+from fleetcount.read.records import QUESTION_FILE, question_of_records
+from fleetcount.read.table import KeptTable, read_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,8 @@ from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.toml_table import read_toml
 
-from fleetcount.descriptors import read_descriptor
-from fleetcount.readers import read_reader, read_trusted
+from fleetcount.keys.descriptors import read_descriptor
+from fleetcount.read.readers import read_reader, read_trusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.statements import Statement, statement_of
 from fleetcount.analyst.tables import Row, Table, Tabular, html_table
-from fleetcount.numbers import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse_number
+from fleetcount.command.numbers import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,9 +24,9 @@ from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.statements import Statement, statement_of
 from fleetcount.analyst.tables import Row, Tabular, html_table, library
-from fleetcount.files import read_text
-from fleetcount.question_table import opened_numbers, place_note, places_of
-from fleetcount.release_report import readable_counts
+from fleetcount.command.files import read_text
+from fleetcount.read.report import readable_counts
+from fleetcount.read.table import opened_numbers, place_note, places_of
 
 if TYPE_CHECKING:
     import geopandas as gpd  # pyright: ignore[reportMissingModuleSource] # As Polars in tables.py.

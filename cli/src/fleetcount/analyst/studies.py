@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount.analyst.tables import Row, Table, html_table
-from fleetcount.files import check_output_directory
+from fleetcount.command.files import check_output_directory
 
 if TYPE_CHECKING:
     from fleetcount_simulator.model import EngineName

@@ -1,0 +1,1 @@
+"""Study before anybody is asked: plans, simulations, tables of persons."""
