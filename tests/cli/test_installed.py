@@ -54,13 +54,13 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(built: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("extra", "modules"),
     [
-        ("aggregator", "fleetcount_aggregator.app fleetcount.run.store fleetcount.question.create"),
+        ("aggregator", "fleetcount_aggregator.app fleetcount.run.store fleetcount.question.sign"),
         ("mqtt", "fleetcount_client.mqtt_transport"),
         pytest.param("grpc", "fleetcount_client.grpc_transport fleetcount_relay.app", marks=pytest.mark.nightly),
         pytest.param("kuksa", KUKSA, marks=pytest.mark.nightly),
         pytest.param("analysis", ANALYSIS, marks=pytest.mark.nightly),
         pytest.param("simulator", SIMULATOR, marks=pytest.mark.nightly),
-        ("site", "fleetcount_site.serving fleetcount.show.publish"),
+        ("site", "fleetcount.show.publish fleetcount.show.serve"),
     ],
 )
 def test_an_extra_brings_all_that_its_part_loads(bare: Installed, extra: str, modules: str, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount import microdata_command
 from fleetcount.__main__ import main
+from fleetcount.study import microdata as microdata_command
 from fleetcount.study.microdata import EXAMPLE_SPEC
 from fleetcount_protocol.errors import MachineError
 from scipy import stats

@@ -19,7 +19,7 @@ from fleetcount_protocol.question.orders import started_question
 from fleetcount_protocol.release import record_from_json
 
 from tests.cli.test_question_files import CREATE, SPEC
-from tests.support.town import Town
+from tests.support.town import ASKING, Town
 
 BRANDS = """
 kind = "categories"
@@ -67,7 +67,11 @@ class Running:
 async def running(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     monkeypatch.chdir(tmp_path)
     async with Town(tmp_path, fleetcount, devices=len(TRUTHS)) as town:
-        town.told(monkeypatch, "fleetcount.question.create", "fleetcount.read.release")
+        town.told(
+            monkeypatch,
+            *ASKING,
+            "fleetcount.read.release",
+        )
         (tmp_path / "spec.toml").write_text(WEEK)
         assert fleetcount(*CREATE).code == 0
         asked = Running(town, fleetcount)
@@ -215,7 +219,7 @@ async def counted(
     """A town with a signed question that is counted from submission, of six windows or of one, not submitted yet."""
     monkeypatch.chdir(tmp_path)
     async with Town(tmp_path, fleetcount, devices=len(TRUTHS)) as town:
-        town.told(monkeypatch, *(f"fleetcount.question_{one}" for one in ("commands", "reading", "states")))
+        town.told(monkeypatch, *ASKING, "fleetcount.read.release", "fleetcount.read.states")
         spec = WEEK.replace('opens = "in 10 min"', 'opens = "5 min after submission"\nsubmit_by = "in 2 h"')
         if request.param == 1:
             spec = spec.replace("windows = 6\n", "").replace('every = "1 h"\n', "").replace('delta = "1e-9"\n', "")

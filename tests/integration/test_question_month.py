@@ -15,7 +15,7 @@ from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.orders import started_question
 
 from tests.cli.conftest import Ran
-from tests.support.town import Town
+from tests.support.town import ASKING, Town
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
@@ -112,7 +112,12 @@ async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     early = pause.start - 2
     operator = ("--config", "dep/alpha/aggregator.toml", "week.question")
     async with Town(tmp_path, fleetcount, devices=len(DRIVERS)) as town:
-        town.told(monkeypatch, "fleetcount.question.create", "fleetcount.read.release", "fleetcount.run.device")
+        town.told(
+            monkeypatch,
+            *ASKING,
+            "fleetcount.read.release",
+            "fleetcount.run.device",
+        )
         schedule = await ask(fleetcount, town, windows, epsilon, opens)
         for index in range(windows):
             if index == early:

@@ -17,18 +17,13 @@ from fleetcount.command.lazy import LazyGroup, table
 _TABLE = table(
     [
         ("demo", "fleetcount.show.demo", "demo", "Count a fleet on this machine, from keys to picture."),
-        ("keys", "fleetcount.keys.deployment_keys", "keys", "Make the keys and configurations of a test deployment."),
-        ("pki", "fleetcount.keys.pki", "pki", "Enrol, renew and revoke: certificates and the deny list."),
-        (
-            "question",
-            "fleetcount.question.create",
-            "question",
-            "Create, sign, submit, follow and release a question.",
-        ),
-        ("aggregator", "fleetcount.run.aggregator", "aggregator", "Run one aggregator."),
+        ("keys", "fleetcount.groups", "keys", "Make the keys and configurations of a test deployment."),
+        ("pki", "fleetcount.groups", "pki", "Enrol, renew and revoke: certificates and the deny list."),
+        ("question", "fleetcount.groups", "question", "Create, sign, submit, follow and release a question."),
+        ("aggregator", "fleetcount.groups", "aggregator", "Run one aggregator."),
         ("console", "fleetcount.run.console", "console", "See on a page how an aggregator stands."),
         ("relay", "fleetcount.run.relay", "relay", "Carry many devices' reports to aggregators, unread."),
-        ("device", "fleetcount.run.device", "device", "Run one device; read its ledger and spool."),
+        ("device", "fleetcount.device_groups", "device", "Run one device; read its ledger and spool."),
         ("doctor", "fleetcount.run.doctor", "doctor", "Check a configuration, its keys, clock and peers."),
         ("health", "fleetcount.run.health", "health", "Whether a server of this machine lives, or is ready."),
         ("simulate", "fleetcount.study.simulate", "simulate", "What a fleet of any size will see: scenarios."),
@@ -39,7 +34,7 @@ _TABLE = table(
         ("audit", "fleetcount.evidence.audit", "audit", "Attack every line of every privacy statement."),
         ("golden", "fleetcount.evidence.golden", "golden", "Recompute golden numbers through the public API."),
         ("publish", "fleetcount.show.publish", "publish", "Static pages of releases, checked in the browser."),
-        ("serve", "fleetcount.show.publish", "serve", "Serve published pages on this machine."),
+        ("serve", "fleetcount.show.serve", "serve", "Serve published pages on this machine."),
         ("verify", "fleetcount.read.verify", "verify", "Check who signed a release."),
         ("vectors", "fleetcount.evidence.vectors", "vectors", "Replay test vectors of shares and proofs."),
     ]

@@ -22,10 +22,9 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import verify_signed_question
 
 from fleetcount.analyst.keys import Keys
-from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.releases import Labels, cells_named
 from fleetcount.analyst.statements import Statement
-from fleetcount.analyst.tables import Tabular, html_table
+from fleetcount.analyst.tables import Tabular, axes_for, html_table
 from fleetcount.read.records import QUESTION_FILE, question_of_records
 from fleetcount.read.table import KeptTable, read_table
 
@@ -239,6 +238,7 @@ class CellHistory(Tabular):
             MissingPackageError: matplotlib is not installed.
         """
         axes = axes_for(ax, 6.8, 3.4, "plot()")
+        # Matplotlib is optional: `axes_for` has said so where it is missing.
         from fleetcount_analysis.figures.axes import draw_band
 
         draw_band(

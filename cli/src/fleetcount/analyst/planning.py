@@ -10,7 +10,9 @@ from fractions import Fraction
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from fleetcount_analysis.interval_words import level_text
+from fleetcount_analysis.reading import read
 from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
@@ -20,10 +22,10 @@ from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_que
 from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
+from scipy.special import ndtri
 
-from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.statements import Statement, statement_of
-from fleetcount.analyst.tables import Row, Table, Tabular, html_table
+from fleetcount.analyst.tables import Row, Table, Tabular, axes_for, html_table
 from fleetcount.command.numbers import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse_number
 
 if TYPE_CHECKING:
@@ -137,6 +139,7 @@ class PlannedCount(Tabular):
             MissingPackageError: matplotlib is not installed.
         """
         axes = axes_for(ax, 6.0, 4.2, "plot()")
+        # Matplotlib is optional: `axes_for` has said so where it is missing.
         from fleetcount_analysis.figures.lines import draw_panel, plan_panels
 
         draw_panel(axes, plan_panels(**half_widths(self.plan))[0], legend=True)
@@ -215,7 +218,6 @@ def plan_rows(planned: Plan, counts: Sequence[int]) -> list[tuple[int, float, in
 
     The expected number is rounded to the nearest whole; counts in devices.
     """
-    from fleetcount_analysis.reading import read
 
     reading = read(planned.design, [_expected(planned, count) for count in counts], planned.level)
     ends = zip(reading.low[:, 0].tolist(), reading.high[:, 0].tolist(), strict=True)
@@ -252,8 +254,6 @@ def title_of(planned: Plan) -> str:
 
 def half_widths(planned: Plan) -> dict[str, Any]:
     """Return what the picture of a plan shows over the true count: half the interval and its two causes, in devices."""
-    import numpy as np
-    from scipy.special import ndtri
 
     counts = np.unique(np.rint(np.geomspace(1, max(planned.devices, 2), _POINTS)))
     quantile, empty = float(ndtri(float((1 + planned.level) / 2))), planned.sd(0)

@@ -21,9 +21,8 @@ from fleetcount_protocol.release import ReleaseRecord, record_from_json, verify_
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.analyst.keys import Keys
-from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.statements import Statement, statement_of
-from fleetcount.analyst.tables import Row, Tabular, html_table, library
+from fleetcount.analyst.tables import Row, Tabular, axes_for, html_table, library
 from fleetcount.command.files import read_text
 from fleetcount.read.report import readable_counts
 from fleetcount.read.table import opened_numbers, place_note, places_of
@@ -223,6 +222,7 @@ class VerifiedRelease(Tabular):
         """
         count = self.window.design.values
         axes = axes_for(ax, 6.4, 0.9 + 0.24 * min(count, 40), "plot()")
+        # Matplotlib is optional: `axes_for` has said so where it is missing.
         from fleetcount_analysis.figures.axes import draw_rows
 
         estimate, low, high = (self.columns_of()[name][:count] for name in ("estimate", "low", "high"))
@@ -239,6 +239,7 @@ class VerifiedRelease(Tabular):
         """
         places = self._places(zoom)
         axes = axes_for(ax, 6.4, 4.8, "map()")
+        # Matplotlib is optional: `axes_for` has said so where it is missing.
         from fleetcount_analysis.figures.axes import draw_places
 
         rings = [places.outline(value) for value in range(1, places.values + 1)]

@@ -13,6 +13,7 @@ from fleetcount_protocol.errors import UsageError
 if TYPE_CHECKING:  # Known to whoever has them; `make check` has no Polars, which is larger than all that it needs.
     import pandas as pd
     import polars as pl  # pyright: ignore[reportMissingImports]
+    from matplotlib.axes import Axes
 
 Row = Sequence[object]
 _SHOWN: Final = 20
@@ -36,6 +37,22 @@ def library(name: str, asked: str) -> Any:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise MissingPackageError(f"{asked} needs the package {package!r}: pip install {package}") from error
+
+
+def axes_for(ax: "Axes | None", width: float, height: float, asked: str) -> "Axes":
+    """Return `ax`, or axes of a new figure of so many inches in the house style.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    if ax is not None:
+        return ax
+    pyplot = library("matplotlib.pyplot", asked)
+    from fleetcount_analysis.figures.style import in_style  # Loads Matplotlib, which is optional.
+
+    _, made = in_style(pyplot.subplots)(figsize=(width, height), layout="constrained")
+    axes: Axes = made
+    return axes
 
 
 class Tabular:

@@ -78,24 +78,20 @@ class StrictCommand(click.Command):
 class LazyGroup(click.Group):
     """A group whose sub-commands are named in a table and imported when called."""
 
-    command_class = StrictCommand
-
-    def __init__(self, *, lazy: dict[str, LazyCommand] | None = None, **settings: Any) -> None:
+    def __init__(self, *, lazy: dict[str, LazyCommand], **settings: Any) -> None:
         # A missing sub-command is one error line, not a page of help on stderr.
         settings.setdefault("no_args_is_help", False)
         super().__init__(**settings)
-        self._lazy = lazy or {}
+        self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the table's order, without those this installation does not have."""
-        return [name for name, entry in self._lazy.items() if entry.exists] + super().list_commands(ctx)
+        return [name for name, entry in self._lazy.items() if entry.exists]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a sub-command, importing it now."""
         entry = self._lazy.get(cmd_name)
-        if entry is not None and entry.exists:
-            return entry.load()
-        return super().get_command(ctx, cmd_name)
+        return entry.load() if entry is not None and entry.exists else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -110,11 +106,8 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of sub-commands from the table."""
-        rows = [(name, self._lazy[name].help) for name in self.list_commands(ctx) if name in self._lazy]
-        for name, command in self.commands.items():
-            rows.append((name, command.get_short_help_str(90)))
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([(name, self._lazy[name].help) for name in self.list_commands(ctx)])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write an example of one of its commands after their list."""

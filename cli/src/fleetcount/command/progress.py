@@ -103,6 +103,7 @@ class BarProgress:
     """One bar a phase, on the terminal."""
 
     def __init__(self) -> None:
+        # Rich comes with the extra `simulator`, and is used on a terminal alone.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars

@@ -5,9 +5,12 @@ Public parts only: id, operator, endpoints, public keys. Opens no connection.
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Final
 
+from fleetcount_protocol.endpoint import check_host, split_endpoint
+from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_transport.toml_table import Table, read_toml
 
@@ -56,3 +59,20 @@ def read_descriptor(path: Path) -> Aggregator:
 def _hpke_key(table: Table) -> HpkeKey:
     # X25519 has 32 bytes, the post-quantum hybrid 1,216: the rules of a key list judge the size.
     return HpkeKey(key_id=table.integer("key_id", 0, 255), public_key=table.base64_bytes("public_key"))
+
+
+def check_names(deployment: str, host: str, broker: str) -> None:
+    """Refuse names that no deployment can have; "" stands for no broker.
+
+    Raises:
+        UsageError: with the option, its value and what is allowed.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", deployment, re.ASCII):
+        raise UsageError(f"--deployment is {deployment[:40]!r}; it must be 1 to 32 of a-z, 0-9 and '-'")
+    if not check_host(f"[{host}]" if ":" in host else host):
+        raise UsageError(f"--host is {host[:40]!r}; it must be a host name or an address")
+    try:
+        if broker:
+            split_endpoint(broker)
+    except UsageError as error:
+        raise UsageError(f"--broker: {error}") from None

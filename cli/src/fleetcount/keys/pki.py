@@ -7,18 +7,23 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-from fleetcount_protocol.errors import UsageError
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_protocol.channel.certificates import Purpose, key_digest, load_certificate, random_device_name
+from fleetcount_protocol.channel.user_names import slot_name
+from fleetcount_protocol.errors import DecodeError, UsageError
+from fleetcount_protocol.ids import AggregatorId
 
-from fleetcount.command.lazy import LazyGroup
+from fleetcount.command.files import write_file
+from fleetcount.command.lazy import StrictCommand
 from fleetcount.command.numbers import Count
-
-if TYPE_CHECKING:  # `fleetcount --help` loads no cryptography.
-    from fleetcount_protocol.channel.certificates import Purpose
-
-    from fleetcount.keys.pki_directory import Issued, PkiDirectory
+from fleetcount.keys.descriptors import check_names
+from fleetcount.keys.pki_directory import Issued, PkiDirectory, read_request
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)
@@ -36,16 +41,7 @@ def _days(default: int) -> Callable[[_Command], _Command]:
     return click.option("--days", type=Count(1, 3650), default=default, show_default=True, help="How long it is valid.")
 
 
-@click.group(cls=LazyGroup, short_help="Authorities, certificates and the deny list of a deployment.")
-def pki() -> None:
-    """Keep the certificates of a deployment: enrol, renew, revoke, list.
-
-    One operator keeps the enrolment directory, on a machine that is not on the network as far as it can be. Parties
-    make their own keys (`pki request`) and hand in requests; private keys never come here.
-    """
-
-
-@pki.command("init", short_help="Make the authorities in a new directory.")
+@click.command("init", cls=StrictCommand)
 @click.option("--output", required=True, type=_PATH, metavar="DIR", help="A new or empty directory.")
 @click.option("--deployment", required=True, help="Name: a-z, 0-9 and '-', at most 32.")
 @click.option("--years", type=Count(1, 30), default=10, show_default=True, help="How long the authorities live.")
@@ -59,8 +55,6 @@ def init(output: Path, deployment: str, years: int, valid_days: int) -> None:
     DIR/clients.crt       both: for a broker's cafile
     DIR/deny-list         for deny_list_file or deny_list_url
     """
-    from fleetcount.keys.deployment_keys import check_names
-    from fleetcount.keys.pki_directory import PkiDirectory
 
     check_names(deployment, "127.0.0.1", "")
     PkiDirectory.create(
@@ -69,16 +63,10 @@ def init(output: Path, deployment: str, years: int, valid_days: int) -> None:
     click.echo(f"{output}: two authorities of {deployment!r} for {years} years; keep {output}/*.key apart")
 
 
-@pki.command("request", short_help="Make a private key and its signing request; run by the party.")
+@click.command("request", cls=StrictCommand)
 @click.option("--output", required=True, type=_PATH, metavar="BASE", help="Writes BASE.key (mode 0600) and BASE.csr.")
 def request(output: Path) -> None:
     """Make a P-256 key and a request for a certificate. The key stays here, the request goes to the operator."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    from fleetcount.command.files import write_file
 
     key_file, csr_file = (output.with_name(f"{output.name}.{end}") for end in ("key", "csr"))
     for file in (key_file, csr_file):
@@ -96,19 +84,18 @@ def request(output: Path) -> None:
     click.echo(f"{csr_file}: hand it to the operator; {key_file} stays where it is")
 
 
-@pki.command("enrol", short_help="A device, from its request.")
+@click.command("enrol", cls=StrictCommand)
 @_PKI
 @_CSR
 @_OUTPUT
 @_days(30)
 def enrol(root: Path, csr: Path, output: Path, days: int) -> None:
     """Issue a device's certificate, under a random name whatever the request says."""
-    from fleetcount_protocol.channel.certificates import Purpose, random_device_name
 
     _enrol(root, Purpose.DEVICE, csr, random_device_name(), (), output, days)
 
 
-@pki.command("reader", short_help="An analyst who reads releases, from a request.")
+@click.command("reader", cls=StrictCommand)
 @_PKI
 @_CSR
 @_NAME
@@ -116,15 +103,14 @@ def enrol(root: Path, csr: Path, output: Path, days: int) -> None:
 @_days(365)
 def reader(root: Path, csr: Path, name: str, output: Path, days: int) -> None:
     """Issue a reader's certificate: it reads windows and releases, and reports nothing."""
-    from fleetcount_protocol.channel.certificates import Purpose
 
     _enrol(root, Purpose.READER, csr, name, (), output, days)
 
 
-def _listening(purpose: str, text: str, short: str) -> None:
-    """Add the command that issues certificates of a party that listens."""
+def _listening(purpose: str, text: str) -> click.Command:
+    """Return the command that issues certificates of a party that listens."""
 
-    @pki.command(purpose, short_help=short, help=text)
+    @click.command(purpose, cls=StrictCommand, help=text)
     @_PKI
     @_CSR
     @_NAME
@@ -132,19 +118,18 @@ def _listening(purpose: str, text: str, short: str) -> None:
     @_OUTPUT
     @_days(365)
     def command(root: Path, csr: Path, name: str, hosts: tuple[str, ...], output: Path, days: int) -> None:
-        from fleetcount_protocol.channel.certificates import Purpose
 
         _enrol(root, Purpose[purpose.upper()], csr, name, hosts, output, days)
 
+    return command
 
-_listening(
-    "aggregator",
-    "Issue an aggregator's certificate. --name is its id, which peers and devices look for.",
-    "An aggregator, from its request.",
+
+aggregator = _listening(
+    "aggregator", "Issue an aggregator's certificate. --name is its id, which peers and devices look for."
 )
 
 
-@pki.command("slot", short_help="A further connection of an aggregator to the broker, from its request.")
+@click.command("slot", cls=StrictCommand)
 @_PKI
 @_CSR
 @click.option("--name", required=True, help="The aggregator's id.")
@@ -159,10 +144,6 @@ def slot(root: Path, csr: Path, name: str, slot: int, output: Path, days: int) -
     A broker gives one certificate one connection: with slots = N in [mqtt], slots 1 to N - 1 have one of their own. The
     files lie beside those of certificate_file and key_file, with -slotSLOT before the ending.
     """
-    from fleetcount_protocol.channel.certificates import Purpose
-    from fleetcount_protocol.channel.user_names import slot_name
-    from fleetcount_protocol.errors import DecodeError
-    from fleetcount_protocol.ids import AggregatorId
 
     try:
         user = slot_name(AggregatorId(name), slot)
@@ -171,18 +152,13 @@ def slot(root: Path, csr: Path, name: str, slot: int, output: Path, days: int) -
     _enrol(root, Purpose.AGGREGATOR, csr, user, (), output, days)
 
 
-_listening("relay", "Issue a relay's certificate: it carries reports, and is no peer.", "A relay, from its request.")
-_listening(
-    "broker",
-    "Issue an MQTT broker's certificate: it listens under its hosts' names, and calls nobody.",
-    "An MQTT broker, from its request.",
+relay = _listening("relay", "Issue a relay's certificate: it carries reports, and is no peer.")
+broker = _listening(
+    "broker", "Issue an MQTT broker's certificate: it listens under its hosts' names, and calls nobody."
 )
 
 
-def _enrol(
-    root: Path, purpose: "Purpose", csr: Path, name: str, hosts: tuple[str, ...], output: Path, days: int
-) -> None:
-    from fleetcount.keys.pki_directory import PkiDirectory, read_request
+def _enrol(root: Path, purpose: Purpose, csr: Path, name: str, hosts: tuple[str, ...], output: Path, days: int) -> None:
 
     directory, key = PkiDirectory(root), read_request(csr)
     with directory.locked():
@@ -190,11 +166,11 @@ def _enrol(
     _say(output, issued)
 
 
-def _say(output: Path, issued: "Issued") -> None:
+def _say(output: Path, issued: Issued) -> None:
     click.echo(f"{output}: {issued.purpose.label} {issued.names[0]}, until {issued.ends:%Y-%m-%dT%H:%M:%SZ}")
 
 
-@pki.command("renew", short_help="The next certificate of a party, for the same key or a new one.")
+@click.command("renew", cls=StrictCommand)
 @_PKI
 @click.option("--certificate", required=True, type=_PATH, metavar="FILE.crt", help="The party's present certificate.")
 @click.option("--csr", type=_PATH, metavar="FILE", help="A request for a new key; the old key is denied at once.")
@@ -207,7 +183,6 @@ def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: i
     With a new key the party is a new one to those who count: so that it does not count twice, its old key goes onto the
     deny list, and what it sent under it to windows that have not ended is left out.
     """
-    from fleetcount.keys.pki_directory import PkiDirectory, read_request
 
     directory, old = PkiDirectory(root), _certificate(certificate)
     key = None if csr is None else read_request(csr)
@@ -219,7 +194,6 @@ def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: i
 
 
 def _certificate(path: Path) -> Any:
-    from fleetcount_protocol.channel.certificates import load_certificate
 
     try:
         return load_certificate(path)
@@ -227,7 +201,7 @@ def _certificate(path: Path) -> Any:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
 
-@pki.command("revoke", short_help="Shut a party's key out before its certificate ends.")
+@click.command("revoke", cls=StrictCommand)
 @_PKI
 @click.option("--certificate", type=_PATH, metavar="FILE.crt", help="The party's certificate.")
 @click.option("--name", help="Or the party's name, as `pki list` shows it.")
@@ -237,7 +211,6 @@ def revoke(root: Path, certificate: Path | None, name: str | None, valid_days: i
 
     Aggregators and relays take it within a second from the file their deny_list_file names, within 30 s from a URL.
     """
-    from fleetcount.keys.pki_directory import PkiDirectory
 
     if (certificate is None) == (name is None):
         raise UsageError("give --certificate or --name, exactly one of them")
@@ -250,32 +223,29 @@ def revoke(root: Path, certificate: Path | None, name: str | None, valid_days: i
         _write_list(directory, found, valid_days)
 
 
-@pki.command("deny-list", short_help="Sign the deny list again before it ends.")
+@click.command("deny-list", cls=StrictCommand)
 @_PKI
 @_LIST_DAYS
 def deny_list(root: Path, valid_days: int) -> None:
     """Sign the next deny list, with the same keys and a later end: under one that has ended nobody is served."""
-    from fleetcount.keys.pki_directory import PkiDirectory
 
     directory = PkiDirectory(root)
     with directory.locked():
         _write_list(directory, [], valid_days)
 
 
-def _write_list(directory: "PkiDirectory", certificates: list[Any], valid_days: int) -> None:
-    from fleetcount_protocol.channel.certificates import key_digest
+def _write_list(directory: PkiDirectory, certificates: list[Any], valid_days: int) -> None:
 
     made = directory.write_list([key_digest(one) for one in certificates], timedelta(days=valid_days))
     end = datetime.fromtimestamp(made.expires, UTC)
     click.echo(f"deny list {made.number}: {len(made.keys)} keys, until {end:%Y-%m-%dT%H:%M:%SZ}")
 
 
-@pki.command("list", short_help="What was issued, and what ends when.")
+@click.command("list", cls=StrictCommand)
 @_PKI
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines.")
 def list_issued(root: Path, as_json: bool) -> None:
     """List authorities, deny list and certificates, the first to end first."""
-    from fleetcount.keys.pki_directory import PkiDirectory
 
     directory, now = PkiDirectory(root), datetime.now(UTC)
     denied = directory.deny_list()

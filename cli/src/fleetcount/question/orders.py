@@ -1,16 +1,26 @@
-"""Order files on their way from an operator to its own aggregator: NAME.0001.order, and so on.
+"""`fleetcount question pause`, `resume` and `stop`: orders of an operator to its own aggregator.
+
+An order file is NAME.0001.order, and so on.
 
 Reads the aggregator's store and question directory, writes into the latter; it must not open a connection. The
 aggregator decides about every order again: what is checked here is checked so that the operator hears of it at once.
 """
 
+import time
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import click
+from fleetcount_aggregator.app import limits_of
+from fleetcount_aggregator.host.keys import load_signing_key
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
+from fleetcount_aggregator.windows.status import QuestionLine, read_status
+from fleetcount_aggregator.windows.windows import opening_lead_s
 from fleetcount_protocol.errors import FleetcountError, QuestionError, UsageError
 from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_ORDERS_PER_QUESTION
 from fleetcount_protocol.question.fields import Coin, Schedule
@@ -30,19 +40,78 @@ from fleetcount_protocol.question.question import Question
 
 from fleetcount.command.exits import RefusedByPolicyError
 from fleetcount.command.files import read_bytes, write_file
+from fleetcount.command.lazy import StrictCommand
 from fleetcount.command.numbers import parse_count, spans_text
 from fleetcount.command.results import utc
-from fleetcount.question.files import Operator
-
-if TYPE_CHECKING:
-    from fleetcount_aggregator.host.store_place import StorePlace
-    from fleetcount_aggregator.windows.status import QuestionLine
+from fleetcount.keys.operator import CONFIG, Operator, operator_of
+from fleetcount.question.files import check_name, read_question
 
 _FILE_BYTES: Final = MAX_ORDER_BYTES + 128
 _MARGIN_S: Final = 5
 """An aggregator looks into its question directory every second: a window decided about sooner is not named by
 default.
 """
+
+
+def _order_command(action: str, text: str) -> click.Command:
+    """Return the sub-command of one kind of order."""
+
+    @click.command(action, cls=StrictCommand, help=text)
+    @CONFIG
+    @click.option(
+        "--from",
+        "start",
+        metavar="WINDOW|TIME",
+        help="A window's number, or a time in UTC (2026-12-01T08:00Z). Default: the next that can still be skipped.",
+    )
+    @click.option("--yes", is_flag=True, help="Do not ask before a question is stopped.", hidden=action != "stop")
+    @click.argument("path", metavar="NAME.question", type=click.Path(path_type=Path))
+    def order(config_path: Path, start: str | None, yes: bool, path: Path) -> None:
+
+        check_name(path)
+        asked, operator, kind = read_question(path).question, operator_of(config_path), OrderAction[action.upper()]
+        given = give_order(asked, operator, kind, start, time.time(), path.stem)
+        if kind is OrderAction.STOP:
+            for line in stop_lines(given, operator):
+                click.echo(line)
+            if not yes and not click.confirm("Stop it?"):
+                raise RefusedByPolicyError("not stopped; nothing was written")
+        given.write()
+        window, number = given.order.from_window, given.order.number
+        opens = utc(given.question.schedule.opens(window))
+        click.echo(f"{action} from window {window} on, which opens {opens}: order {number}, {given.target}")
+
+    return order
+
+
+pause = _order_command(
+    "pause",
+    """Sign an order that skips windows from one on, and put it into the leader's question directory.
+
+    Run by the leader's operator. Windows keep their numbers and times: nothing moves, is made up for or costs less.
+    Devices keep their reservations, because a pause may end. Windows are decided about a minute before they open.
+    """,
+)
+
+resume = _order_command(
+    "resume",
+    """Sign an order that asks windows again from one on, and put it into the leader's question directory.
+
+    Run by the leader's operator, after a pause.
+    """,
+)
+
+stop = _order_command(
+    "stop",
+    """Sign an order that ends this operator's part from a window on, and put it into its aggregator's question
+    directory.
+
+    Run by any operator: without its part no window can be opened. Nothing follows a stop. Says first what stays charged
+    and what comes back, at aggregators and devices, and asks; a question that is stopped before its first window costs
+    nothing. Devices get back what they have reserved for windows that are no longer asked, where nothing of the same
+    toss was sent.
+    """,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +149,6 @@ def give_order(
         RefusedByPolicyError: the question is not installed at this aggregator, the order is not its operator's to give,
             or nothing may follow the orders given before.
     """
-    from fleetcount_aggregator.host.keys import load_signing_key
 
     config, own = operator.config, operator.aggregator_id
     position = question.first_window.position_of(own)
@@ -117,8 +185,6 @@ def give_order(
 
 def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     """Yield what a stop leaves charged and what it gives back, by party, before it is given."""
-    from fleetcount_aggregator.app import limits_of
-    from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
 
     question, window = given.question, given.order.from_window
     opens, limits = utc(question.schedule.opens(window)), limits_of(operator.config)
@@ -140,13 +206,12 @@ def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     yield f"each device: {back}; {answered}"
 
 
-def installed_question(question: Question, place: "StorePlace") -> "QuestionLine":
+def installed_question(question: Question, place: StorePlace) -> QuestionLine:
     """Return what an operator's own aggregator knows of a question.
 
     Raises:
         RefusedByPolicyError: it is not installed there.
     """
-    from fleetcount_aggregator.windows.status import read_status
 
     found = read_status(place).questions if place.url is not None or place.file.is_file() else ()
     for one in found:
@@ -206,7 +271,6 @@ def _window(start: str | None, schedule: Schedule, following: int | None, now: f
     Raises:
         UsageError: as `give_order`.
     """
-    from fleetcount_aggregator.windows.windows import opening_lead_s
 
     last, lead = schedule.windows - 1, opening_lead_s(schedule)
     first = last + 1 if following is None else max(following, _opening_from(schedule, now + lead))

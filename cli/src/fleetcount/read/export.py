@@ -1,14 +1,18 @@
 """`fleetcount question export`: tables, maps and answers from the records of a question.
 
-Reads a directory that `question release` made, asks nobody, and prints no number without its interval and level.
+Reads a directory that `question release` made, connects nowhere, and prints no number without its interval and level.
 """
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
+from fleetcount_analysis import answers
+from fleetcount_analysis.answers import Answer, Chosen, append_parquet, consistent_zooms, write_csv, write_geojson
+from fleetcount_analysis.answers.export import columns_of, last_window
+from fleetcount_analysis.answers.smoothing import smoothed
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
@@ -18,18 +22,14 @@ from fleetcount.command.files import check_output_file
 from fleetcount.command.lazy import OneOf, StrictCommand
 from fleetcount.command.numbers import Count, NumberRange, parse_count, parse_number, parse_spans, spans_text
 from fleetcount.command.results import JSON, show
-from fleetcount.read.release import by_reason
-
-if TYPE_CHECKING:
-    from fleetcount_analysis.answers import Answer, Chosen
-
-    from fleetcount.read.table import KeptTable
+from fleetcount.read.records import by_reason
+from fleetcount.read.table import KeptTable, place_note, places_of, read_table
 
 _FILE: Final = click.Path(path_type=Path)
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".geojson": "geojson", ".json": "geojson"}
 _MOST_ROWS: Final = 200
 Told = tuple[str, dict[str, Any] | None]
-"""A line for people, and what it says for programs; None where it only explains other lines."""
+"""A line for people, and the same for programs; None where the line only explains other lines."""
 _STEP: Final = NumberRange(low=Fraction(0), high=Fraction(10**9), low_included=False)
 
 
@@ -66,10 +66,8 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
 
     Areas and maps are in longitude and latitude if the question has a frame, else in the grid's own unit.
 
-    Sums add counts, not devices: who is counted in two windows counts twice. Never add readable numbers: use --sum.
+    Sums add counts, not devices: a device counted in two windows counts twice. Never add readable numbers: use --sum.
     """
-    from fleetcount.read.table import read_table
-
     asked = any(found for name, found in questions.items() if name != "windows")
     if output is None and not asked:
         raise UsageError("nothing to do: give --output FILE, or a question (--sum, --difference, --largest, ...)")
@@ -88,13 +86,8 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
     show(found | ({} if output is None else {"written": str(output)}), lines, as_json=as_json)
 
 
-def _written(kept: "KeptTable", path: Path, kind: str, windows: str | None) -> str:
-    """Write a file; return what is said about it."""
-    from fleetcount_analysis.answers import append_parquet, write_csv, write_geojson
-    from fleetcount_analysis.answers.export import last_window
-
-    from fleetcount.read.table import place_note, places_of
-
+def _written(kept: KeptTable, path: Path, kind: str, windows: str | None) -> str:
+    """Write a file; return the line about it."""
     title = kept.question.name
     if kind == "geojson":
         chosen = _windows(kept, windows, [kept.last])
@@ -115,11 +108,11 @@ def _written(kept: "KeptTable", path: Path, kind: str, windows: str | None) -> s
     return f"wrote {path}: {new} new window{'s' * (new > 1)}, up to window {kept.last}{_gaps(kept)}"
 
 
-def _gaps(kept: "KeptTable") -> str:
+def _gaps(kept: KeptTable) -> str:
     return f"; missing: {spans_text(list(kept.table.missing))}" if kept.table.missing else ""
 
 
-def _windows(kept: "KeptTable", text: str | None, default: Sequence[int]) -> list[int]:
+def _windows(kept: KeptTable, text: str | None, default: Sequence[int]) -> list[int]:
     if text is None:
         return list(default)
     return sorted(parse_spans("window", text, 0, kept.question.schedule.windows - 1))
@@ -129,7 +122,7 @@ def _windows(kept: "KeptTable", text: str | None, default: Sequence[int]) -> lis
 
 
 def _answers(
-    kept: "KeptTable",
+    kept: KeptTable,
     *,
     windows: str | None,
     cells: str | None,
@@ -139,8 +132,6 @@ def _answers(
     readable: bool,
     smooth: str | None,
 ) -> Iterator[Told]:
-    from fleetcount_analysis import answers
-
     table = kept.table
     chosen = kept.cells(cells) if cells else frozenset(range(1, table.design.values + 1))
     what = "all cells" if len(chosen) == table.design.values else f"{len(chosen)} cell{'s' * (len(chosen) > 1)}"
@@ -167,13 +158,13 @@ def _answers(
         yield f"not in it: {spans}: {reason}", None
 
 
-def _said(answer: "Answer") -> str:
+def _said(answer: Answer) -> str:
     assumed = f", if {answer.assumes}" if answer.assumes else ""
     ends = interval_text(answer.estimate, answer.low, answer.high)
     return f"{answer.estimate:,.1f}, {_percent(answer)} interval {ends}{assumed}"
 
 
-def _row(answer: "Answer") -> dict[str, Any]:
+def _row(answer: Answer) -> dict[str, Any]:
     """Return an answer for programs; `together` intervals hold at once with `level`."""
     return {
         "estimate": answer.estimate,
@@ -185,11 +176,11 @@ def _row(answer: "Answer") -> dict[str, Any]:
     }
 
 
-def _percent(answer: "Answer") -> str:
+def _percent(answer: Answer) -> str:
     return f"{float(answer.level * 100):g} %"
 
 
-def _list(head: str, found: "Sequence[Chosen]") -> Iterator[Told]:
+def _list(head: str, found: Sequence[Chosen]) -> Iterator[Told]:
     first = found[0].answer
     yield f"{head}; the {first.together} intervals hold together with {_percent(first)}", None
     for one in found[:_MOST_ROWS]:
@@ -201,9 +192,7 @@ def _list(head: str, found: "Sequence[Chosen]") -> Iterator[Told]:
         yield f"... and {len(found) - _MOST_ROWS} more; a table has them all", None
 
 
-def _readable(kept: "KeptTable", windows: frozenset[int]) -> Iterator[Told]:
-    from fleetcount_analysis.answers.export import columns_of
-
+def _readable(kept: KeptTable, windows: frozenset[int]) -> Iterator[Told]:
     yield (
         f"readable numbers: at least 0 and whole, for people, not for sums; intervals of {_level(kept)}, each alone",
         None,
@@ -222,9 +211,7 @@ def _readable(kept: "KeptTable", windows: frozenset[int]) -> Iterator[Told]:
         yield f"... and {len(rows) - _MOST_ROWS} more; a table has them all", None
 
 
-def _consistent(kept: "KeptTable", windows: str | None) -> Iterator[Told]:
-    from fleetcount_analysis.answers import consistent_zooms
-
+def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
     design, zooms = kept.question.design, kept.question.release.zooms
     if zooms == 1:
         raise UsageError(f"question {kept.question.name!r} has one zoom; --consistent is for several")
@@ -254,9 +241,7 @@ def _consistent(kept: "KeptTable", windows: str | None) -> Iterator[Told]:
                 yield f"{more}; consistent_zooms of Python has all", None
 
 
-def _smooth(kept: "KeptTable", text: str) -> Iterator[Told]:
-    from fleetcount_analysis.answers.smoothing import smoothed
-
+def _smooth(kept: KeptTable, text: str) -> Iterator[Told]:
     number, _, step = text.partition(",")
     try:
         cell = parse_count(number.strip(), 1, kept.table.design.values)
@@ -276,11 +261,11 @@ def _smooth(kept: "KeptTable", text: str) -> Iterator[Told]:
         yield f"window {window}: smoothed {value:,.1f}, standard error {spread:,.1f}; {raw}", known | ends
 
 
-def _level(kept: "KeptTable") -> str:
+def _level(kept: KeptTable) -> str:
     return f"{float(kept.table.level * 100):g} %"
 
 
-def _pair(text: str, kept: "KeptTable") -> tuple[int, int]:
+def _pair(text: str, kept: KeptTable) -> tuple[int, int]:
     last, parts = kept.question.schedule.windows - 1, text.split(",")
     try:
         earlier, later = (parse_count(part.strip(), 0, last) for part in parts)

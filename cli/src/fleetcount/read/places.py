@@ -9,20 +9,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
+from fleetcount_analysis.answers.drill_down import (
+    FoundPlace,
+    PrunedPlace,
+    WalkStep,
+    find_chance,
+    found_places,
+    pruned_places,
+    smallest_found,
+)
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.question.fields import DrillDown
+from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 
+from fleetcount.command.files import check_output_file, write_file
 from fleetcount.command.lazy import StrictCommand
 from fleetcount.command.results import JSON, show
-
-if TYPE_CHECKING:  # SciPy is loaded with the first walk.
-    from fleetcount_analysis.answers.drill_down import FoundPlace, PrunedPlace, WalkStep
-    from fleetcount_protocol.question.fields import DrillDown
-    from fleetcount_protocol.release import ReleaseRecord
+from fleetcount.read.records import Chain, kept_records, question_of_records
 
 _FILE: Final = click.Path(path_type=Path)
 _MOST_ROWS: Final = 200
@@ -35,8 +43,8 @@ class Walked:
 
     number: int
     steps: int
-    found: "tuple[FoundPlace, ...]"
-    left_out: "tuple[PrunedPlace, ...]"
+    found: tuple[FoundPlace, ...]
+    left_out: tuple[PrunedPlace, ...]
     bits: int
     false_places: float
     smallest: int
@@ -52,8 +60,6 @@ def places(directory: Path, output: Path | None, as_json: bool) -> None:
     Every record is checked again. Intervals hold for all candidates of a step at once; nothing was asked beneath a cell
     that was left out, so that only a bound is known there.
     """
-    from fleetcount.command.files import check_output_file, write_file
-    from fleetcount.read.records import Chain, kept_records, question_of_records
 
     if output is not None:
         check_output_file(output)
@@ -83,7 +89,7 @@ def _walk_json(one: Walked) -> dict[str, Any]:
     return {"walk": one.number, "steps": one.steps, "bits": one.bits, "found": found, "left_out": left, **chances}
 
 
-def walks_of(walk: "DrillDown", records: "Iterator[ReleaseRecord]") -> Iterator[Walked]:
+def walks_of(walk: DrillDown, records: Iterator[ReleaseRecord]) -> Iterator[Walked]:
     """Give what each walk came to that has a record of its first step, from the checked records in order."""
     steps: list[WalkStep] = []
     number = -1
@@ -98,8 +104,7 @@ def walks_of(walk: "DrillDown", records: "Iterator[ReleaseRecord]") -> Iterator[
         yield _walked(walk, number, steps)
 
 
-def _step(record: "ReleaseRecord") -> "WalkStep":
-    from fleetcount_analysis.answers.drill_down import WalkStep
+def _step(record: ReleaseRecord) -> WalkStep:
 
     domain = record.window.domain
     if not isinstance(domain, Prefixes):
@@ -113,8 +118,7 @@ def _step(record: "ReleaseRecord") -> "WalkStep":
     )
 
 
-def _walked(walk: "DrillDown", number: int, steps: "Sequence[WalkStep]") -> Walked:
-    from fleetcount_analysis.answers.drill_down import find_chance, found_places, pruned_places, smallest_found
+def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep]) -> Walked:
 
     levels, last = len(walk.levels), steps[-1]
     found = found_places(last, walk.threshold) if len(steps) == levels else []
@@ -135,7 +139,7 @@ def _walked(walk: "DrillDown", number: int, steps: "Sequence[WalkStep]") -> Walk
     )
 
 
-def walk_lines(one: Walked, walk: "DrillDown", level: Fraction) -> Iterator[str]:
+def walk_lines(one: Walked, walk: DrillDown, level: Fraction) -> Iterator[str]:
     """Return a walk in words: places with intervals, the bound of what was left out, false and missed places."""
     levels, share = len(walk.levels), f"{float(level) * 100:g} %"
     if one.steps < levels:
@@ -165,7 +169,7 @@ def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
     )
 
 
-def places_csv(walked: "Sequence[Walked]") -> str:
+def places_csv(walked: Sequence[Walked]) -> str:
     """Return every place found and every cell left out, a row each."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -25,11 +25,12 @@ from fleetcount_transport.trust_files import read_succession, succeeded
 
 from fleetcount.command.exits import CheckFailedError
 from fleetcount.command.files import check_output_directory, read_text, write_file
+from fleetcount.command.numbers import spans_text
 from fleetcount.question.files import read_question
 from fleetcount.read.report import checked_record
 
-if TYPE_CHECKING:
-    from fleetcount.read.readers import WindowReader
+if TYPE_CHECKING:  # An analyst reads records without gRPC.
+    from fleetcount.read.asking import WindowReader
 
 QUESTION_FILE: Final = "question"
 Taken = Callable[[ReleaseRecord, tuple[bytes, ...]], None]
@@ -86,7 +87,7 @@ class Chain:
 
     @property
     def asked(self) -> int:
-        """The first window of which nothing is known."""
+        """The index of the first window without a known outcome."""
         return max([self.last, *self.pending]) + 1
 
 
@@ -99,7 +100,7 @@ async def fetch_windows(
 
     Raises:
         CannotReachError: no aggregator answers.
-        SignatureError, CheckFailedError: a record that is not what it must be.
+        SignatureError, CheckFailedError: a record that does not verify or breaks the chain.
     """
     schedule = chain.question.schedule
     for index in range(chain.asked, schedule.windows):
@@ -151,7 +152,7 @@ def kept_chain(
     """Return the chain of the records that a directory has, of none without a directory; writes nothing.
 
     Raises:
-        UsageError: it holds the records of another question, or none.
+        UsageError: it holds the records of another question, or no question.
         QuestionError, SignatureError: the question is not signed by aggregators that are trusted.
         CheckFailedError, SignatureError: as `kept_records`.
     """
@@ -174,7 +175,7 @@ def question_of_records(directory: Path) -> SignedQuestion:
     """Return the question whose records a directory has, signed by the aggregators that it names.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the directory holds no question.
         QuestionError, SignatureError: signatures that do not verify.
     """
     path = directory / QUESTION_FILE
@@ -229,7 +230,7 @@ def kept_records(directory: Path, chain: Chain, taken: Taken | None = None) -> I
 
     Raises:
         UsageError: a file that cannot be read or is no record.
-        SignatureError, CheckFailedError: one that is not what it must be, or is missing from the chain.
+        SignatureError, CheckFailedError: a record that does not verify, breaks the chain or is missing.
     """
     trusted = _described(directory, chain.question)
     for path in _record_files(directory):
@@ -257,3 +258,9 @@ def save_record(directory: Path, record: ReleaseRecord, signatures: tuple[bytes,
     path = record_path(directory, record.window.question.index)
     write_file(path, record_to_json(record, signatures).encode(), overwrite=False)
     return path
+
+
+def by_reason(windows: Mapping[int, str]) -> list[tuple[str, str]]:
+    """Return every reason with its windows in words."""
+    reasons = sorted(set(windows.values()))
+    return [(reason, spans_text([index for index, why in windows.items() if why == reason])) for reason in reasons]

@@ -1,34 +1,49 @@
-"""`fleetcount question status` and `release`: what aggregators say of a question to whoever may read.
+"""`fleetcount question status` and `release`: how far a question is, and its released counts.
 
-Asks, checks and prints; what is checked how is `question_records`', what is computed `question_table`'s.
+Asks, checks and prints; `records` checks the chain, `table` computes.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
+from fleetcount_protocol.messages import ReleaseAnswer
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.orders import (
+    OrderAction,
+    QuestionOrder,
+    skipped_windows,
+    started_question,
+    stopped_at,
+)
+from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.release import record_to_json
+from fleetcount_protocol.window.window import Window
+from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.exits import CannotReachError, RefusedByPolicyError, one_line
 from fleetcount.command.files import check_output_directory, staged_directory
 from fleetcount.command.lazy import StrictCommand
 from fleetcount.command.numbers import Count, spans_text
 from fleetcount.command.results import EXPLAIN, JSON, show, utc
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from fleetcount_protocol.messages import ReleaseAnswer
-    from fleetcount_protocol.question.orders import QuestionOrder
-    from fleetcount_protocol.question.question import Question, SignedQuestion
-    from fleetcount_protocol.window.window import Window
-
-    from fleetcount.read.readers import Reader
-    from fleetcount.read.records import Chain
+from fleetcount.question.files import read_question
+from fleetcount.read.asking import WindowReader
+from fleetcount.read.readers import Reader, read_reader
+from fleetcount.read.records import (
+    QUESTION_FILE,
+    Chain,
+    by_reason,
+    fetch_windows,
+    kept_chain,
+    open_records,
+    save_record,
+)
+from fleetcount.read.report import checked_record, release_json, statement_lines, table_lines
 
 _FILE: Final = click.Path(path_type=Path)
 _QUESTION: Final = click.option(
@@ -67,20 +82,14 @@ def status(path: Path, config_path: Path, records: Path | None, index: int | Non
     has closed, or for those behind --records, and verifies the question, every record and the chain: each record holds
     the digest of the one before it and names the windows between them. Writes nothing.
     """
-    from fleetcount_transport.toml_table import read_toml
-
-    from fleetcount.question.files import read_question
-
     signed = read_question(path)
     if read_toml(config_path).has("aggregator"):
-        from fleetcount.read.status import show_states
+        from fleetcount.read.states import show_states  # Readers have no package of an aggregator.
 
         if records is not None:
             raise click.UsageError("--records goes with a reader's configuration; an operator sees one window")
         show_states(config_path, signed.question, index, time.time(), as_json=as_json)
         return
-    from fleetcount.read.readers import read_reader
-    from fleetcount.read.records import kept_chain
 
     if index is not None:
         raise click.UsageError("--window goes with an operator's configuration; a reader sees every window")
@@ -117,9 +126,6 @@ def release(path: Path, config_path: Path, output: Path, wait_s: int, explain: b
     goes on where it was: what is there is checked again and not fetched again. A record whose signatures or whose place
     in the chain are wrong is not written.
     """
-    from fleetcount.question.files import read_question
-    from fleetcount.read.readers import read_reader
-
     check_output_directory(output)
     signed, reader = read_question(path), read_reader(config_path)
     if signed.question.schedule.windows == 1:
@@ -129,12 +135,8 @@ def release(path: Path, config_path: Path, output: Path, wait_s: int, explain: b
 
 
 def _release_one(
-    signed: "SignedQuestion", reader: "Reader", output: Path, wait_s: int, *, explain: bool, as_json: bool
+    signed: SignedQuestion, reader: Reader, output: Path, wait_s: int, *, explain: bool, as_json: bool
 ) -> None:
-    from fleetcount_protocol.release import record_to_json
-
-    from fleetcount.read.report import checked_record, release_json, statement_lines, table_lines
-
     deadline, told, question = time.monotonic() + wait_s, False, signed.question
     while True:
         window, answer = asyncio.run(_answer(reader, question))
@@ -159,13 +161,8 @@ def _release_one(
     show(release_json(record) | {"written": str(output / "release.json")}, lines, as_json=as_json)
 
 
-async def _answer(reader: "Reader", question: "Question") -> "tuple[Window | None, ReleaseAnswer | None]":
+async def _answer(reader: Reader, question: Question) -> tuple[Window | None, ReleaseAnswer | None]:
     """Return the only window of a question and what is known of it; no window before it has started."""
-    from fleetcount_protocol.question.derive import window_at
-    from fleetcount_protocol.question.orders import started_question
-
-    from fleetcount.read.readers import WindowReader
-
     async with WindowReader(reader, question.aggregators) as asking:
         if question.schedule.first is None:
             question = started_question(question, await asking.orders(question))
@@ -175,9 +172,7 @@ async def _answer(reader: "Reader", question: "Question") -> "tuple[Window | Non
         return window, await asking.ask(window.window_id)
 
 
-def _release_many(signed: "SignedQuestion", reader: "Reader", output: Path, wait_s: int, *, as_json: bool) -> None:
-    from fleetcount.read.records import QUESTION_FILE, open_records
-
+def _release_many(signed: SignedQuestion, reader: Reader, output: Path, wait_s: int, *, as_json: bool) -> None:
     there = output.exists(), (output / QUESTION_FILE).exists()
     chain = open_records(output, signed, reader.trusted)
     deadline, before = time.time() + wait_s, chain.released
@@ -198,9 +193,7 @@ def _release_many(signed: "SignedQuestion", reader: "Reader", output: Path, wait
 
 
 def _take_back(output: Path, directory: bool, question: bool, *, released: int) -> None:
-    """Leave nothing where nobody answered: neither the question nor the directory, unless they were there before."""
-    from fleetcount.read.records import QUESTION_FILE
-
+    """Remove the question and the directory, unless they were there before: no aggregator answered."""
     if question or released:
         return
     with contextlib.suppress(OSError):
@@ -210,14 +203,9 @@ def _take_back(output: Path, directory: bool, question: bool, *, released: int) 
 
 
 async def _fetched(
-    signed: "SignedQuestion", reader: "Reader", chain: "Chain", output: Path | None, now: float
-) -> "Sequence[QuestionOrder] | None":
-    """Follow the chain as far as it goes; return the orders known, None if nobody who knows them answers."""
-    from fleetcount_protocol.question.orders import started_question
-
-    from fleetcount.read.readers import WindowReader
-    from fleetcount.read.records import fetch_windows, save_record
-
+    signed: SignedQuestion, reader: Reader, chain: Chain, output: Path | None, now: float
+) -> Sequence[QuestionOrder] | None:
+    """Follow the chain as far as it goes; return the known orders, None if no aggregator that knows them answers."""
     async with WindowReader(reader, signed.question.aggregators) as asking:
         if chain.question.schedule.first is None:
             orders = await asking.orders(chain.question)
@@ -236,13 +224,12 @@ async def _fetched(
 # What is printed.
 
 
-def _chain_json(chain: "Chain", orders: "Sequence[QuestionOrder] | None") -> dict[str, Any]:
-    """Return what a program reads of a chain: every window that is missing, or without a record yet, with why.
+def _chain_json(chain: Chain, orders: Sequence[QuestionOrder] | None) -> dict[str, Any]:
+    """Return a chain for programs: every window that is missing, or without a record yet, with its reason.
 
-    "ordered" has the windows that orders skip, first and last of each run; null if nobody who knows them answered.
+    "ordered" has the windows that orders skip, first and last of each run; null where none of the
+    aggregators that know them answers.
     """
-    from fleetcount_protocol.question.orders import skipped_windows
-
     return {
         "question": chain.question.name,
         "question_id": chain.question.question_id.hex(),
@@ -255,8 +242,8 @@ def _chain_json(chain: "Chain", orders: "Sequence[QuestionOrder] | None") -> dic
     }
 
 
-def _chain_lines(chain: "Chain", orders: "Sequence[QuestionOrder] | None", now: float) -> Iterator[str]:
-    """Return what a person reads of a chain: released, missing by reason, without a record yet, and what comes next."""
+def _chain_lines(chain: Chain, orders: Sequence[QuestionOrder] | None, now: float) -> Iterator[str]:
+    """Return a chain for people: windows released, missing by reason, without a record yet, and the next one."""
     question, windows = chain.question, chain.question.schedule.windows
     yield f"{chain.released} of {windows:,} windows released{_chained(chain)}"
     for reason, spans in by_reason(chain.missing):
@@ -268,14 +255,12 @@ def _chain_lines(chain: "Chain", orders: "Sequence[QuestionOrder] | None", now: 
         return
     following = max(0, -(-int(now - question.schedule.opens(0)) // question.schedule.every_s))
     if following < windows and orders is None:
-        yield "whether windows ahead are paused or stopped is not known: nobody who knows it answers"
+        yield "whether windows ahead are paused or stopped is not known: no aggregator that knows it answers"
     yield from _ahead(question, orders or (), following, now)
 
 
-def _ahead(question: "Question", orders: "Sequence[QuestionOrder]", following: int, now: float) -> Iterator[str]:
+def _ahead(question: Question, orders: Sequence[QuestionOrder], following: int, now: float) -> Iterator[str]:
     """Yield what orders skip from a window on, and which window is asked next."""
-    from fleetcount_protocol.question.orders import OrderAction, skipped_windows, stopped_at
-
     schedule, stop = question.schedule, stopped_at(orders)
     by = ", ".join(sorted({one.aggregator_id for one in orders if one.action is OrderAction.STOP}))
     skipped = {index for one in skipped_windows(question, orders) for index in one if index >= following}
@@ -293,7 +278,7 @@ def _ahead(question: "Question", orders: "Sequence[QuestionOrder]", following: i
         yield f"the last window closed {utc(schedule.end)}" if now >= schedule.end else "the last window is open"
 
 
-def _nowhere(question: "Question", now: float) -> str:
+def _nowhere(question: Question, now: float) -> str:
     """Return where a question is that no aggregator knows, and if it is counted from submission until when it may be
     submitted.
     """
@@ -305,11 +290,5 @@ def _nowhere(question: "Question", now: float) -> str:
     return f"at no aggregator that answers; {until}"
 
 
-def _chained(chain: "Chain") -> str:
+def _chained(chain: Chain) -> str:
     return "" if not chain.released else f", the last is window {chain.last}; all signatures and the chain hold"
-
-
-def by_reason(windows: "Mapping[int, str]") -> list[tuple[str, str]]:
-    """Return every reason with its windows in words."""
-    reasons = sorted(set(windows.values()))
-    return [(reason, spans_text([index for index, why in windows.items() if why == reason])) for reason in reasons]

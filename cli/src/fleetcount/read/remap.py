@@ -9,20 +9,20 @@ import io
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+import numpy as np
+from fleetcount_analysis.channels import noise_size
+from fleetcount_analysis.remap import LOSSES, Loss, Remap, sampling_remap
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_from_json, verify_record_signatures
 
 from fleetcount.command.exits import one_line
 from fleetcount.command.files import check_output_file, read_text, write_file
 from fleetcount.command.lazy import StrictCommand
 from fleetcount.command.numbers import NumberRange, parse_count, parse_number
 from fleetcount.command.results import JSON, show
-
-if TYPE_CHECKING:  # NumPy and the protocol are loaded when the files have been read.
-    from fleetcount_analysis.remap import Loss, Remap
-    from fleetcount_protocol.release import ReleaseRecord
 
 _FILE = click.Path(path_type=Path)
 _LARGEST_COUNT: Final = 100_000
@@ -35,7 +35,7 @@ _WEIGHT: Final = NumberRange(low=Fraction(0), high=Fraction(10) ** 12)
 _SUM_SLACK: Final = Fraction(1, 10**9)
 
 
-@click.command(cls=StrictCommand, short_help="Read a release with your own prior and loss.")
+@click.command(cls=StrictCommand)
 @click.option("--release", required=True, metavar="RELEASE.json", type=_FILE, help="The signed record.")
 @click.option("--prior", required=True, metavar="PRIOR.csv", type=_FILE, help="What you believed before, see above.")
 @click.option(
@@ -67,7 +67,6 @@ def remap(release: Path, prior: Path, loss: str, output: Path | None, as_json: b
     (Ghosh, Roughgarden, Sundararajan, Theorem 3.1). A release has a noise of every aggregator, which protects against
     the aggregators themselves: then this is the best reading of what was released, and no more is claimed.
     """
-    from fleetcount_protocol.release import record_from_json, verify_record_signatures
 
     if output is not None:
         check_output_file(output)
@@ -117,14 +116,12 @@ def read_prior(path: Path) -> list[float]:
     return [float(found.get(count, Fraction(0)) / total) for count in range(max(found) + 1)]
 
 
-def read_loss(name: str, largest_count: int) -> "Loss":
+def read_loss(name: str, largest_count: int) -> Loss:
     """Return a named loss, or the matrix of a file: line i holds the losses of answering 0..n when the count is i.
 
     Raises:
         UsageError: no such name or file, a line of another length, or an entry that is no number from 0 on.
     """
-    import numpy as np
-    from fleetcount_analysis.remap import LOSSES
 
     for known in LOSSES:
         if name == known:
@@ -145,15 +142,13 @@ def read_loss(name: str, largest_count: int) -> "Loss":
     return np.array(matrix, dtype=np.float64)
 
 
-def remap_of(record: "ReleaseRecord", prior: Sequence[float], loss: "Loss") -> "Remap":
+def remap_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss) -> Remap:
     """Return the best answers to every released number of a record.
 
     Raises:
         UsageError: the release has another channel than sampling and two-sided noise.
         AnalysisError: the channel is too large for the prior's largest count.
     """
-    from fleetcount_analysis.channels import noise_size
-    from fleetcount_analysis.remap import sampling_remap
 
     window, design = record.window, record.window.design
     if design.zooms is not None:
@@ -164,8 +159,7 @@ def remap_of(record: "ReleaseRecord", prior: Sequence[float], loss: "Loss") -> "
     return sampling_remap(prior, loss, design.channel[0], noise_size(design.noise), design.aggregators)
 
 
-def _rows(record: "ReleaseRecord", found: "Remap") -> list[tuple[str, str, str, str, str]]:
-    from fleetcount_protocol.release import decimal_text
+def _rows(record: ReleaseRecord, found: Remap) -> list[tuple[str, str, str, str, str]]:
 
     answers = found.read([cell.raw for cell in record.cells])
     return [
@@ -187,7 +181,7 @@ def _csv(rows: Sequence[tuple[str, str, str, str, str]]) -> str:
     return text.getvalue()
 
 
-def _lines(record: "ReleaseRecord", found: "Remap", rows: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
+def _lines(record: ReleaseRecord, found: Remap, rows: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
     level = f"{float(record.level * 100):g} % interval"
     shown = rows[:_MOST_ROWS]
     table = [(row[0], row[1], row[2], f"{row[3]} to {row[4]}") for row in shown]

@@ -22,7 +22,7 @@ from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.command.exits import RefusedByPolicyError, one_line
-from fleetcount.command.results import privacy_lines, statement_json
+from fleetcount.command.statements import privacy_lines, statement_json
 
 MOST_ROWS: Final = 200
 _LARGEST: Final = 10**15

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import click
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.release import record_from_json, verify_record_signatures
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_transport.trust_files import read_succession, succeeded
 
 from fleetcount.command.files import read_text
 from fleetcount.command.lazy import StrictCommand
 from fleetcount.command.results import JSON, show
+from fleetcount.read.readers import read_reader
 
 _FILE = click.Path(path_type=Path)
 
 
-@click.command(cls=StrictCommand, short_help="Check who signed a release.")
+@click.command(cls=StrictCommand)
 @click.argument("release", type=_FILE, metavar="RELEASE.json")
 @click.option("--config", type=_FILE, metavar="FILE", help="Of an analyst, device or aggregator: whom you trust.")
 @click.option("--succession", "files", multiple=True, type=_FILE, metavar="FILE", help="A key's successor; in order.")
@@ -29,11 +33,6 @@ def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json:
 
     Exit code 3 when a signature is missing or does not verify.
     """
-    from fleetcount_protocol.release import record_from_json, verify_record_signatures
-    from fleetcount_protocol.window.signing import TrustedAggregator
-    from fleetcount_transport.trust_files import read_succession, succeeded
-
-    from fleetcount.read.readers import read_reader
 
     record, signatures = record_from_json(read_text(release))
     if config is None:

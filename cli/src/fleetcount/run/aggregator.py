@@ -1,60 +1,28 @@
-"""`fleetcount aggregator`: run one aggregator, and look at what it holds.
+"""`fleetcount aggregator serve` and `repair`: run one aggregator, or end what is damaged as if it ran."""
 
-Loads the aggregator's packages only when a command runs.
-"""
-
+import asyncio
 import os
-import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
+from fleetcount_aggregator.app import repair as mend
+from fleetcount_aggregator.app import run
+from fleetcount_aggregator.config import load_config
+from fleetcount_aggregator.host.role import ALL_ROLES, read_roles
+from fleetcount_aggregator.roles.repair import Settled
+from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_protocol.errors import FleetcountError
+from fleetcount_protocol.ids import WindowId
+from fleetcount_transport.logs import configure
 
 from fleetcount import __version__
-from fleetcount.command.lazy import LazyGroup, table
-from fleetcount.command.results import JSON, show
-
-if TYPE_CHECKING:
-    from fleetcount_aggregator.windows.status import AggregatorStatus, QuestionLine, WindowLine
-
-_CONFIG = click.option(
-    "--config",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="The aggregator's file.",
-)
+from fleetcount.command.exits import CannotReachError
+from fleetcount.command.lazy import StrictCommand
+from fleetcount.run.store import CONFIG
 
 
-@click.group(
-    cls=LazyGroup,
-    short_help="Run one aggregator.",
-    lazy=table(
-        [
-            ("check", "fleetcount.run.store", "check", "What of the store is damaged, and what that means."),
-            (
-                "repair",
-                "fleetcount.run.store",
-                "repair",
-                "End damaged windows by the record others have, or here.",
-            ),
-            ("backup", "fleetcount.run.store", "backup", "Write a backup, while the aggregator runs or not."),
-            ("restore", "fleetcount.run.store", "restore", "Put a backup in the place of a store that is gone."),
-            ("migrate", "fleetcount.run.store", "migrate", "Bring a store up to the tables of this version."),
-        ]
-    ),
-)
-def aggregator() -> None:
-    """Run one aggregator, or look at its windows.
-
-    Exit codes: 0 done, 2 usage or configuration, 3 refused, 4 cannot reach a party, 5 this machine (disk, store, port),
-    130 interrupted.
-    """
-
-
-@aggregator.command("serve", short_help="Serve devices and peers until SIGTERM.")
-@_CONFIG
+@click.command("serve", cls=StrictCommand)
+@CONFIG
 @click.option(
     "--roles",
     metavar="ROLE[,ROLE..]",
@@ -87,10 +55,6 @@ def serve(config: Path, roles: str | None, accept_failover: bool, restored: bool
     the port for the other aggregators. SIGTERM finishes what is under way and exits with 0; SIGHUP reads [log] level
     again, and nothing else. Ends with 3 once a peer shows that a newer process runs as this aggregator.
     """
-    from fleetcount_aggregator.app import run
-    from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.host.role import ALL_ROLES, read_roles
-    from fleetcount_transport.logs import configure
 
     settings = load_config(config, os.environ)
     configure(settings.log.level, settings.aggregator.id, lambda: load_config(config, os.environ).log.level)
@@ -104,166 +68,45 @@ def serve(config: Path, roles: str | None, accept_failover: bool, restored: bool
     )
 
 
-@aggregator.command("move-store", short_help="Move a store between SQLite and PostgreSQL.")
-@click.option(
-    "--from",
-    "source",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="The aggregator's file as it is: its store is what moves.",
-)
-@click.option(
-    "--to",
-    "target",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="Its file as it will be, with another [store] url or state_directory; that place is empty.",
-)
-def move_store(source: Path, target: Path) -> None:
-    """Move an aggregator's store, between a SQLite file and a PostgreSQL database, both ways.
+def _window_id(text: str) -> WindowId:
 
-    Stop the aggregator first; serve the second file afterwards. Every row is read back and compared. Ended by anything,
-    run it again: until it has ended well one place at most can be served. The place that the store has left keeps its
-    rows, refuses to be served, and can be deleted; the data keys of windows have left it.
+    try:
+        return WindowId(bytes.fromhex(text))
+    except (ValueError, FleetcountError) as error:
+        raise click.BadParameter(
+            f"{text!r} is not a window id: 64 hexadecimal digits", param_hint="--window"
+        ) from error
+
+
+@click.command("repair", cls=StrictCommand)
+@CONFIG
+@click.option("--window", "windows", multiple=True, metavar="ID", help="Only this window; may be given several times.")
+@click.option("--dry-run", is_flag=True, help="Ask the other aggregators and say what would be done; change nothing.")
+def repair(config: Path, windows: tuple[str, ...], dry_run: bool) -> None:
+    """End the windows that `check` names, by the record that the others have, or here if none of them has one.
+
+    Stop the aggregator first. A record is adopted only with the signatures of all its aggregators; no number is made
+    up, and what a window was charged stays charged. A window waits while another aggregator of it does not answer,
+    until the window expires. Without --window what belongs to no window is mended too: debits, marks of peers,
+    sessions.
+
+    Exit codes: 0 done, 2 usage or configuration, 4 a window waits for an aggregator, 5 something is beyond repair here.
     """
-    from fleetcount_aggregator.storage.move_store import move_store as move
 
-    from fleetcount.run.store import loaded, store_keys
-
-    old, new = loaded(source), loaded(target)
-    moved = move(old.store_place, new.store_place, lambda: store_keys(old))
-    said = "moved to" if moved else "had been moved to"
-    click.echo(f"{old.store_place.name} {said} {new.store_place.name}; serve {target} from now on")
-
-
-@aggregator.command("status", short_help="The windows of an aggregator and where they stand.")
-@_CONFIG
-@JSON
-def status(config: Path, as_json: bool) -> None:
-    """List every question with its windows, the last 100 windows with state and what each waits for, refusals, and
-    debits.
-
-    Reads the store of this machine, whether the aggregator runs or not. One that runs, and has [metrics], is asked why
-    its windows wait: for whom, since when and until when. `fleetcount aggregator windows` goes through all windows.
-    """
-    from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.windows.status import read_standing, read_status
-
-    from fleetcount.run.pages import waits_here
-
+    chosen = [_window_id(one) for one in windows]
     settings = load_config(config, os.environ)
-    found, not_served = read_status(settings.store_place), read_standing(settings.store_place)
-    waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
-    result = {
-        "not_served": not_served,
-        "questions": [_question_json(one) for one in found.questions],
-        "windows": [_window_json(one, waits) for one in found.windows],
-        "ledger": [
-            {"window_id": row.window_id.hex(), "signal": row.signal, "epsilon": str(row.epsilon)}
-            for row in found.ledger
-        ],
-    }
-    lines = [not_served] * bool(not_served)
-    show(result, [*lines, *_status_lines(config, found, waits)], as_json=as_json)
-
-
-def _status_lines(config: Path, found: "AggregatorStatus", waits: Mapping[str, str]) -> Iterator[str]:
-    for question in found.questions:
-        yield from _question_lines(question)
-    for window in found.windows:
-        yield from _window_lines(window, waits)
-    if found.windows and found.windows[0].number > 0:
-        yield f"older windows: fleetcount aggregator windows --config {config} --before {found.windows[0].number}"
-    if not (found.windows or found.questions):
-        yield "no windows"
-    for row in found.ledger:
-        yield f"ledger  {row.window_id.hex()[:12]}  {row.signal}  epsilon {row.epsilon}"
-
-
-@aggregator.command("windows", short_help="All windows of an aggregator, page by page.")
-@_CONFIG
-@click.option("--count", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Windows a page.")
-@click.option("--before", metavar="NUMBER", type=click.IntRange(min=0), help="Only windows installed before this one.")
-@click.option("--open", "unfinished", is_flag=True, help="Only windows that have not ended.")
-@JSON
-def windows(config: Path, count: int, before: int | None, unfinished: bool, as_json: bool) -> None:
-    """List windows with their numbers, the one installed last first; windows of questions and windows that ended too.
-
-    The last line says how to see the next page. Reads the store of this machine, whether the aggregator runs or not.
-    """
-    from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.windows.status import read_standing, read_windows
-
-    from fleetcount.run.pages import waits_here
-
-    settings = load_config(config, os.environ)
-    found = read_windows(settings.store_place, count, before, unfinished=unfinished)
-    waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
-    lines = [
-        f"{window.number:>8}  {line}" if number == 0 else f"{'':10}{line}"
-        for window in found
-        for number, line in enumerate(_window_lines(window, waits))
-    ]
-    if not_served := read_standing(settings.store_place):
-        click.echo(not_served, err=as_json)  # A program's answer is an array, as it always was.
-    if len(found) == count:
-        more = " --open" * unfinished
-        lines.append(f"the next: fleetcount aggregator windows --config {config} --before {found[-1].number}{more}")
-    show([_window_json(window, waits) for window in found], lines or ["no windows"], as_json=as_json)
-
-
-def _window_json(window: "WindowLine", waits: Mapping[str, str]) -> dict[str, Any]:
-    """Return a window for programs; what was refused is by reason."""
-    return {
-        "number": window.number,
-        "window_id": window.window_id.hex(),
-        "name": window.name,
-        "state": window.state.value,
-        "abort_reason": window.abort_reason,
-        "window": window.index,
-        "wait": waits.get(window.window_id.hex(), "" if window.wait is None else window.wait.text(time.time())),
-        "refused": {reason.label: count for reason, count in window.rejections.items()},
-    }
-
-
-def _question_json(question: "QuestionLine") -> dict[str, Any]:
-    """Return a question for programs; `opens` is the Unix time at which the next window does."""
-    return {
-        "question_id": question.question_id.hex(),
-        "name": question.name,
-        "windows": question.windows,
-        "released": question.released,
-        "next": None if question.opens is None else question.following,
-        "opens": question.opens,
-        "missing": {reason: list(windows) for reason, windows in question.missing.items()},
-        "refused_by": question.refused_by,
-    }
-
-
-def _window_lines(window: "WindowLine", waits: Mapping[str, str]) -> Iterator[str]:
-    """Return what an operator reads of one window: where it stands, what it waits for, and what was refused why."""
-    why = f" ({window.abort_reason})" if window.abort_reason else ""
-    place = "" if window.index is None else f"  window {window.index}"
-    yield f"{window.window_id.hex()[:12]}  {window.state.value}{why}  {window.name}{place}"
-    expected = "" if window.wait is None else window.wait.text(time.time())
-    if wait := waits.get(window.window_id.hex(), expected):
-        yield f"    {wait}"
-    for reason, count in sorted(window.rejections.items(), key=lambda item: item[0].label):
-        yield f"    refused: {reason.label} {count}"
-
-
-def _question_lines(question: "QuestionLine") -> Iterator[str]:
-    """Return what an operator reads of one question: how far it is, what comes next, and what is missing why."""
-    from fleetcount.command.results import utc
-
-    following = (
-        "no window to come" if question.opens is None else f"window {question.following} at {utc(question.opens)}"
-    )
-    head = f"question {question.question_id.hex()[:12]}  {question.released} of {question.windows} released"
-    yield f"{head}, {following}  {question.name}"
-    if question.refused_by:
-        yield f"    {question.refused_by} does not take the question; its log says why"
-    for reason, windows in sorted(question.missing.items()):
-        yield f"    missing: {reason} {len(windows)}, the last is window {windows[-1]}"
+    configure(settings.log.level)
+    mended, others = asyncio.run(mend(settings, os.environ, chosen, dry_run=dry_run))
+    prefix = "without --dry-run: " if dry_run else ""
+    for one in mended:
+        silent = f" (no answer: {', '.join(one.silent)})" if one.silent else ""
+        click.echo(f"{prefix}{one.settled.value}{silent}: window {one.window_id.hex()}")
+    for line in others:
+        click.echo(f"{prefix}{line}")
+    if not (mended or others):
+        click.echo("nothing was damaged")
+    waiting = sorted({name for one in mended if one.settled is Settled.WAITS for name in one.silent})
+    if beyond := [one for one in mended if one.settled is Settled.BEYOND_REPAIR]:
+        raise StoreError(f"{len(beyond)} windows are beyond repair: put back a backup")
+    if waiting:
+        raise CannotReachError(f"{', '.join(waiting)} did not say how a window ended; run this again")

@@ -5,20 +5,22 @@ Loads the pages and the aggregator's packages only when it runs.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+from fleetcount_aggregator.config import load_config
+from fleetcount_protocol.endpoint import split_listener
+from fleetcount_site.console.looking import Ask, Looker
+from fleetcount_site.console.showing import show
 
 from fleetcount.command.lazy import StrictCommand
 from fleetcount.command.numbers import Count
-
-if TYPE_CHECKING:
-    from fleetcount_site.console.looking import Ask
+from fleetcount.run.health import ask_bytes
 
 _PORT: Final = 8_001
 
 
-@click.command("console", cls=StrictCommand, short_help="See on a page how an aggregator stands.")
+@click.command("console", cls=StrictCommand)
 @click.option(
     "--config",
     required=True,
@@ -37,10 +39,6 @@ def console(config: Path, port: int) -> None:
 
     Exit codes: 2 usage, configuration or a port that is taken, 5 the store cannot be read.
     """
-    from fleetcount_aggregator.config import load_config
-    from fleetcount_protocol.endpoint import split_listener
-    from fleetcount_site.console.looking import Looker
-    from fleetcount_site.console.showing import show
 
     settings = load_config(config, os.environ)
     listen = "" if settings.metrics is None else settings.metrics.listen
@@ -49,8 +47,7 @@ def console(config: Path, port: int) -> None:
     show(looker, port, lambda address: click.echo(f"{settings.aggregator.id}: {address}"))
 
 
-def asks(listen: str) -> "Ask":
+def asks(listen: str) -> Ask:
     """Return what asks an aggregator that listens there."""
-    from fleetcount.run.pages import ask_bytes
 
     return lambda path: ask_bytes(listen, path)

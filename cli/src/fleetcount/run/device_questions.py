@@ -5,36 +5,27 @@ Prints what was asked, reserved, answered and refused; never a truth, a coin or 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
+from fleetcount_client.assembly import book_of
+from fleetcount_client.charges import Charge
+from fleetcount_client.config import DeviceSettings
+from fleetcount_client.question_book import KnownQuestion, QuestionBook
+from fleetcount_client.question_rows import QuestionRow, QuestionState
+from fleetcount_client.spool import Spool
+from fleetcount_protocol.errors import UsageError
 
 from fleetcount.command.exits import RefusedByPolicyError, one_line
-from fleetcount.command.lazy import LazyGroup, StrictCommand
+from fleetcount.command.lazy import StrictCommand
 from fleetcount.command.results import JSON, show
-from fleetcount.run.device import CONFIG, decimal_text, open_spool, time_text
-
-if TYPE_CHECKING:
-    from fleetcount_client.charges import Charge
-    from fleetcount_client.config import DeviceSettings
-    from fleetcount_client.question_book import KnownQuestion, QuestionBook
-    from fleetcount_client.question_rows import QuestionRow
-    from fleetcount_client.spool import Spool
+from fleetcount.run.device_ledger import CONFIG, decimal_text, open_spool, time_text
 
 _SHORTEST_ID: Final = 8
 _QUESTION = click.argument("which", metavar="QUESTION")
 
 
-@click.group(cls=LazyGroup, short_help="Questions of many windows: list, join, leave, what is reserved.")
-def question() -> None:
-    """Decide about signed questions that are asked again and again.
-
-    QUESTION is a question's name or the beginning of its id, as `list` shows them. A device that runs at the same time
-    takes notice at its next window.
-    """
-
-
-@question.command("list", short_help="Every question that was offered, and where it stands.")
+@click.command("list", cls=StrictCommand)
 @CONFIG
 @JSON
 def list_questions(config: Path, as_json: bool) -> None:
@@ -49,7 +40,7 @@ def list_questions(config: Path, as_json: bool) -> None:
     show([_row_json(row, spool) for row in rows], [*lines, _private_line(settings)], as_json=as_json)
 
 
-def _row_json(row: "QuestionRow", spool: "Spool") -> dict[str, Any]:
+def _row_json(row: QuestionRow, spool: Spool) -> dict[str, Any]:
     held = _reserved(spool, row.question_id)
     sent = sum(charge.sent for charge in held)
     known = {
@@ -61,7 +52,7 @@ def _row_json(row: "QuestionRow", spool: "Spool") -> dict[str, Any]:
     return known | {"sent": sent, "reserved": len(held) - sent}
 
 
-@question.command("join", short_help="Take part in a question from now on.")
+@click.command("join", cls=StrictCommand)
 @CONFIG
 @_QUESTION
 def join(config: Path, which: str) -> None:
@@ -78,7 +69,7 @@ def join(config: Path, which: str) -> None:
     click.echo(one_line(f"joined {row.question_id.hex()[:12]}  {row.name}: {held} charges, each with its own time"))
 
 
-@question.command("leave", short_help="Take part no more.")
+@click.command("leave", cls=StrictCommand)
 @CONFIG
 @_QUESTION
 def leave(config: Path, which: str) -> None:
@@ -90,7 +81,7 @@ def leave(config: Path, which: str) -> None:
     click.echo(one_line(f"left {row.question_id.hex()[:12]}  {row.name}: {freed} charges freed, {kept} stay (sent)"))
 
 
-@question.command("reserved", short_help="What joined questions hold of the budget.")
+@click.command("reserved", cls=StrictCommand)
 @CONFIG
 @JSON
 def reserved(config: Path, as_json: bool) -> None:
@@ -102,7 +93,7 @@ def reserved(config: Path, as_json: bool) -> None:
     show(rows, [*lines, f"{len(held)} reserved"], as_json=as_json)
 
 
-@click.command("log", cls=StrictCommand, short_help="What was asked, reserved, answered and refused, in words.")
+@click.command("log", cls=StrictCommand)
 @CONFIG
 @JSON
 def log(config: Path, as_json: bool) -> None:
@@ -114,7 +105,7 @@ def log(config: Path, as_json: bool) -> None:
     show([{"at": moment, "text": text} for moment, text in told], lines, as_json=as_json)
 
 
-def _answers(spool: "Spool") -> Iterator[tuple[float, str]]:
+def _answers(spool: Spool) -> Iterator[tuple[float, str]]:
     for answer in spool.answers():
         said = {"delivered": "answered", "given_up": "sent, but not receipted in time", "rejected": "sent, but refused"}
         how = said.get(answer.phase.name.lower(), "being answered")
@@ -122,8 +113,7 @@ def _answers(spool: "Spool") -> Iterator[tuple[float, str]]:
         yield answer.asked_at, f"{how}: {answer.name!r} about {answer.signal}{why}"
 
 
-def _question_lines(book: "QuestionBook", spool: "Spool") -> Iterator[tuple[float, str]]:
-    from fleetcount_client.question_rows import QuestionState
+def _question_lines(book: QuestionBook, spool: Spool) -> Iterator[tuple[float, str]]:
 
     said = {
         QuestionState.OFFERED: "asked to join {name!r}; waits for your word (fleetcount device question join)",
@@ -137,12 +127,12 @@ def _question_lines(book: "QuestionBook", spool: "Spool") -> Iterator[tuple[floa
         yield row.changed_at, said[row.state].format(name=row.name, reserved=held, reason=row.reason)
 
 
-def _refusals(spool: "Spool") -> Iterator[tuple[float, str]]:
+def _refusals(spool: Spool) -> Iterator[tuple[float, str]]:
     for refusal in spool.refusals():
         yield refusal.refused_at, f"refused: {refusal.name!r} ({refusal.rule}: {refusal.message})"
 
 
-def _about(known: "KnownQuestion", row: "QuestionRow", spool: "Spool") -> Iterator[str]:
+def _about(known: KnownQuestion, row: QuestionRow, spool: Spool) -> Iterator[str]:
     schedule, one = known.asked.schedule, known.asked
     yield (
         f"{schedule.windows} windows from {time_text(schedule.opens(0))} to {time_text(schedule.end)} about"
@@ -157,24 +147,23 @@ def _about(known: "KnownQuestion", row: "QuestionRow", spool: "Spool") -> Iterat
         )
 
 
-def _reserved(spool: "Spool", question_id: bytes) -> "list[Charge]":
+def _reserved(spool: Spool, question_id: bytes) -> list[Charge]:
     return [charge for charge in spool.charges() if charge.question_id == question_id]
 
 
-def _private_line(settings: "DeviceSettings") -> str:
+def _private_line(settings: DeviceSettings) -> str:
     if settings.private is None:
         return "No place or value is private."
     names = ", ".join(sorted(settings.private.signals))
     return f"In your private places and at your private values of {names} the answer is 'none'; nobody else can tell."
 
 
-def _find(book: "QuestionBook", which: str) -> "QuestionRow":
+def _find(book: QuestionBook, which: str) -> QuestionRow:
     """Return the question of a name or of the beginning of an id.
 
     Raises:
         UsageError: none, or more than one.
     """
-    from fleetcount_protocol.errors import UsageError
 
     found = [
         row
@@ -186,8 +175,7 @@ def _find(book: "QuestionBook", which: str) -> "QuestionRow":
     return found[0]
 
 
-def _open(config: Path) -> "tuple[QuestionBook, Spool, DeviceSettings]":
-    from fleetcount_client.assembly import book_of
+def _open(config: Path) -> tuple[QuestionBook, Spool, DeviceSettings]:
 
     settings, spool = open_spool(config)
     return book_of(settings, spool), spool, settings

@@ -3,25 +3,39 @@
 It prints one line a check; it must not repair anything.
 """
 
+import asyncio
+import json
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from fleetcount_client.assembly import transport_of
+from fleetcount_client.config import DeviceSettings, load_settings
+from fleetcount_protocol.channel.certificates import Purpose, load_authorities
 from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.exits import CheckFailedError, one_line
 from fleetcount.command.lazy import StrictCommand
+from fleetcount.read.readers import read_reader
+from fleetcount.run.doctor_checks import (
+    Finding,
+    Severity,
+    check_authority,
+    check_certificate,
+    check_clock,
+    check_deny_list,
+    check_disk,
+    check_modes,
+    check_running,
+    check_versions,
+    guarded,
+    ok,
+)
 
-if TYPE_CHECKING:  # The checks load cryptography: only when they run.
-    from fleetcount_aggregator.config import AggregatorConfig
-    from fleetcount_client.config import DeviceSettings
-    from fleetcount_transport.server_config import MetricsTable
 
-    from fleetcount.run.doctor_checks import Finding
-
-
-@click.command(cls=StrictCommand, short_help="Check a configuration, its keys, clock and peers.")
+@click.command(cls=StrictCommand)
 @click.option(
     "--config",
     "path",
@@ -38,9 +52,6 @@ def doctor(path: Path, as_json: bool) -> None:
     parties answer, and what a running aggregator or relay says of itself. Prints one line a check: ok, note or
     FAILED. Exit code 1 when a check failed.
     """
-    import asyncio
-    import json
-    from dataclasses import asdict
 
     findings = asyncio.run(_examine(path))
     if as_json:
@@ -53,15 +64,15 @@ def doctor(path: Path, as_json: bool) -> None:
         raise CheckFailedError(f"{len(failed)} of {len(findings)} checks failed: {', '.join(failed)}")
 
 
-async def _examine(path: Path) -> "list[Finding]":
-    from fleetcount_transport.toml_table import read_toml
-
-    from fleetcount.run.doctor_checks import Finding, Severity, check_versions
+async def _examine(path: Path) -> list[Finding]:
 
     root = read_toml(path)
     try:
         if root.has("aggregator"):
-            findings = await _aggregator(path)
+            # Each party has its own packages: those of an aggregator and of a relay are not on a device.
+            from fleetcount.run.doctor_aggregator import examine_aggregator
+
+            findings = await examine_aggregator(path)
         elif root.has("relay"):
             findings = _relay(path)
         elif root.has("device"):
@@ -77,235 +88,34 @@ async def _examine(path: Path) -> "list[Finding]":
     return [check_versions(), *findings]
 
 
-def _ok(what: str, text: str) -> "Finding":
-    from fleetcount.run.doctor_checks import Finding, Severity
-
-    return Finding(what=what, severity=Severity.OK, text=text)
-
-
-# An aggregator.
-
-
-async def _aggregator(path: Path) -> "list[Finding]":
-    import asyncio
-    import os
-
-    from fleetcount_aggregator.config import load_config
-
-    from fleetcount.run.doctor_checks import check_disk, check_port, guarded
-
-    config = load_config(path, os.environ)
-    findings = [_ok("configuration", f"aggregator {config.aggregator.id!r} of {config.aggregator.operator!r}")]
-    findings += _aggregator_files(config)
-    findings.append(guarded("store", lambda: _store(config)))
-    findings.append(guarded("disk", lambda: check_disk(config.aggregator.state_directory)))
-    findings.append(await check_port("own device port", config.grpc.device_listen, needed=False))
-    findings += await asyncio.gather(
-        *(_peer(path, peer.id, peer.endpoint, config.limits.largest_skew_s) for peer in config.peers)
-    )
-    if config.mqtt is not None:
-        from fleetcount.run.doctor_broker import check_broker
-
-        findings += await check_broker(config, config.mqtt, time.time())
-    return findings + _running(config.metrics)
-
-
-def _running(metrics: "MetricsTable | None") -> "list[Finding]":
-    """Return what the server says of itself, if it runs and has a page to say it on."""
-    from fleetcount.run.doctor_checks import Finding, Severity
-    from fleetcount.run.pages import ask_page
-
-    page = None if metrics is None else ask_page(metrics.listen, "/readyz")
-    if page is None:
-        return []
-    wrong = [f"{one['name']}: {one['reason']}" for one in page["checks"] if not one["ok"]]
-    return [
-        Finding(what="running server", severity=Severity.FAILED, text="; ".join(wrong))
-        if wrong
-        else _ok("running server", "says that it is ready")
-    ]
-
-
-def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
-    from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, load_authorities, load_certificate
-
-    from fleetcount.run.doctor_checks import (
-        Finding,
-        Severity,
-        check_authority,
-        check_certificate,
-        check_clock,
-        check_deny_list,
-        check_modes,
-        guarded,
-    )
-
-    tls, now = config.tls, time.time()
-    own = config.keys.store_key_file
-    files = (config.keys.signing_key_file, tls.key_file, own)
-    private = [one for one in files if isinstance(one, Path)]
-    private += sorted(config.keys.hpke_key_directory.glob("*.key"))
-
-    def name() -> Finding:
-        names = aggregator_names(load_certificate(tls.certificate_file))
-        severity = Severity.OK if config.aggregator.id in names else Severity.FAILED
-        return Finding(what="certificate names", severity=severity, text=", ".join(names))
-
-    def chain() -> Finding:
-        authorities = load_authorities(tls.aggregator_ca_file)
-        return check_certificate(tls.certificate_file, tls.key_file, authorities, Purpose.AGGREGATOR, now)
-
-    return [
-        guarded("signing key", lambda: _signing_key(config)),
-        guarded("sealing keys", lambda: _sealing_keys(config)),
-        guarded("store key", lambda: _store_key(config)),
-        guarded("certificate", chain),
-        guarded("certificate names", name),
-        guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
-        guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
-        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
-        guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
-        check_modes(private, [config.aggregator.question_directory]),
-    ]
-
-
-def _signing_key(config: "AggregatorConfig") -> "Finding":
-    import base64
-
-    from fleetcount_aggregator.host.keys import load_signing_key
-
-    from fleetcount.run.doctor_checks import Finding, Severity
-
-    public = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
-    shown = base64.b64encode(public).decode()
-    twin = [peer.id for peer in config.peers if peer.signing_public_key == public]
-    if twin:
-        return Finding(what="signing key", severity=Severity.FAILED, text=f"peer {twin[0]!r} has the same key")
-    return _ok("signing key", f"public {shown}: the descriptor and every peer's [[peers]] must say the same")
-
-
-def _sealing_keys(config: "AggregatorConfig") -> "Finding":
-    key_ids = ", ".join(map(str, sorted(config.keys.key_ring().key_ids)))
-    return _ok(
-        "sealing keys", f"key ids {key_ids}" + (", wrapped by a token's key" if config.keys.wrapping_key else "")
-    )
-
-
-def _store_key(config: "AggregatorConfig") -> "Finding":
-    from fleetcount_aggregator.host.keys import load_store_key
-
-    from fleetcount.run.doctor_checks import Finding, Severity
-
-    if config.keys.store_key_file is None:
-        text = "follows from the signing key, which cannot be replaced as long as it does (fleetcount keys store)"
-        return Finding(what="store key", severity=Severity.NOTE, text=text)
-    load_store_key(config.keys.store_key_file)
-    return _ok("store key", "the store has a key of its own")
-
-
-def _store(config: "AggregatorConfig") -> "Finding":
-    """Return where the store lies, and, of a server, what it says.
-
-    Raises:
-        StoreError: it is in a file and cannot be served from there, or on a server that may lose what it committed.
-    """
-    from contextlib import closing
-
-    from fleetcount_aggregator.storage.opening import reading, server_of
-    from fleetcount_aggregator.storage.schema import SQLITE, version_of
-    from fleetcount_aggregator.storage.store import StoreError
-    from fleetcount_aggregator.windows.status import read_standing
-
-    place = config.store_place
-    if place.url is None:
-        if place.file.exists():
-            with reading(place) as database:
-                found = version_of(place, database)
-            if found < SQLITE.version:
-                return _ok("store", f"{place.name}, of version {found}: the next start brings it to {SQLITE.version}")
-            if not_served := read_standing(place):
-                raise StoreError(not_served)
-        return _ok("store", f"{place.name}, of one process")
-    server = server_of(place)
-    from fleetcount_aggregator.storage.postgres import ServerState  # Only where there is its client.
-
-    with closing(server.connect()) as connection:
-        state = ServerState.of(connection)
-    told = f"PostgreSQL {state.version // 10_000}, synchronous_commit {state.synchronous_commit}, fsync {state.fsync}"
-    return _ok("store", f"{place.name}: {told}, {state.standbys} standbys")
-
-
-async def _peer(path: Path, name: str, endpoint: str, largest_skew_s: float) -> "Finding":
-    """Ask a peer about a window that does not exist: it must refuse by name, over TLS in both directions."""
-    from fleetcount.read.readers import ask_peer
-    from fleetcount.run.doctor_checks import Finding, Severity
-
-    skew = None
-    try:
-        problem, skew = await ask_peer(path, name, endpoint)
-    except FleetcountError as error:
-        problem = str(error)
-    what = f"peer {name}"
-    if skew is not None and skew.certain_s > largest_skew_s:
-        problem = problem or f"its clock is {skew}, allowed: {largest_skew_s:g} s ([limits] largest_skew_s)"
-    if problem:
-        return Finding(what=what, severity=Severity.FAILED, text=f"{endpoint}: {problem}")
-    clock = "" if skew is None else f"; its clock is {skew}"
-    return _ok(what, f"{endpoint} answers with its certificate{clock}")
-
-
-# A relay, a device, an analyst.
-
-
-def _relay(path: Path) -> "list[Finding]":
-    from fleetcount_protocol.channel.certificates import Purpose, load_authorities
-    from fleetcount_relay.config import load_relay_config
-
-    from fleetcount.run.doctor_checks import (
-        check_authority,
-        check_certificate,
-        check_clock,
-        check_deny_list,
-        check_modes,
-        guarded,
-    )
+def _relay(path: Path) -> list[Finding]:
+    from fleetcount_relay.config import load_relay_config  # As those of an aggregator.
 
     config, now = load_relay_config(path), time.time()
     tls = config.tls
     certificate, key = tls.certificate_file, tls.key_file
 
-    def chain() -> "Finding":
+    def chain() -> Finding:
         return check_certificate(certificate, key, load_authorities(tls.aggregator_ca_file), Purpose.RELAY, now)
 
     return [
-        _ok("configuration", f"relay to {', '.join(one.id for one in config.aggregators)}"),
+        ok("configuration", f"relay to {', '.join(one.id for one in config.aggregators)}"),
         guarded("certificate", chain),
         guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key], []),
-        *_running(config.metrics),
+        *check_running(config.metrics),
     ]
 
 
-async def _device(path: Path) -> "list[Finding]":
-    from fleetcount_client.config import load_settings
-    from fleetcount_protocol.channel.certificates import Purpose
-
-    from fleetcount.run.doctor_checks import (
-        check_authority,
-        check_certificate,
-        check_clock,
-        check_disk,
-        check_modes,
-        guarded,
-    )
+async def _device(path: Path) -> list[Finding]:
 
     settings, now = load_settings(path), time.time()
     certificate, key = settings.certificate_file, settings.key_file
     findings = [
-        _ok("configuration", f"device of deployment {settings.deployment!r}"),
+        ok("configuration", f"device of deployment {settings.deployment!r}"),
         guarded("certificate", lambda: check_certificate(certificate, key, (), Purpose.DEVICE, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key, settings.state_file], []),
@@ -318,11 +128,8 @@ async def _device(path: Path) -> "list[Finding]":
     return findings
 
 
-async def _offer(settings: "DeviceSettings") -> "Finding":
+async def _offer(settings: DeviceSettings) -> Finding:
     """Ask for the questions on offer, as the device itself would."""
-    from fleetcount_client.assembly import transport_of
-
-    from fleetcount.run.doctor_checks import Finding, Severity
 
     transport = transport_of(settings)
     try:
@@ -332,17 +139,13 @@ async def _offer(settings: "DeviceSettings") -> "Finding":
     finally:
         await transport.close()
     questions = {offer.signed.question.question_id for offer in offers}
-    return _ok("aggregators", f"{len(questions)} questions on offer")
+    return ok("aggregators", f"{len(questions)} questions on offer")
 
 
-def _reader(path: Path) -> "list[Finding]":
-    from fleetcount_protocol.channel.certificates import Purpose
-
-    from fleetcount.read.readers import read_reader
-    from fleetcount.run.doctor_checks import check_authority, check_certificate, check_clock, check_modes, guarded
+def _reader(path: Path) -> list[Finding]:
 
     reader, now = read_reader(path), time.time()
-    findings = [_ok("configuration", f"analyst, trusts {', '.join(reader.trusted)}")]
+    findings = [ok("configuration", f"analyst, trusts {', '.join(reader.trusted)}")]
     if reader.tls_files is None:
         return findings
     authority, certificate, key = reader.tls_files

@@ -6,12 +6,14 @@ They must not repair anything or show a secret.
 import asyncio
 import ctypes
 import os
+import platform
 import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,9 @@ from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verif
 from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_transport.denials import DenySource
+from fleetcount_transport.server_config import MetricsTable
+
+from fleetcount.run.health import ask_page
 
 LEAST_FREE_BYTES: Final = 100 * 2**20
 WISHED_FREE_BYTES: Final = 2**30
@@ -46,11 +51,16 @@ class Severity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the doctor: what was looked at, how it is, and what to know or do."""
+    """One line of the doctor: the thing checked, its severity, and a text that says what to know or do."""
 
     what: str
     severity: str
     text: str
+
+
+def ok(what: str, text: str) -> Finding:
+    """Return that a check found nothing wrong."""
+    return Finding(what=what, severity=Severity.OK, text=text)
 
 
 def guarded(what: str, check: Callable[[], Finding]) -> Finding:
@@ -63,9 +73,6 @@ def guarded(what: str, check: Callable[[], Finding]) -> Finding:
 
 def check_versions() -> Finding:
     """Say which versions run here."""
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
     names = ("fleetcount", "cryptography", "protobuf", "grpcio", "aiomqtt")
     parts = [f"Python {platform.python_version()}"]
     for name in names:
@@ -135,7 +142,7 @@ def check_deny_list(source: DenySource | None, authority_file: Path, now: float)
     found = signed.deny_list
     text = f"number {found.number}, {len(found.keys)} keys, signed {_ago(now - found.issued_at)} ago"
     if now >= found.expires:
-        return Finding(what=what, severity=Severity.FAILED, text=f"{text}, ended: nobody is served until the next")
+        return Finding(what=what, severity=Severity.FAILED, text=f"{text}, ended: no party is served until the next")
     severity = Severity.NOTE if found.expires - now < (found.expires - found.issued_at) / 3 else Severity.OK
     return Finding(what=what, severity=severity, text=f"{text}, {_ago(found.expires - now)} left")
 
@@ -205,3 +212,16 @@ async def check_port(what: str, endpoint: str, *, needed: bool = True) -> Findin
         severity = Severity.FAILED if needed else Severity.NOTE
         return Finding(what=what, severity=severity, text=f"{endpoint}: {str(reason).lower()}")
     return Finding(what=what, severity=Severity.OK, text=f"{endpoint} listens")
+
+
+def check_running(metrics: MetricsTable | None) -> list[Finding]:
+    """Return what the server says of itself, if it runs and has a page to say it on."""
+    page = None if metrics is None else ask_page(metrics.listen, "/readyz")
+    if page is None:
+        return []
+    wrong = [f"{one['name']}: {one['reason']}" for one in page["checks"] if not one["ok"]]
+    return [
+        Finding(what="running server", severity=Severity.FAILED, text="; ".join(wrong))
+        if wrong
+        else ok("running server", "says that it is ready")
+    ]

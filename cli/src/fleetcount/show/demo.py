@@ -15,25 +15,26 @@ import threading
 from collections.abc import Generator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_simulator.network.parties import running
+from fleetcount_simulator.network.plan import faultless_plan
+from fleetcount_simulator.network.run import Ask, QuestionAsked, ask_question
+from fleetcount_site.watch.telling import Teller
 
 from fleetcount.command.exits import RefusedByPolicyError, one_line
 from fleetcount.command.files import check_output_directory, staged_directory
 from fleetcount.command.lazy import OneOf, StrictCommand
 from fleetcount.command.numbers import EPSILON, SAMPLING_RATE, SEED, Count
+from fleetcount.command.progress import WORTH_SAYING_S, Progress, duration_text, progress_for
 from fleetcount.command.results import EXPLAIN, JSON, show
-
-if TYPE_CHECKING:
-    from fleetcount_simulator.network.run import QuestionAsked
-    from fleetcount_site.watch.telling import Teller
-
-    from fleetcount.command.progress import Progress
-
-    # Protocol, simulator and figures are loaded when the options are known to be good.
-    from fleetcount.show.demo_question import DemoOptions, DemoQuestion
+from fleetcount.read.report import release_json
+from fleetcount.show.demo_question import DemoOptions, DemoQuestion, check_together, question_of
+from fleetcount.show.demo_results import tell_window, tell_windows
+from fleetcount.show.demo_walk import tell_walk
+from fleetcount.show.demo_watch import tell_question, tell_result, watched
 
 OPERATORS: Final = ("City of Bologna", "University of Bologna", "Automobile Club", "Consumer Union", "Road Authority")
 _FILE = click.Path(path_type=Path)
@@ -43,7 +44,7 @@ _FIGURES: Final = "fleetcount_analysis.figures"
 _BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto installed the demo is faster"}
 
 
-@click.command(cls=StrictCommand, short_help="Count a fleet on this machine, from keys to picture.")
+@click.command(cls=StrictCommand)
 @click.option("--vehicles", type=Count(2, 100_000), help="How many (default 2000, or all rows of --truths).")
 @click.option("--aggregators", type=Count(2, 5), default=2, show_default=True, help="How many, 2 to 5.")
 @click.option(
@@ -115,9 +116,6 @@ def demo(**options: Any) -> None:
     With --watch: prints the address of a page that shows what the law expects at once, then the run as it goes, what
     each party sees of a report, and the release with its signatures checked in your browser. It stays until Ctrl-C.
     """
-    from fleetcount.show.demo_question import DemoOptions, check_together, question_of
-    from fleetcount.show.demo_watch import tell_question, tell_result, watched
-
     wanted = DemoOptions(**options)
     check_together(wanted)
     check_output_directory(wanted.output, fresh=wanted.windows > 1 or wanted.drill_down)
@@ -154,15 +152,8 @@ def _state_directory(*, keep: bool) -> Generator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _asked(
-    question: "DemoQuestion", options: "DemoOptions", directory: Path, teller: "Teller | None"
-) -> "QuestionAsked":
+async def _asked(question: DemoQuestion, options: DemoOptions, directory: Path, teller: Teller | None) -> QuestionAsked:
     """Start aggregators, broker and vehicles below `directory` and ask; everything has ended when this returns."""
-    from fleetcount_simulator.network.parties import running
-    from fleetcount_simulator.network.plan import faultless_plan
-    from fleetcount_simulator.network.run import Ask, ask_question
-
-    from fleetcount.command.progress import progress_for
 
     task = asyncio.current_task()
     if task is not None:
@@ -190,16 +181,15 @@ async def _asked(
         raise KeyboardInterrupt from None
 
 
-def say_expected(progress: "Progress", asking_s: int, checking_s: int) -> None:
+def say_expected(progress: Progress, asking_s: int, checking_s: int) -> None:
     """Say how long vehicles will be asked, and their reports be checked at the most, where that is worth saying."""
-    from fleetcount.command.progress import WORTH_SAYING_S, duration_text
 
     if asking_s + checking_s > WORTH_SAYING_S:
         checking = f", checking their reports up to {duration_text(checking_s)}" if checking_s > WORTH_SAYING_S else ""
         progress.say(f"asking takes {duration_text(asking_s)}{checking}, as measured on this machine")
 
 
-def _step(progress: "Progress", teller: "Teller | None", stage: str, done: int, total: int) -> None:
+def _step(progress: Progress, teller: Teller | None, stage: str, done: int, total: int) -> None:
     """Show a step; after the last answer, load what draws the picture: the machine only waits for the window's end."""
     progress.step(stage, done, total)
     if teller is not None:
@@ -213,16 +203,13 @@ def _load_figures() -> None:
         importlib.import_module(_FIGURES)
 
 
-def finish(question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> None:
+def finish(question: DemoQuestion, options: DemoOptions, result: QuestionAsked) -> None:
     """Write every file and say what was found, in the words of the question's kind.
 
     Raises:
         RefusedByPolicyError, MachineError: no window was released.
         CheckFailedError: the records do not hang together.
     """
-    from fleetcount.read.report import release_json
-    from fleetcount.show.demo_results import tell_window, tell_windows
-    from fleetcount.show.demo_walk import tell_walk
 
     _check_released(result)
     tell = tell_walk if options.drill_down else tell_windows if options.windows > 1 else tell_window
@@ -236,7 +223,7 @@ def finish(question: "DemoQuestion", options: "DemoOptions", result: "QuestionAs
     show(None, [*told.lines, *_how_lines(options, first.broker, first.reasons), wrote, *told.then], as_json=False)
 
 
-def _check_released(result: "QuestionAsked") -> None:
+def _check_released(result: QuestionAsked) -> None:
     """Refuse a question of which no window was released; says why."""
     if result.records:
         return
@@ -246,7 +233,7 @@ def _check_released(result: "QuestionAsked") -> None:
     raise RefusedByPolicyError(f"question {result.signed.question.name!r} was aborted: {reason}")
 
 
-def _how_lines(options: "DemoOptions", broker: str, reasons: Mapping[str, int]) -> list[str]:
+def _how_lines(options: DemoOptions, broker: str, reasons: Mapping[str, int]) -> list[str]:
     """Return how vehicles were connected, what carried MQTT, and what kept vehicles from answering."""
     carried = [f"what went by MQTT went through {_BROKERS[broker]}"] if broker else []
     if options.ways == "shared":

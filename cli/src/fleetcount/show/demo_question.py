@@ -8,6 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+from fleetcount_analysis.answers.drill_down import least_threshold
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.losses import noise_for
@@ -29,6 +31,7 @@ from fleetcount_simulator.demo_scenarios import (
     yes_or_no,
 )
 from fleetcount_simulator.network.question import NetworkQuestion
+from fleetcount_simulator.populations.sumo_fleet import MOST_CARS, drive_fleet, sumo_position, sumo_speed
 from fleetcount_simulator.truths import MAX_VEHICLES, parse_truths
 
 from fleetcount.command.files import read_text
@@ -126,9 +129,6 @@ def _answer_of(options: DemoOptions, values: int) -> tuple[Mode, AnswerLaw]:
 
 def _walk_of(options: DemoOptions, vehicles: int) -> tuple[Fraction | None, DrillDown]:
     """Return noise for one promise of all steps, and a walk whose threshold empty cells rarely pass."""
-    # SciPy takes a second to load: only for walks.
-    from fleetcount_analysis.answers.drill_down import least_threshold
-    from fleetcount_mechanisms.accounting.solving import noise_for_promise
 
     steps = len(LEVELS)
     _, answer = _answer_of(options, MOST_SURVIVORS << LEVELS[-1] - LEVELS[-2])
@@ -193,9 +193,6 @@ def _check_sumo(options: DemoOptions) -> None:
     for name, given in (("truths", options.truths is not None), ("drill-down", options.drill_down)):
         if given:
             raise UsageError(f"--sumo goes without --{name}: it drives cars of its own in a small town")
-    from fleetcount_simulator.populations.sumo_fleet import (
-        MOST_CARS,
-    )  # NumPy takes its time: only where it is asked for.
 
     if (options.vehicles or 0) > MOST_CARS:
         raise UsageError(f"--vehicles is {options.vehicles}, allowed with --sumo: 2 to {MOST_CARS}")
@@ -204,8 +201,6 @@ def _check_sumo(options: DemoOptions) -> None:
 def _scenario(options: DemoOptions) -> Scenario:
     vehicles, seed, windows = options.vehicles or DEFAULT_VEHICLES, options.seed, options.windows
     if options.sumo:
-        from fleetcount_simulator.populations.sumo_fleet import drive_fleet, sumo_position, sumo_speed  # As above.
-
         return (sumo_speed if options.mode == "mangat" else sumo_position)(drive_fleet(vehicles, seed, windows))
     if options.truths is not None:
         # The longest line has two names of 200 bytes, each of which quoting may double.

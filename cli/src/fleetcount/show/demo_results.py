@@ -9,22 +9,22 @@ import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
+from fleetcount_analysis.answers import append_parquet, write_csv
+from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.question.signed_file import encode_signed_question
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
 from fleetcount_protocol.window.domain import Frame, SquareGrid
+from fleetcount_simulator.network.run import Asked, QuestionAsked
 
 from fleetcount.question.files import describe_question
 from fleetcount.read.records import QUESTION_FILE, Chain, save_record
 from fleetcount.read.report import statement_lines, table_lines
-
-if TYPE_CHECKING:
-    from fleetcount_simulator.network.run import Asked, QuestionAsked
-
-    from fleetcount.show.demo_question import DemoOptions, DemoQuestion
+from fleetcount.read.table import table_of
+from fleetcount.show.demo_question import DemoOptions, DemoQuestion
 
 WIDTH: Final = 100
 """Columns of what is said of a question."""
@@ -42,7 +42,7 @@ class Told(NamedTuple):
     then: Sequence[str] = ()
 
 
-def tell_window(stage: Path, question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> Told:
+def tell_window(stage: Path, question: DemoQuestion, options: DemoOptions, result: QuestionAsked) -> Told:
     """Write the record of one window beside the truth; tell its table and statement."""
     (one,), record, truths = result.windows, result.records[0], question.scenario.truths()
     (stage / "release.json").write_text(record_to_json(record, one.signatures), encoding="utf-8")
@@ -59,7 +59,7 @@ def tell_window(stage: Path, question: "DemoQuestion", options: "DemoOptions", r
     return Told(["release.json", "comparison.csv", *drawn(["map.svg", "map.png"], picture)], lines)
 
 
-def tell_windows(stage: Path, question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> Told:
+def tell_windows(stage: Path, question: DemoQuestion, options: DemoOptions, result: QuestionAsked) -> Told:
     """Write a record, a table and a map a window, and all in one table and a moving picture; tell the last table.
 
     What it leaves is a directory of records as `fleetcount question release` makes it, with the pictures beside.
@@ -91,7 +91,7 @@ def tell_windows(stage: Path, question: "DemoQuestion", options: "DemoOptions", 
     return Told(written, lines, [f"ask them: fleetcount question export --records {options.output} --largest 3"])
 
 
-def _window_line(index: int, one: "Asked", truths: Sequence[int], vehicles: int) -> str:
+def _window_line(index: int, one: Asked, truths: Sequence[int], vehicles: int) -> str:
     found = "not released" if one.record is None else _covered_line(one.record, truths)
     return f"window {index}: {found}; {int(one.account.counted.sum())} of {vehicles} vehicles hold every receipt"
 
@@ -156,7 +156,6 @@ def draw(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int], s
 
 def _streets_of(grid: SquareGrid) -> dict[str, Any]:
     """Return the streets of a grid in Bologna and whose they are, of any other nothing."""
-    from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
 
     if grid.frame != Frame(epsg=BOLOGNA_EPSG, offset_x=BOLOGNA_OFFSET[0], offset_y=BOLOGNA_OFFSET[1]):
         return {}
@@ -172,7 +171,7 @@ def _title(question: str, record: ReleaseRecord) -> str:
     return f"{question} ({len(record.window.aggregators)} aggregators{loss})"
 
 
-def keep_records(stage: Path, result: "QuestionAsked") -> Chain:
+def keep_records(stage: Path, result: QuestionAsked) -> Chain:
     """Write the question and its records as `fleetcount question release` keeps them; return their chain.
 
     Raises:
@@ -187,9 +186,6 @@ def keep_records(stage: Path, result: "QuestionAsked") -> Chain:
 
 
 def _write_table(stage: Path, chain: Chain, released: Sequence[ReleaseRecord]) -> str:
-    from fleetcount_analysis.answers import append_parquet, write_csv
-
-    from fleetcount.read.table import table_of
 
     kept = table_of(chain.question, released, chain.missing)
     if kept is None:

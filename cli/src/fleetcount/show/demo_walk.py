@@ -12,22 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 from fleetcount_simulator.demo_scenarios import BOLOGNA_TREE
+from fleetcount_simulator.engines.walks import DrawnWalks, draw_walks
+from fleetcount_simulator.network.run import QuestionAsked
 
 from fleetcount.question.files import describe_question
 from fleetcount.read.places import Walked, bound_lines, places_csv, walks_of
+from fleetcount.show.demo_question import DemoOptions, DemoQuestion
 from fleetcount.show.demo_results import WIDTH, Told, drawn, keep_records
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Pictures are drawn after the work, where Matplotlib is installed (`demo_results.drawn`).
     from fleetcount_analysis.figures import StepMap
-    from fleetcount_protocol.question.fields import DrillDown
-    from fleetcount_simulator.engines.walks import DrawnWalks
-    from fleetcount_simulator.network.run import QuestionAsked
-
-    from fleetcount.show.demo_question import DemoOptions, DemoQuestion
 
 _HEAD: Final = ("place", "x", "y", "estimate", "low", "high", "truth")
 _MISSED: Final = "not found"
@@ -37,7 +37,7 @@ _DRAWN: Final = 1_000
 Row = tuple[str, ...]
 
 
-def tell_walk(stage: Path, question: "DemoQuestion", options: "DemoOptions", result: "QuestionAsked") -> Told:
+def tell_walk(stage: Path, question: DemoQuestion, options: DemoOptions, result: QuestionAsked) -> Told:
     """Write every file; tell which places were found, which were missed, and what is known of the others."""
     signed, scenario, records = result.signed, question.scenario, list(result.records.values())
     walk, level = signed.question.drill_down, signed.question.release.level
@@ -69,7 +69,7 @@ def tell_walk(stage: Path, question: "DemoQuestion", options: "DemoOptions", res
     return Told(written, lines, [again])
 
 
-def _step_lines(result: "QuestionAsked", vehicles: int) -> Iterator[str]:
+def _step_lines(result: QuestionAsked, vehicles: int) -> Iterator[str]:
     """Say what came of every step."""
     levels = result.signed.question.schedule.windows
     for step, one in enumerate(result.windows):
@@ -140,21 +140,18 @@ def _missed(walked: Walked, truths: Counter[int], threshold: int) -> str:
 # The same walk, drawn many times over the truth.
 
 
-def _beside(walk: "DrillDown") -> tuple[int, int, int]:
+def _beside(walk: DrillDown) -> tuple[int, int, int]:
     """Return a lower threshold, that of the walk, and a higher one."""
     return max(1, walk.threshold * 2 // 3), walk.threshold, walk.threshold * 3 // 2
 
 
-def _drawn_at(record: ReleaseRecord, walk: "DrillDown", truths: Counter[int], seed: int) -> "DrawnWalks":
-    import numpy as np
-    from fleetcount_simulator.engines.walks import draw_walks
+def _drawn_at(record: ReleaseRecord, walk: DrillDown, truths: Counter[int], seed: int) -> DrawnWalks:
 
     return draw_walks(record.window.design, walk, truths, _DRAWN, np.random.default_rng(seed))
 
 
-def _draw_chances(stem: Path, walk: "DrillDown", drawn_walks: "Sequence[DrawnWalks]") -> None:
+def _draw_chances(stem: Path, walk: DrillDown, drawn_walks: Sequence[DrawnWalks]) -> None:
     """Draw how often walks find a place of so many vehicles, at three thresholds."""
-    import numpy as np
     from fleetcount_analysis.figures import PALETTE, Line, LinePanel, line_panels, save_figure
 
     lines: list[Line] = []

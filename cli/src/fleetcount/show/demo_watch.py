@@ -8,31 +8,33 @@ import signal
 import threading
 from collections.abc import Generator
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+from fleetcount_data.streets import bologna_streets
+from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.noise import NoNoise, TwoSidedNoise
+from fleetcount_simulator.demo_scenarios import BOLOGNA_GRID
+from fleetcount_simulator.network.run import Asked
+from fleetcount_site.watch.telling import Asked as AskedOfAll
+from fleetcount_site.watch.telling import Teller
 
 from fleetcount.command.exits import describe
-
-if TYPE_CHECKING:
-    from fleetcount_simulator.network.run import Asked
-    from fleetcount_site.watch.telling import Teller
-
-    from fleetcount.show.demo_question import DemoOptions, DemoQuestion
+from fleetcount.show.demo_question import DemoOptions, DemoQuestion
 
 _COMMAND: Final = "fleetcount demo"
 _STREETS_BY: Final = "Streets: SUMO Bologna scenario, DLR, EPL-2.0"
 
 
 @contextlib.contextmanager
-def watched(options: "DemoOptions") -> "Generator[Teller]":
+def watched(options: DemoOptions) -> Generator[Teller]:
     """Serve the page while the block runs and, if it ends well, until Ctrl-C.
 
     Raises:
         UsageError: the port is taken.
     """
-    from fleetcount_site.watch.showing import showing  # Needs the extra `site`.
+
+    from fleetcount_site.watch.showing import showing  # Needs the extra `site`, which the demo has only with --watch.
 
     with showing(options.port or 0) as shown:
         click.echo(f"watch it at {shown.address}")
@@ -66,12 +68,8 @@ def _wait_for_signal() -> None:
             signal.signal(number, handler)
 
 
-def tell_question(teller: "Teller", question: "DemoQuestion", options: "DemoOptions") -> None:
+def tell_question(teller: Teller, question: DemoQuestion, options: DemoOptions) -> None:
     """Tell the page what is asked, then what the law expects of it."""
-    from fleetcount_data.streets import bologna_streets
-    from fleetcount_mechanisms.answers import Truth
-    from fleetcount_simulator.demo_scenarios import BOLOGNA_GRID
-    from fleetcount_site.watch.telling import Asked as AskedOfAll
 
     scenario, network = question.scenario, question.network
     epsilon = network.release.noise_epsilon
@@ -92,7 +90,7 @@ def tell_question(teller: "Teller", question: "DemoQuestion", options: "DemoOpti
     teller.expected(told, options.seed)
 
 
-def tell_result(teller: "Teller", result: "Asked") -> None:
+def tell_result(teller: Teller, result: Asked) -> None:
     """Hand the record to the page, where there is one."""
     if result.record is not None:
         teller.released(result.record, result.signatures)

@@ -1,17 +1,26 @@
-"""`fleetcount publish` and `serve`: signed releases as static pages, and a small server for them on this machine.
+"""`fleetcount publish`: signed releases as static pages.
 
-Checks every signature before a page is written; the pages check again, in their reader's browser.
+Checks every signature before a page is written; the pages check again, in their reader's browser. A site is written as
+a whole into a folder beside its place: on any error the old one, or nothing, stays.
 """
 
+import contextlib
+import secrets
+import shutil
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
-from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_site.publish.site import MARK, write_entry, write_site
 
+from fleetcount.analyst.keys import read_keys
 from fleetcount.command.exits import one_line
+from fleetcount.command.files import check_output_directory
 from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.numbers import Count
+from fleetcount.show.site_sources import sources_of
 
 _FILE: Final = click.Path(path_type=Path)
 
@@ -35,11 +44,9 @@ def publish(directory: Path, output: Path, keys: Path | None, title: str, addres
     fleetcount publish got --output site --keys analyst.toml
     fleetcount serve site
     """
-    from fleetcount.show.site_writing import check_address, write
-
     _check_places(directory, output)
-    checked = check_address(address)
-    found = write(directory, output, keys, title, checked)
+    checked = _check_address(address)
+    found = _write(directory, output, keys, title, checked)
     for line in found:
         click.echo(one_line(line))
 
@@ -55,23 +62,74 @@ def _check_places(directory: Path, output: Path) -> None:
         raise UsageError(f"--output {output} lies in {directory} or around it; choose a folder beside it")
 
 
-@click.command("serve", cls=StrictCommand)
-@click.argument("site", type=_FILE, metavar="SITE")
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Listen here.")
-@click.option("--port", type=Count(0, 65_535), default=8_000, show_default=True, help="0 takes a free one.")
-def serve(site: Path, host: str, port: int) -> None:
-    """Serve a site that 'fleetcount publish' wrote, with the headers it should have, until Ctrl-C.
+def _write(directory: Path, output: Path, keys: Path | None, title: str, address: str) -> list[str]:
+    """Write a site of everything in a directory; return what is said about it.
 
-    On this machine alone unless --host says otherwise. For the public, put SITE on any web server and give it the
-    headers of docs/publishing.md.
-
-    \b
-    fleetcount serve site --port 0
+    Raises:
+        UsageError: nothing to publish, files that cannot be used, or an output that is no site.
+        SignatureError, CheckFailedError: what does not verify.
+        MachineError: the disk does not take it.
     """
-    from fleetcount_protocol.endpoint import is_loopback
-    from fleetcount_site.publish.serve import check_site, site_routes
-    from fleetcount_site.serving import listen, run, secured
+    _check_output(output)
+    sources = sources_of(directory, None if keys is None else read_keys(keys).trusted)
+    with _stage(output) as stage:
+        entries = []
+        for source in sources:
+            entry = source.entry(stage / source.slug)
+            write_entry(stage / source.slug, entry, f"{address}{source.slug}/" if address else "")
+            entries.append(entry)
+        write_site(stage, title, entries)
+        pages = sum(1 for _ in stage.rglob("*.html"))
+        size = sum(path.stat().st_size for path in stage.rglob("*") if path.is_file())
+    windows = sum(len(entry.windows) for entry in entries)
+    who = "no keys are pinned: its pages can only say that records agree with themselves"
+    return [
+        f"{output}: {windows:,} signed releases on {pages} pages, {size / 2**20:,.1f} MB; every signature checked",
+        f"open {output / 'index.html'}, or: fleetcount serve {output}",
+        *([who] if keys is None else [f"its pages pin the keys of {keys}"]),
+    ]
 
-    check_site(site)
-    listener = listen(host, port)
-    run(secured(site_routes(site), local=is_loopback(host)), listener, lambda address: click.echo(f"{site}: {address}"))
+
+def _check_address(address: str | None) -> str:
+    """Return the address of a site's folder on the web, ending in "/"; "" for none.
+
+    Raises:
+        UsageError: it is no http or https address.
+    """
+    if address is None:
+        return ""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        parts = urlsplit("")
+    good = parts.scheme in ("http", "https") and parts.netloc and not (parts.query or parts.fragment)
+    if not good or not address.isprintable() or " " in address:
+        raise UsageError(f"--address is {address[:80]!r}, allowed: one as in https://example.org/counts/")
+    return address if address.endswith("/") else address + "/"
+
+
+def _check_output(output: Path) -> None:
+    check_output_directory(output)
+    if output.exists() and any(output.iterdir()) and not (output / MARK).is_file():
+        raise UsageError(f"output {str(output)!r} is not empty and no site of fleetcount; choose a new folder")
+
+
+@contextlib.contextmanager
+def _stage(output: Path) -> Generator[Path]:
+    """Give a hidden folder beside the output, which takes its place at the end."""
+    target = output.absolute()
+    stage = target.parent / f".{target.name}.{secrets.token_hex(4)}"
+    old = stage.with_name(stage.name + ".old")
+    try:
+        stage.mkdir(parents=True)
+        yield stage
+        if target.exists():
+            target.replace(old)
+        stage.replace(target)
+    except OSError as error:
+        if old.exists() and not target.exists():
+            old.replace(target)
+        raise MachineError(f"output {str(output)!r} cannot be written: {error.strerror or error}") from error
+    finally:
+        for path in (stage, old):
+            shutil.rmtree(path, ignore_errors=True)

@@ -90,7 +90,7 @@ Exit codes: 0 done, 2 usage or bad input, 3 the thresholds cannot be kept, 5 thi
 """
 
 
-@click.command(cls=StrictCommand, short_help="Publish a table in F'-private buckets.", help=_HELP)
+@click.command(cls=StrictCommand, help=_HELP)
 @click.option("--input", "table_path", required=True, metavar="TABLE.csv", type=_FILE, help="The raw table.")
 @click.option("--sensitive", required=True, metavar="COLUMN", help="The column to protect.")
 @click.option("--spec", "spec_path", required=True, metavar="SPEC.toml", type=_FILE, help="Columns and thresholds.")

@@ -9,26 +9,33 @@ import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS
+from fleetcount_analysis.answers import consistent_errors, smallest_refused
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
+from fleetcount_mechanisms.planning import Plan, plan_question
+from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS, MAX_ZOOMS
 
+from fleetcount.analyst.planning import (
+    answer_law,
+    half_widths,
+    noise_law,
+    plan_rows,
+    round_counts,
+    square_zooms,
+    title_of,
+)
 from fleetcount.command.exits import one_line
 from fleetcount.command.files import check_output_directory, staged_directory
 from fleetcount.command.lazy import OneOf, StrictCommand
 from fleetcount.command.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, Count, Length
-from fleetcount.command.results import EXPLAIN, JSON, privacy_lines, show, statement_json
+from fleetcount.command.results import EXPLAIN, JSON, show
+from fleetcount.command.statements import privacy_lines, statement_json
 from fleetcount.study.plan_walks import parse_levels, plan_walks
-from fleetcount.study.plan_windows import Asked, compare_ways
-from fleetcount.study.plan_zooms import zoom_lines
-
-if TYPE_CHECKING:  # SciPy and matplotlib are loaded when the options are known to be good.
-    from fleetcount_mechanisms.design import Design
-    from fleetcount_mechanisms.planning import Plan
-    from fleetcount_mechanisms.zooms import Zooms
+from fleetcount.study.plan_windows import PlannedQuestion, compare_ways
 
 _FILE = click.Path(path_type=Path)
 _MOST_DEVICES: Final = 10**9
@@ -38,7 +45,7 @@ _NOISES: Final = ("geometric", "gaussian")
 _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 
 
-@click.command(cls=StrictCommand, short_help="What a number of devices and an epsilon will give.")
+@click.command(cls=StrictCommand)
 @click.option("--devices", required=True, type=Count(1, _MOST_DEVICES), help="How many will answer.")
 @click.option("--values", required=True, type=Count(1, _MOST_VALUES), help="V, the cells or categories without 'none'.")
 @click.option(
@@ -98,9 +105,6 @@ def plan(  # one parameter an option, passed by name
     With --levels the windows are walks of a drill-down, a window a level, and --values bounds the candidates of a step:
     the threshold that empty cells rarely pass, and the smallest place that a walk then finds.
     """
-    from fleetcount_mechanisms.planning import plan_question
-
-    from fleetcount.analyst.planning import answer_law, noise_law, square_zooms
 
     if output is not None:
         check_output_directory(output)
@@ -113,7 +117,7 @@ def plan(  # one parameter an option, passed by name
         raise UsageError(refused)
     if question["windows"] is not None:
         of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "zooms": zooms, **question}
-        asked = Asked(devices=devices, values=values, epsilon=epsilon, **of_all)
+        asked = PlannedQuestion(devices=devices, values=values, epsilon=epsilon, **of_all)
         compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
         return
     mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
@@ -125,7 +129,7 @@ def plan(  # one parameter an option, passed by name
 def _not_together(
     question: Mapping[str, Any],
     steps: Sequence[int] | None,
-    zooms: "Zooms | None",
+    zooms: Zooms | None,
     output: Path | None,
     largest_posterior: Fraction | None,
 ) -> str:
@@ -142,13 +146,12 @@ def _not_together(
 
 
 def _show(  # how it is shown, by name
-    planned: "Plan", epsilon: Fraction, limit: Fraction | None, output: Path | None, *, explain: bool, as_json: bool
+    planned: Plan, epsilon: Fraction, limit: Fraction | None, output: Path | None, *, explain: bool, as_json: bool
 ) -> None:
     """Show what one release gives; write it too where a directory is named."""
-    from fleetcount.analyst.planning import plan_rows, round_counts
 
     rows = plan_rows(planned, round_counts(planned.devices))
-    foot = [*zoom_lines(planned, epsilon), *_foot(planned, explain=explain), *_refused(planned.design, limit)]
+    foot = [*_zoom_lines(planned, epsilon), *_foot(planned, explain=explain), *_refused(planned.design, limit)]
     names = ("true_count", "standard_error", "low", "high")
     record = _record(planned) | {"rows": [dict(zip(names, row, strict=True)) for row in rows]}
     show(record, [*_head(planned), "", *_table(rows), "", *foot], as_json=as_json)
@@ -158,7 +161,7 @@ def _show(  # how it is shown, by name
         click.echo(one_line(f"wrote plan.csv, plan.json, plan.svg, plan.png in {output}"), err=as_json)
 
 
-def _head(planned: "Plan") -> list[str]:
+def _head(planned: Plan) -> list[str]:
     design = planned.design
     rate = f"sampling rate {_exact(design.exposure)}" if design.rounds == 2 else f"mechanism {design.name}"
     parameters = ", ".join(f"{name} {_exact(value)}" for name, value in design.noise.parameters.items())
@@ -171,7 +174,7 @@ def _head(planned: "Plan") -> list[str]:
     ]
 
 
-def _at_delta(planned: "Plan") -> str:
+def _at_delta(planned: Plan) -> str:
     delta = planned.design.views()[0].delta
     return f" (delta {delta:f})" if delta else ""
 
@@ -193,7 +196,7 @@ def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:
     return f"{count:,}", f"{error:,.1f}", f"{low:,}", f"{high:,}", f"{high - low:,}", share
 
 
-def _foot(planned: "Plan", *, explain: bool) -> list[str]:
+def _foot(planned: Plan, *, explain: bool) -> list[str]:
     seen, level = planned.smallest_count_seen, f"{float(planned.level * 100):g} %"
     first = (
         f"The smallest count told apart from 0 ({level} both ways): {seen:,}"
@@ -206,11 +209,10 @@ def _foot(planned: "Plan", *, explain: bool) -> list[str]:
     return [first, "", *privacy, "", charged, *([""] if warnings else []), *warnings]
 
 
-def _refused(design: "Design", limit: Fraction | None) -> list[str]:
+def _refused(design: Design, limit: Fraction | None) -> list[str]:
     """Return from which group on an aggregator with this limit refuses a record."""
     if limit is None:
         return []
-    from fleetcount_analysis.answers import smallest_refused
 
     size = smallest_refused(design, limit)
     typical = "typical record with 19 in 20 devices in one cell is refused"
@@ -218,26 +220,25 @@ def _refused(design: "Design", limit: Fraction | None) -> list[str]:
     return ["", f"With largest_posterior {_exact(limit)} {words}."]
 
 
-def _charged(design: "Design") -> str:
+def _charged(design: Design) -> str:
     loss = design.ledger_loss
     return "no finite epsilon" if loss.epsilon is None else f"epsilon {loss.epsilon} ({loss.relation.value})"
 
 
-def _write(directory: Path, planned: "Plan", rows: Sequence[tuple[int, float, int, int]]) -> None:
+def _write(directory: Path, planned: Plan, rows: Sequence[tuple[int, float, int, int]]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["true_count", "standard_error", "low", "high"])
     writer.writerows((count, f"{error:.6g}", low, high) for count, error, low, high in rows)
     (directory / "plan.csv").write_text(text.getvalue(), encoding="utf-8")
     (directory / "plan.json").write_text(json.dumps(_record(planned), indent=1) + "\n", encoding="utf-8")
+    # Matplotlib takes longer to load than a plan to compute: only where a picture is asked for.
     from fleetcount_analysis.figures import plan_plot, save_figure
-
-    from fleetcount.analyst.planning import half_widths, title_of
 
     save_figure(plan_plot(**half_widths(planned), title=title_of(planned)), directory / "plan")
 
 
-def _record(planned: "Plan") -> dict[str, Any]:
+def _record(planned: Plan) -> dict[str, Any]:
     design = planned.design
     return {
         "devices": planned.devices,
@@ -257,3 +258,31 @@ def _record(planned: "Plan") -> dict[str, Any]:
         "warnings": list(planned.warnings),
         **statement_json(design, design.views()),
     }
+
+
+def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
+    """Return the errors of an empty square at every zoom, under what heads them; nothing of a release of one zoom.
+
+    Raises:
+        MechanismError: no noise of one zoom reaches epsilon.
+    """
+    design = planned.design
+    if design.zooms is None:
+        return []
+
+    law = type(design.noise)
+    alone = plan_question(planned.devices, design.answer, epsilon, design.aggregators, noise=law).sd(0)  # type: ignore[arg-type]
+    own = planned.sd(0)
+    lines = [
+        f"{design.zoom_count} zooms of {design.zooms.columns} by {design.zooms.rows} squares in one report; standard"
+        " error of an empty square as released,",
+        "in counts of all zooms that add up, and as a sum of squares under the same epsilon with one zoom alone:",
+    ]
+    sided = design.noise.mean != 0
+    # Noise with one side has a mean, and no best combination of zooms was worked out for it.
+    agreeing = [None] * design.zoom_count if sided else list(consistent_errors(design))
+    for zoom, (size, joint) in enumerate(zip(design.zooms.sizes, agreeing, strict=True)):
+        shown = "-" if joint is None else f"{joint:,.1f}"
+        head = f"  squares of {2**zoom} times the side, {size:,} of them"
+        lines.append(f"{head}: {own:,.1f}, {shown}, {alone * 2**zoom:,.1f}")
+    return [*lines, ""]

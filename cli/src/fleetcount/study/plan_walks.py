@@ -7,18 +7,21 @@ import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
+from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
 from fleetcount_protocol.window.domain import PLACE_BITS
 
 from fleetcount.command.results import show
-from fleetcount.study.plan_windows import Asked
-
-if TYPE_CHECKING:  # Loaded when the options are known to be good.
-    from fleetcount_mechanisms.answers import AnswerLaw
-    from fleetcount_mechanisms.design import Design
+from fleetcount.study.plan_windows import PlannedQuestion
 
 FALSE_PLACES: Final = Fraction(1, 20)
 """Empty cells that pass one step, in expectation, at the threshold that is proposed."""
@@ -44,7 +47,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
     return levels
 
 
-def plan_walks(asked: Asked, levels: tuple[int, ...], *, as_json: bool = False) -> None:
+def plan_walks(asked: PlannedQuestion, levels: tuple[int, ...], *, as_json: bool = False) -> None:
     """Print for every way what threshold empty cells rarely pass, and the smallest place that a walk then finds.
 
     `asked.values` bounds the candidates of a step; `asked.windows` counts every level as a window.
@@ -79,8 +82,7 @@ def plan_walks(asked: Asked, levels: tuple[int, ...], *, as_json: bool = False) 
     show(found, [*head.split("\n"), *_table(shown), *foot.split("\n")], as_json=as_json)
 
 
-def _rows(asked: Asked, levels: int, candidates: int) -> Iterator[tuple[str, float, int, int]]:
-    from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
+def _rows(asked: PlannedQuestion, levels: int, candidates: int) -> Iterator[tuple[str, float, int, int]]:
 
     for name, design in _designs(asked, candidates):
         threshold = least_threshold(design, candidates, FALSE_PLACES)
@@ -89,13 +91,7 @@ def _rows(asked: Asked, levels: int, candidates: int) -> Iterator[tuple[str, flo
         yield name, deviation, threshold, found
 
 
-def _designs(asked: Asked, candidates: int) -> "Iterator[tuple[str, Design]]":
-    from fleetcount_mechanisms.accounting.solving import noise_for_promise
-    from fleetcount_mechanisms.answers import Truth
-    from fleetcount_mechanisms.design import Design
-    from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
-    from fleetcount_mechanisms.sampling import SamplingDie
-    from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
+def _designs(asked: PlannedQuestion, candidates: int) -> Iterator[tuple[str, Design]]:
 
     schedule = Schedule(
         first=0, every_s=asked.every, windows=asked.windows, round_one_s=1, round_two_s=0, expiry_s=DAY_S
@@ -109,7 +105,7 @@ def _designs(asked: Asked, candidates: int) -> "Iterator[tuple[str, Design]]":
             yield f"{way}, {'geometric' if law is TwoSidedNoise else 'Gaussian'}", design
 
 
-def _table(rows: "Iterator[Sequence[str]]") -> list[str]:
+def _table(rows: Iterator[Sequence[str]]) -> list[str]:
     lines = [_HEAD, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     lines.insert(1, tuple("-" * width for width in widths))

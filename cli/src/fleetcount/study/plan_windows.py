@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
+from fleetcount_mechanisms.accounting.shape import ScheduleShape
+from fleetcount_mechanisms.comparison import Compared, Unit, compare
+from fleetcount_mechanisms.errors import InfeasibleTargetError
+from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
+from fleetcount_protocol.window.circuit import report_bytes
 
 from fleetcount.command.exits import one_line
 from fleetcount.command.files import staged_directory
 from fleetcount.command.results import show
-
-if TYPE_CHECKING:  # Loaded when the options are known to be good.
-    from fleetcount_mechanisms.comparison import Compared
-    from fleetcount_mechanisms.zooms import Zooms
 
 _HEAD: Final = ("way", "sd at 0", "sd at 100", "sd at 1,000", "seen from", "bytes", "rounds", "if all collude")
 _COUNTS: Final = (0, 100, 1000)
@@ -30,7 +32,7 @@ _THREATS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PlannedQuestion:
     """What is planned: so many windows, one every so many seconds, under (epsilon, delta) for all of them together."""
 
     devices: int
@@ -42,10 +44,10 @@ class Asked:
     every: int
     delta: Fraction
     threat: str | None
-    zooms: "Zooms | None" = None
+    zooms: Zooms | None = None
 
 
-def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) -> None:
+def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool = False) -> None:
     """Print the ways to ask, in `output` too, and which one to take against a threat if one is named.
 
     The first window opens at midnight UTC.
@@ -53,10 +55,6 @@ def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) ->
     Raises:
         MechanismError: no way keeps the promise.
     """
-    from fleetcount_mechanisms.accounting.shape import ScheduleShape
-    from fleetcount_mechanisms.comparison import Unit, compare
-    from fleetcount_mechanisms.errors import InfeasibleTargetError
-    from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
 
     windows = asked.windows
     schedule = Schedule(first=0, every_s=asked.every, windows=windows, round_one_s=1, round_two_s=0, expiry_s=DAY_S)
@@ -88,7 +86,7 @@ def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) ->
         click.echo(one_line(f"wrote plan.json in {output}"), err=as_json)
 
 
-def _lines(rows: "Sequence[Compared]", asked: Asked) -> list[str]:
+def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     """Return the table, as Markdown, and what its columns mean."""
     windows, promise = asked.windows, f"epsilon {float(asked.epsilon):g} at delta {_power(asked.delta)}"
     table = [_HEAD, *(_printed(row, windows) for row in rows)]
@@ -115,7 +113,7 @@ def _lines(rows: "Sequence[Compared]", asked: Asked) -> list[str]:
     ]
 
 
-def _record(row: "Compared", windows: int) -> dict[str, Any]:
+def _record(row: Compared, windows: int) -> dict[str, Any]:
     plan, design = row.plan, row.plan.design
     return {
         "way": row.name,
@@ -131,7 +129,7 @@ def _record(row: "Compared", windows: int) -> dict[str, Any]:
     }
 
 
-def _printed(row: "Compared", windows: int) -> tuple[str, ...]:
+def _printed(row: Compared, windows: int) -> tuple[str, ...]:
     plan = row.plan
     seen = plan.smallest_count_seen
     errors = [f"{plan.sd(min(count, plan.devices)):,.1f}" for count in _COUNTS]
@@ -145,13 +143,12 @@ def _printed(row: "Compared", windows: int) -> tuple[str, ...]:
     )
 
 
-def _bytes(row: "Compared") -> int:
-    from fleetcount_protocol.window.circuit import report_bytes
+def _bytes(row: Compared) -> int:
 
     return report_bytes(row.plan.design)
 
 
-def _collusion(row: "Compared", windows: int) -> str:
+def _collusion(row: Compared, windows: int) -> str:
     design = row.plan.design
     if row.unit is None:
         return "every answer is seen" if design.exposure == 1 else "the promise holds"

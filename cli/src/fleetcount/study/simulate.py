@@ -8,12 +8,14 @@ import importlib.util
 import signal
 import sys
 from collections.abc import Generator, Sequence
+from decimal import Decimal
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from fleetcount_protocol.errors import UsageError
+from fleetcount_simulator.examples import example_about, example_names, example_text
 
 from fleetcount.command.exits import one_line
 from fleetcount.command.files import check_output_directory
@@ -22,9 +24,7 @@ from fleetcount.command.numbers import SEED, Count
 from fleetcount.command.progress import progress_for
 from fleetcount.command.results import JSON, show
 
-if TYPE_CHECKING:  # NumPy, SciPy and the simulator are loaded when the options are known to be good.
-    from decimal import Decimal
-
+if TYPE_CHECKING:  # The examples can be printed without the extra `simulator`: the rest is imported where it is used.
     from fleetcount_simulator.model import EngineName
     from fleetcount_simulator.scenario.plan import Scenario
     from fleetcount_simulator.study.experiment import CaseSummary
@@ -36,7 +36,7 @@ _SHOWN_CASES: Final = 25
 _COLUMNS: Final = ("case", "released", "error", "bias", "coverage", "of fleet", "width", "epsilon", "in all")
 
 
-@click.command(cls=StrictCommand, short_help="Run a scenario: what error, coverage and privacy a fleet will see.")
+@click.command(cls=StrictCommand)
 @click.argument("scenario", required=False, type=_FILE, metavar="[SCENARIO.toml]")
 @click.option(
     "--engine",
@@ -117,8 +117,6 @@ def _case_json(one: "CaseSummary") -> dict[str, Any]:
 
 
 def _print_example(name: str | None, *, as_json: bool) -> None:
-    from fleetcount_simulator.examples import example_about, example_names, example_text
-
     if name is not None:
         text = example_text(name)
         if as_json:
@@ -209,7 +207,7 @@ def _row(one: "CaseSummary") -> tuple[str, ...]:
     )
 
 
-def _loss(epsilon: "Decimal | None", delta: "Decimal") -> str:
+def _loss(epsilon: Decimal | None, delta: Decimal) -> str:
     if epsilon is None:
         return "none"
     return f"{epsilon:.3f}, delta {delta:.0e}" if delta else f"{epsilon:.3f}"
