@@ -83,7 +83,7 @@ def test_a_device_s_status_says_when_its_certificate_ends_and_what_is_wrong_with
     said.append(fleetcount("device", "status", "--config", one / "device.toml").out)
 
     assert "364 days left" in said[0]
-    assert "nobody is asked: put it at device.crt.new" in said[0]
+    assert "no command is set: put it at device.crt.new" in said[0]
     assert "not taken: device.crt.new is for another key than the device's" in said[1]
 
 
@@ -376,7 +376,7 @@ def examined(fleetcount: Callable, config: Path) -> dict[str, str]:
         (None, None, "note    deny list: none: a certificate is good until it ends"),
         (-1, 6, "ok      deny list: number 7, 1 keys, signed 1.0 days ago, 6.0 days left"),
         (-6, 1, "note    deny list: number 7, 1 keys, signed 6.0 days ago, 1.0 days left"),
-        (-7, -1, "FAILED  deny list: number 7, 1 keys, signed 7.0 days ago, ended: nobody is served until the next"),
+        (-7, -1, "FAILED  deny list: number 7, 1 keys, signed 7.0 days ago, ended: no party is served until the next"),
     ],
 )
 def test_doctor_knows_how_old_the_deny_list_is(

@@ -26,7 +26,7 @@ _PKI = "fleetcount.keys.pki"
             ("export", "fleetcount.read.export", "export", "Tables, maps and answers from the records of many."),
             ("places", "fleetcount.read.places", "places", "What the walks of a drill-down found."),
             ("create", _CREATE, "create", "Write NAME.question from a specification."),
-            ("show", _CREATE, "show_question", "What a question asks, and what it lets anybody learn."),
+            ("show", _CREATE, "show_question", "What a question asks, and what could be learnt from it."),
             ("sign", _SIGN, "sign", "Sign NAME.question as one aggregator's operator."),
             ("submit", _SIGN, "submit", "Hand a complete NAME.question to the leader."),
             ("pause", _ORDERS, "pause", "Skip windows from one on, until resume."),
@@ -40,7 +40,7 @@ def question() -> None:
 
     \b
     create   the asker writes NAME.question from a specification
-    show     what it asks, and what it lets anybody learn
+    show     what it asks, and what could be learnt from it
     sign     every operator signs it, once for all windows (also: reads it first)
     submit   the leader's operator hands it to its aggregator
     status   how far it is; windows released, missing and why; what was refused

@@ -56,7 +56,7 @@ def read_releases(directory: str | PathLike[str], keys: Keys | None = None, *, z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a question costs one device that answers every window, as everybody who reads the releases may see it.
+    """What a question costs one device that answers every window, as every reader of the releases may see it.
 
     Epsilons are at `delta`, rounded up; None where no finite one exists. `so_far` is of the windows up to the last
     released one, whether they were released or not.
@@ -164,7 +164,7 @@ class Releases(Tabular):
     def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
         """Return the sum of cells (all) over windows (all released ones), with its exact interval.
 
-        Counts are added, not devices: who is counted in two windows counts twice.
+        Counts are added, not devices: a device counted in two windows counts twice.
 
         Raises:
             UsageError: a label that is not there.

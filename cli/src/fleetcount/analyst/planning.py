@@ -1,4 +1,4 @@
-"""A plan in Python, and what `fleetcount plan` is made of: what a count will give before anyone is asked.
+"""A plan in Python, shared with `fleetcount plan`: errors and losses of a count, before any device is asked.
 
 It must not ask a device. Numbers are exact: a float stands for the decimal that it is printed as.
 """
@@ -104,7 +104,7 @@ class PlannedCount(Tabular):
 
     @property
     def smallest_count_seen(self) -> int | None:
-        """The smallest count told apart from 0 at the level both ways, in devices; None if none is."""
+        """The smallest count told apart from 0 at the level both ways, in devices; None if no count is."""
         return self.plan.smallest_count_seen
 
     @property
@@ -166,7 +166,7 @@ class PlannedCount(Tabular):
 
 
 def square_zooms(values: int, count: int | None) -> Zooms | None:
-    """Return the zooms of a grid of so many squares that is as wide as high, None of one.
+    """Return the zooms of a grid of `values` squares that is as wide as high; None where `count` is None.
 
     Raises:
         UsageError: fewer than 2 or more than allowed, or values that are no square number.
@@ -218,14 +218,13 @@ def plan_rows(planned: Plan, counts: Sequence[int]) -> list[tuple[int, float, in
 
     The expected number is rounded to the nearest whole; counts in devices.
     """
-
     reading = read(planned.design, [_expected(planned, count) for count in counts], planned.level)
     ends = zip(reading.low[:, 0].tolist(), reading.high[:, 0].tolist(), strict=True)
     return [(count, planned.sd(count), low, high) for count, (low, high) in zip(counts, ends, strict=True)]
 
 
 def _expected(planned: Plan, count: int) -> list[int]:
-    """Return the opened numbers to expect when `count` devices have value 1 and no other value counts anybody."""
+    """Return the opened numbers to expect when `count` devices have value 1 and no device another value."""
     design, (hit, miss) = planned.design, planned.design.channel
     cell = round(hit * count + miss * (planned.devices - count) + Fraction(design.aggregators * design.noise.mean))
     opened = design.opened_sums([cell, *([0] * (design.values - 1))])
@@ -242,7 +241,7 @@ def round_counts(devices: int) -> list[int]:
 
 
 def title_of(planned: Plan) -> str:
-    """Return in a line what is planned."""
+    """Return the plan's title: devices, values, aggregators, epsilon and mechanism in a line."""
     design, delta = planned.design, planned.design.views()[0].delta
     how = f"sampling rate {float(design.exposure):g}" if design.rounds == 2 else f"mechanism {design.name}"
     epsilon = "without bound" if design.epsilon is None else f"{design.epsilon.normalize():f}"
@@ -254,7 +253,6 @@ def title_of(planned: Plan) -> str:
 
 def half_widths(planned: Plan) -> dict[str, Any]:
     """Return what the picture of a plan shows over the true count: half the interval and its two causes, in devices."""
-
     counts = np.unique(np.rint(np.geomspace(1, max(planned.devices, 2), _POINTS)))
     quantile, empty = float(ndtri(float((1 + planned.level) / 2))), planned.sd(0)
     both = np.array([planned.sd(round(count)) for count in counts])

@@ -60,7 +60,7 @@ def read_release(path: str | PathLike[str]) -> "Release":
 
 
 class Release:
-    """A release as a file says it is: who is said to have made it, and nothing of what it says before `verify`."""
+    """A release as its file says: the aggregators that it names, and no number before `verify`."""
 
     def __init__(self, record: ReleaseRecord, signatures: Sequence[bytes], source: str) -> None:
         self._record = record
@@ -79,7 +79,7 @@ class Release:
 
     @property
     def aggregators(self) -> tuple[str, ...]:
-        """Who should have signed it, the leader first."""
+        """The aggregators that should have signed it, the leader first."""
         return tuple(str(one.aggregator_id) for one in self._record.window.aggregators)
 
     def verify(self, keys: Keys) -> "VerifiedRelease":
@@ -123,7 +123,7 @@ class VerifiedRelease(Tabular):
 
     @property
     def window(self) -> Window:
-        """What was asked, how, and by whom."""
+        """The window: its question, its mechanism and its aggregators."""
         return self.record.window
 
     @property

@@ -39,7 +39,6 @@ def simulate(
         ScenarioError: the file, with line and key; a case that cannot be made; an output of something else.
         UsageError: runs or workers out of range, or an output that cannot be written to.
     """
-
     for name, value, most in (("runs", runs, 1_000_000), ("workers", workers, 256)):
         if value is not None and not 1 <= value <= most:
             raise UsageError(f"{name} is {value}, allowed: 1 to {most}")
@@ -63,7 +62,7 @@ class Study:
 
     @property
     def cases(self) -> Table:
-        """A row a case: what was varied, mechanism, devices, values."""
+        """One row per case: the varied keys, mechanism, devices, values."""
         return self._table("cases")
 
     @property
@@ -104,7 +103,6 @@ class Study:
         return report.write(self.directory, report_files())
 
     def _table(self, name: str, why: str = "") -> Table:
-
         with Tables(self.directory) as tables:
             columns: dict[str, Any] = tables.columns(name) if tables.has(name) else {}
         if why and not any(columns.values()):

@@ -1,6 +1,6 @@
 """Columns as the libraries of analysts know them: pandas, Polars, Arrow; and as HTML in a notebook.
 
-None of these libraries is a dependency: each is imported where it is asked for. It must not compute a column.
+No such library is a dependency: each is imported by the method that needs it. It must not compute a column.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_protocol.errors import UsageError
 
-if TYPE_CHECKING:  # Known to whoever has them; `make check` has no Polars, which is larger than all that it needs.
+if TYPE_CHECKING:  # Optional libraries; `make check` has no Polars, which is larger than all that it needs.
     import pandas as pd
     import polars as pl  # pyright: ignore[reportMissingImports]
     from matplotlib.axes import Axes

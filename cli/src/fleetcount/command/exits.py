@@ -78,7 +78,7 @@ _REQUIRED: Final = re.compile(
     r"""(?P<package>[A-Za-z0-9._-]+)[^;]*(?:$|;(?:.* and )? ?extra == ['"](?P<extra>[a-z0-9]+)['"]$)"""
 )
 _DEVELOPERS: Final = frozenset({"check", "docs", "nightly", "test"})
-"""Extras that nobody is told to install in order to run something."""
+"""Extras for developers: no user is told to install them."""
 _UNREACHABLE: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
 _WRONG_PATH: Final = frozenset(
     {
@@ -117,7 +117,7 @@ def describe(error: BaseException, command: str = "fleetcount") -> tuple[ExitCod
 
 
 def missing_package(error: ModuleNotFoundError) -> str:
-    """Return what to install for a library that is not there, "" for a module of our own."""
+    """Return the text that names the package to install for a missing library, "" for a module of our own."""
     module = (error.name or "").partition(".")[0]
     if not module or module.startswith("fleetcount"):
         return ""
@@ -136,7 +136,7 @@ def missing_package(error: ModuleNotFoundError) -> str:
 
 
 def _requirements() -> tuple[str, list[str]]:
-    """Return the distribution that this is part of, and what it needs."""
+    """Return the name of the installed distribution and its requirements."""
     from importlib.metadata import PackageNotFoundError, requires  # Takes milliseconds, and is needed here alone.
 
     for project in ("fleetcount", "fleetcount-client"):

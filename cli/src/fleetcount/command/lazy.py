@@ -49,7 +49,7 @@ class OneOf(click.Choice[str]):
     """One of a few texts; another one is refused with the nearest of them."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Return what is said of another text."""
+        """Return the error message for another text."""
         return super().get_invalid_choice_message(value, ctx).rstrip(".") + _meant(value, self.choices)
 
 

@@ -110,7 +110,7 @@ def parse_spans(what: str, text: str, low: int, high: int) -> frozenset[int]:
 
 
 def spans_text(indices: Iterable[int]) -> str:
-    """Return windows in words: "windows 3 to 5 and 9"."""
+    """Return window numbers in words: "windows 3 to 5 and 9"."""
     ordered = sorted(indices)
     runs = [list(run) for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
     spans = [f"{run[0][1]}" if len(run) == 1 else f"{run[0][1]} to {run[-1][1]}" for run in runs]

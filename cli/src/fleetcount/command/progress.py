@@ -13,9 +13,9 @@ if TYPE_CHECKING:  # Rich takes 60 ms to load; only a command that shows bars pa
     from rich.progress import TaskID
 
 _FEWEST: Final = 100
-"""One in so many must be done before a rate is told: the first of thousands waits for what starts."""
+"""A remaining time is shown once 1 in so many is done: the first of thousands waits for processes to start."""
 WORTH_SAYING_S: Final = 10.0
-"""What takes longer than this is said before it is waited for."""
+"""A wait of more seconds than this is announced before it begins."""
 _DUE_S: Final = (0, 1, 3, 10, 30, 120, 600, 3_600)
 """When a line is due at the earliest, seconds after the begin; what is expected and the end have a line each."""
 

@@ -35,7 +35,6 @@ def store(output: Path) -> None:
     A store that has none yet is sealed under a key that follows from its signing key; it moves to this one when the
     aggregator is started with it for the first time, under the same signing key. Keep a copy apart from the store's.
     """
-
     try:
         write_store_key(output)
     except FileExistsError:
@@ -51,11 +50,10 @@ def store(output: Path) -> None:
 @click.option("--overlap-days", type=Count(1, 3650), default=90, show_default=True, help="How long both are valid.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The statement's file.")
 def succeed(config: Path, new_key: str, overlap_days: int, output: Path) -> None:
-    """Make a new signing key, and the statement by which the present one names it: public, for everybody who trusts it.
+    """Make a new signing key, and the statement by which the present one names it: public, for parties that trust it.
 
     Whoever has it in succession_files takes what the new key signs, and until the overlap ends what the old one does.
     """
-
     settings, now = load_config(config, os.environ), int(time.time())
     if settings.keys.store_key_file is None:
         raise UsageError(
@@ -90,7 +88,6 @@ def wrap(config: Path) -> None:
     Once, before the aggregator is started with wrapping_key; keys that it makes itself are wrapped already. The plain
     bytes are overwritten where they lay. Copies elsewhere stay what they are: better let rotate_s replace such keys.
     """
-
     keys = load_config(config, os.environ).keys
     if keys.wrapping_key is None:
         raise UsageError(f"{config} names no keys.wrapping_key: the pkcs11: URI of the AES-256 key to wrap under")
@@ -111,7 +108,6 @@ def descriptor(config: Path, source: Path, output: Path) -> None:
 
     After a rotation or a succession: authors of questions need it. They take sealing keys from the aggregator itself.
     """
-
     settings, before, now = load_config(config, os.environ), read_descriptor(source), time.time()
     if before.aggregator_id != settings.aggregator.id:
         raise UsageError(f"--from describes {before.aggregator_id!r}, --config is of {settings.aggregator.id!r}")

@@ -112,7 +112,6 @@ class _Request:
 
 
 def _write(request: _Request, ids: Sequence[str], operators: Sequence[str]) -> None:
-
     count, base = len(ids), request.base_port
     ports = free_ports(request.host, 2 * count) if base == 0 else [base + i for i in range(count)]
     peers = ports[count:] if base == 0 else [base + 10 + i for i in range(count)]
@@ -141,7 +140,6 @@ def _write(request: _Request, ids: Sequence[str], operators: Sequence[str]) -> N
 
 
 def _ids(text: str) -> list[str]:
-
     names = text.split(",")
     if not 2 <= len(names) <= 5:
         raise UsageError(f"--aggregators names {len(names)}; it must be 2 to 5 ids separated by commas")
@@ -158,10 +156,9 @@ def _ids(text: str) -> list[str]:
 
 
 def _operators(text: str | None, ids: Sequence[str]) -> list[str]:
-
     names = text.split(",") if text is not None else [f"Operator of {name}" for name in ids]
     if len(names) != len(ids):
-        raise UsageError(f"--operators names {len(names)}; it must name {len(ids)}, one an aggregator")
+        raise UsageError(f"--operators names {len(names)}; it must name {len(ids)}, one per aggregator")
     for name in names:
         if not name or len(name.encode("utf-8", "replace")) > 200 or not name.isprintable() or name != name.strip():
             raise UsageError(f"--operators: {name[:40]!r} is not 1 to 200 printable characters")
@@ -236,7 +233,6 @@ def write_analyst(deployment: Deployment) -> Path:
 
 def reader_toml(deployment: str, aggregators: tuple[Aggregator, ...]) -> str:
     """Return an analyst's configuration file, its key and certificate beside it."""
-
     rows = [
         "# One analyst of a test deployment, by `fleetcount keys init`. Every path is relative to this file.",
         "",

@@ -1,4 +1,4 @@
-"""`fleetcount pki`: the operator's authorities, everybody's certificates, and the deny list.
+"""`fleetcount pki`: the operator's authorities, the certificates of all parties, and the deny list.
 
 It writes certificates from requests and prints names and dates; it must not print or see another party's private key.
 """
@@ -55,7 +55,6 @@ def init(output: Path, deployment: str, years: int, valid_days: int) -> None:
     DIR/clients.crt       both: for a broker's cafile
     DIR/deny-list         for deny_list_file or deny_list_url
     """
-
     check_names(deployment, "127.0.0.1", "")
     PkiDirectory.create(
         output, deployment, validity=timedelta(days=365 * years), list_validity=timedelta(days=valid_days)
@@ -67,7 +66,6 @@ def init(output: Path, deployment: str, years: int, valid_days: int) -> None:
 @click.option("--output", required=True, type=_PATH, metavar="BASE", help="Writes BASE.key (mode 0600) and BASE.csr.")
 def request(output: Path) -> None:
     """Make a P-256 key and a request for a certificate. The key stays here, the request goes to the operator."""
-
     key_file, csr_file = (output.with_name(f"{output.name}.{end}") for end in ("key", "csr"))
     for file in (key_file, csr_file):
         if file.exists():
@@ -91,7 +89,6 @@ def request(output: Path) -> None:
 @_days(30)
 def enrol(root: Path, csr: Path, output: Path, days: int) -> None:
     """Issue a device's certificate, under a random name whatever the request says."""
-
     _enrol(root, Purpose.DEVICE, csr, random_device_name(), (), output, days)
 
 
@@ -103,7 +100,6 @@ def enrol(root: Path, csr: Path, output: Path, days: int) -> None:
 @_days(365)
 def reader(root: Path, csr: Path, name: str, output: Path, days: int) -> None:
     """Issue a reader's certificate: it reads windows and releases, and reports nothing."""
-
     _enrol(root, Purpose.READER, csr, name, (), output, days)
 
 
@@ -118,7 +114,6 @@ def _listening(purpose: str, text: str) -> click.Command:
     @_OUTPUT
     @_days(365)
     def command(root: Path, csr: Path, name: str, hosts: tuple[str, ...], output: Path, days: int) -> None:
-
         _enrol(root, Purpose[purpose.upper()], csr, name, hosts, output, days)
 
     return command
@@ -144,7 +139,6 @@ def slot(root: Path, csr: Path, name: str, slot: int, output: Path, days: int) -
     A broker gives one certificate one connection: with slots = N in [mqtt], slots 1 to N - 1 have one of their own. The
     files lie beside those of certificate_file and key_file, with -slotSLOT before the ending.
     """
-
     try:
         user = slot_name(AggregatorId(name), slot)
     except DecodeError as error:
@@ -154,12 +148,11 @@ def slot(root: Path, csr: Path, name: str, slot: int, output: Path, days: int) -
 
 relay = _listening("relay", "Issue a relay's certificate: it carries reports, and is no peer.")
 broker = _listening(
-    "broker", "Issue an MQTT broker's certificate: it listens under its hosts' names, and calls nobody."
+    "broker", "Issue an MQTT broker's certificate: it listens under its hosts' names, and calls no party."
 )
 
 
 def _enrol(root: Path, purpose: Purpose, csr: Path, name: str, hosts: tuple[str, ...], output: Path, days: int) -> None:
-
     directory, key = PkiDirectory(root), read_request(csr)
     with directory.locked():
         issued = directory.enrol(purpose, key, name, hosts, output, validity=timedelta(days=days))
@@ -183,7 +176,6 @@ def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: i
     With a new key the party is a new one to those who count: so that it does not count twice, its old key goes onto the
     deny list, and what it sent under it to windows that have not ended is left out.
     """
-
     directory, old = PkiDirectory(root), _certificate(certificate)
     key = None if csr is None else read_request(csr)
     with directory.locked():
@@ -194,7 +186,6 @@ def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: i
 
 
 def _certificate(path: Path) -> Any:
-
     try:
         return load_certificate(path)
     except OSError as error:
@@ -211,7 +202,6 @@ def revoke(root: Path, certificate: Path | None, name: str | None, valid_days: i
 
     Aggregators and relays take it within a second from the file their deny_list_file names, within 30 s from a URL.
     """
-
     if (certificate is None) == (name is None):
         raise UsageError("give --certificate or --name, exactly one of them")
     directory = PkiDirectory(root)
@@ -227,15 +217,13 @@ def revoke(root: Path, certificate: Path | None, name: str | None, valid_days: i
 @_PKI
 @_LIST_DAYS
 def deny_list(root: Path, valid_days: int) -> None:
-    """Sign the next deny list, with the same keys and a later end: under one that has ended nobody is served."""
-
+    """Sign the next deny list, with the same keys and a later end: under one that has ended no party is served."""
     directory = PkiDirectory(root)
     with directory.locked():
         _write_list(directory, [], valid_days)
 
 
 def _write_list(directory: PkiDirectory, certificates: list[Any], valid_days: int) -> None:
-
     made = directory.write_list([key_digest(one) for one in certificates], timedelta(days=valid_days))
     end = datetime.fromtimestamp(made.expires, UTC)
     click.echo(f"deny list {made.number}: {len(made.keys)} keys, until {end:%Y-%m-%dT%H:%M:%SZ}")
@@ -246,7 +234,6 @@ def _write_list(directory: PkiDirectory, certificates: list[Any], valid_days: in
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines.")
 def list_issued(root: Path, as_json: bool) -> None:
     """List authorities, deny list and certificates, the first to end first."""
-
     directory, now = PkiDirectory(root), datetime.now(UTC)
     denied = directory.deny_list()
     rows = [

@@ -191,7 +191,7 @@ class PkiDirectory:
         """Issue a certificate for a key that has none yet, and write it to a new file.
 
         Raises:
-            UsageError: the key or the name belongs to somebody, a host is an aggregator's name, or `output` exists.
+            UsageError: another party has the key or the name, a host is an aggregator's name, or `output` exists.
         """
         known = self.issued()
         digest = public_key_digest(key)
@@ -218,7 +218,7 @@ class PkiDirectory:
     ) -> Issued:
         """Issue the next certificate of a party, for the same key or (`key`) a new one, and write it to a new file.
 
-        With a new key the old one goes onto the deny list first: nobody counts twice.
+        With a new key the old one goes onto the deny list first: no party counts twice.
 
         Raises:
             UsageError: the old one was not issued here or is on the deny list, or the new key has a certificate.

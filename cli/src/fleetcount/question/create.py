@@ -46,7 +46,7 @@ _SAMPLES: Final = ("window", "month", "drill-down")
 def create(spec: Path | None, sample: str | None, output: Path, epsilon: Fraction | None, explain: bool) -> None:
     """Write an unsigned question, NAME.json for people, and the seed of its verify keys (NAME.seed, mode 0600).
 
-    Run by the leader's operator: the seed is for the aggregators alone; anybody who has it can make false reports pass.
+    Run by the leader's operator: the seed is for the aggregators alone; with it any party makes false reports pass.
 
     \b
     [question]      name, deployment, signal, mode, min_batch_size
@@ -79,13 +79,11 @@ def create(spec: Path | None, sample: str | None, output: Path, epsilon: Fractio
 
 
 def _write_sample(name: str, path: Path) -> Path:
-
     write_file(path, resources.files("fleetcount.samples").joinpath(f"{name}.toml").read_bytes(), overwrite=False)
     return path
 
 
 def _create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -> None:
-
     seed = secrets.token_bytes(32)
     made = read_spec(spec, time.time(), Digest(hashlib.sha256(seed).digest()), epsilon)
     new_question_files(output, made, seed)
@@ -99,7 +97,6 @@ def _create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -
 @click.argument("path", metavar="NAME.question", type=_FILE)
 def show_question(path: Path, explain: bool, as_json: bool) -> None:
     """Show what the question asks and promises, in plain words first."""
-
     check_name(path)
     signed = read_question(path)
     if as_json:
@@ -110,7 +107,6 @@ def show_question(path: Path, explain: bool, as_json: bool) -> None:
 
 def print_question(signed: SignedQuestion, explain: bool) -> None:
     """Print what a person wants to know of a question, in lines of the terminal's width."""
-
     width = min(_WIDEST, max(40, shutil.get_terminal_size((_WIDEST, 24)).columns))
     for line in describe_question(signed, width, explain=explain):
         click.echo(line)

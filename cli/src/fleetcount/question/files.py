@@ -63,12 +63,12 @@ def read_question(path: Path) -> SignedQuestion:
 
 
 def unsigned(question: Question) -> SignedQuestion:
-    """Return a question that nobody has signed yet."""
+    """Return a question without any signature."""
     return SignedQuestion(question=question, signatures=(b"",) * len(question.aggregators))
 
 
 def new_question_files(path: Path, question: Question, seed: bytes) -> None:
-    """Write an unsigned question, the seed of its verify keys (mode 0600) and NAME.json for people: all or none.
+    """Write an unsigned question, the seed of its verify keys (mode 0600) and NAME.json for people: all or no file.
 
     Raises:
         UsageError: one of them is there already, or cannot be written.
@@ -103,7 +103,7 @@ def question_json(question: Question) -> dict[str, Any]:
 
 
 def describe_question(signed: SignedQuestion, width: int, *, explain: bool = False) -> list[str]:
-    """Return what a person wants to know before signing: plain words first, wrapped; `explain` adds every view."""
+    """Return the lines that an operator reads before signing: plain words first, wrapped; `explain` adds every view."""
     question = signed.question
     who = [
         f"{one.aggregator_id} ({one.operator}){'' if signature else ', not signed yet'}"

@@ -67,7 +67,6 @@ def _order_command(action: str, text: str) -> click.Command:
     @click.option("--yes", is_flag=True, help="Do not ask before a question is stopped.", hidden=action != "stop")
     @click.argument("path", metavar="NAME.question", type=click.Path(path_type=Path))
     def order(config_path: Path, start: str | None, yes: bool, path: Path) -> None:
-
         check_name(path)
         asked, operator, kind = read_question(path).question, operator_of(config_path), OrderAction[action.upper()]
         given = give_order(asked, operator, kind, start, time.time(), path.stem)
@@ -149,7 +148,6 @@ def give_order(
         RefusedByPolicyError: the question is not installed at this aggregator, the order is not its operator's to give,
             or nothing may follow the orders given before.
     """
-
     config, own = operator.config, operator.aggregator_id
     position = question.first_window.position_of(own)
     if position and action is not OrderAction.STOP:
@@ -184,8 +182,7 @@ def give_order(
 
 
 def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
-    """Yield what a stop leaves charged and what it gives back, by party, before it is given."""
-
+    """Yield a line per party: what a stop leaves charged and what it gives back, before the order is given."""
     question, window = given.question, given.order.from_window
     opens, limits = utc(question.schedule.opens(window)), limits_of(operator.config)
     yield f"this ends question {question.name!r} for good, at all aggregators, from window {window} on, opening {opens}"
@@ -212,7 +209,6 @@ def installed_question(question: Question, place: StorePlace) -> QuestionLine:
     Raises:
         RefusedByPolicyError: it is not installed there.
     """
-
     found = read_status(place).questions if place.url is not None or place.file.is_file() else ()
     for one in found:
         if one.question_id == question.question_id:
@@ -247,7 +243,7 @@ def _check_given(order: QuestionOrder, given: Set[QuestionOrder]) -> None:
 
 
 def _check_changes(question: Question, order: QuestionOrder, known: Set[QuestionOrder]) -> None:
-    """Refuse a pause or stop of what is not asked anyway, and a resume of what is: orders of a question are few.
+    """Refuse an order that changes nothing (a pause of skipped windows, a resume of asked ones): orders are few.
 
     A stop of windows that are paused changes that they may come back.
     """
@@ -271,7 +267,6 @@ def _window(start: str | None, schedule: Schedule, following: int | None, now: f
     Raises:
         UsageError: as `give_order`.
     """
-
     last, lead = schedule.windows - 1, opening_lead_s(schedule)
     first = last + 1 if following is None else max(following, _opening_from(schedule, now + lead))
     if first > last:

@@ -125,10 +125,10 @@ def _zooms(table: Table, domain: ValueDomain) -> Zooms | None:
 
 
 def _thresholds(table: Table) -> tuple[int, ...]:
-    """Return the thresholds of a one-sided release, none of another."""
+    """Return the thresholds of a one-sided release; an empty tuple for another kind."""
     value = table.raw("thresholds") if table.has("thresholds") else None
     if value is None:
         return ()
     if not isinstance(value, list) or not value or not all(type(one) is int for one in cast("list[object]", value)):
-        raise table.refuse("thresholds", "a list of whole numbers, one a value")
+        raise table.refuse("thresholds", "a list of whole numbers, one per value")
     return tuple(cast("list[int]", value))

@@ -84,7 +84,7 @@ def read_schedule(table: Table, coin: Coin, now: float, step: int, levels: int, 
 
 
 def _submission(table: Table, now: float, step: int) -> Submission | None:
-    """Return what is signed of a start that is counted from submission; None where `opens` is a time."""
+    """Return the start that is counted from submission; None where `opens` is a time."""
     value = table.raw("opens")
     match = _AFTER.fullmatch(value) if isinstance(value, str) else None
     if match is None:

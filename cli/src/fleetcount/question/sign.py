@@ -70,7 +70,6 @@ def add_signature(path: Path, operator: Operator) -> SignedQuestion:
             batch smaller than it allows.
         SignatureError: a signature that is there does not verify.
     """
-
     signed = read_question(path)
     question = signed.question
     position = question.first_window.position_of(operator.aggregator_id)
@@ -150,7 +149,7 @@ def submit_question(path: Path, operator: Operator, now: float) -> Path:
 
 @contextlib.contextmanager
 def _named(path: Path) -> Generator[None]:
-    """Give what refuses the content of a file the file's name."""
+    """Put the file's name before the error that refuses its content."""
     try:
         yield
     except (SignatureError, UsageError) as error:

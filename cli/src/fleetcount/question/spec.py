@@ -1,7 +1,7 @@
 """A question's specification file, SPEC.toml, and the question it describes (docs/operating.md, "Asking a question").
 
-Reads text; the present time is an argument. It must not draw a key or sign. When windows are is read by
-`question_schedule`, what comes out of them by `question_promise`.
+Reads text; the present time is an argument. It must not draw a key or sign. `schedule` reads when its windows
+are, `promise` which noise is released.
 """
 
 import re
@@ -47,7 +47,7 @@ _QUESTION_KEYS: Final = ("name", "deployment", "signal", "mode", "min_batch_size
 _UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
 _WALK_KEYS: Final = ("levels", "threshold", "most_survivors")
 _MOST_BITS: Final = MAX_VALUES.bit_length() - 1
-"""A step of one more bit would have 4,096 candidates, one too many."""
+"""A step of one more bit would have 4,096 candidates; the limit is 4,095."""
 _TEXT: Final = r"[^\0-\x1f]{1,200}"
 _SHARE: Final = Range("(0, 1]")
 _LOCAL_EPSILON: Final = Range("(0, 10]")
@@ -55,7 +55,7 @@ _SIZE: Final = Range("(0, 1000000000]")
 
 
 def read_spec(path: Path, now: float, verify_seed_digest: Digest, epsilon: Fraction | None = None) -> Question:
-    """Return the question of a specification file; `now` is what "in 10 s" counts from, Unix seconds.
+    """Return the question of a specification file; "in 10 s" counts from `now`, Unix seconds.
 
     `epsilon`, when given, stands in place of the file's own: the loss of everything that is published.
 
@@ -135,7 +135,7 @@ def _levels(walk: Table) -> tuple[int, ...]:
 
 
 def _domain(root: Table) -> ValueDomain:
-    """Return what [domain] describes."""
+    """Return the domain that [domain] describes."""
     kind = root.section("domain", None)
     readers: dict[str, Callable[[Table], ValueDomain]] = {
         "bins": _bins,
@@ -211,7 +211,7 @@ def _exact(table: Table, key: str, value: object) -> Fraction:
 
 
 def _mechanism(root: Table, mode: Mode, values: int) -> AnswerLaw | None:
-    """Return what [mechanism] describes, None in direct mode."""
+    """Return the answer law that [mechanism] describes, None in direct mode."""
     if mode is Mode.DIRECT:
         root.section("mechanism", ())
         return None
@@ -241,7 +241,7 @@ def _die(root: Table, values: int) -> SamplingDie:
     return SamplingDie(sampling_rate=rate, values=values, face_probabilities=tuple(faces), allow_large_rate=large)
 
 
-# Who.
+# The parties.
 
 
 def _aggregators(root: Table) -> tuple[Aggregator, ...]:

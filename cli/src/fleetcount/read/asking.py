@@ -58,12 +58,11 @@ class WindowReader:
             await channel.close()
 
     async def ask(self, window_id: WindowId) -> ReleaseAnswer | None:
-        """Return the first answer with a record, else the first at all; None if those that answer have no such window.
+        """Return the first answer with a record, else the first; None if no aggregator that answers has the window.
 
         Raises:
-            CannotReachError: none of them answered; says why for the last.
+            CannotReachError: no aggregator answered; the message gives the reason of the last.
         """
-
         best, reached, why = None, False, "no aggregator has a gRPC endpoint"
         for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
             try:
@@ -82,13 +81,12 @@ class WindowReader:
         return best
 
     async def orders(self, question: Question) -> tuple[QuestionOrder, ...]:
-        """Return every order about a question that those who answer know, each signed by who may give it.
+        """Return every order about a question that an answering aggregator knows, each signed as it must be.
 
         Raises:
-            CannotReachError: none of them answered; says why for the last.
+            CannotReachError: no aggregator answered; the message gives the reason of the last.
             QuestionError, SignatureError: an order that its aggregator did not sign, or may not give.
         """
-
         before = max(0, int.from_bytes(question.question_id) - 1)  # A list begins above what was listed last.
         after = QuestionId(before.to_bytes(QuestionId.SIZE))
         found: set[QuestionOrder] = set()
@@ -126,7 +124,6 @@ def _channel(name: str, endpoint: str, credentials: grpc.ChannelCredentials | No
     Raises:
         UsageError: no credentials, and the endpoint is not on this machine.
     """
-
     options: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", MAX_RECORD_BYTES + 65_536),
         ("grpc.enable_retries", 0),

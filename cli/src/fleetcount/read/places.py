@@ -39,7 +39,7 @@ _COLUMNS: Final = ("walk", "bits", "smallest_place", "shown", "estimate", "low",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walked:
-    """One walk: its number, how many steps of `levels` it took, what it found and what it left out at each step."""
+    """One walk: its number, how many steps of `levels` it took, the places found, and the cells left out."""
 
     number: int
     steps: int
@@ -60,7 +60,6 @@ def places(directory: Path, output: Path | None, as_json: bool) -> None:
     Every record is checked again. Intervals hold for all candidates of a step at once; nothing was asked beneath a cell
     that was left out, so that only a bound is known there.
     """
-
     if output is not None:
         check_output_file(output)
     question = question_of_records(directory).question
@@ -105,7 +104,6 @@ def walks_of(walk: DrillDown, records: Iterator[ReleaseRecord]) -> Iterator[Walk
 
 
 def _step(record: ReleaseRecord) -> WalkStep:
-
     domain = record.window.domain
     if not isinstance(domain, Prefixes):
         raise UsageError(f"the record of window {record.window_id} is not of prefixes")
@@ -119,7 +117,6 @@ def _step(record: ReleaseRecord) -> WalkStep:
 
 
 def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep]) -> Walked:
-
     levels, last = len(walk.levels), steps[-1]
     found = found_places(last, walk.threshold) if len(steps) == levels else []
     left: list[PrunedPlace] = []

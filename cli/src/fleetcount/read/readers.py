@@ -1,4 +1,4 @@
-"""Who reads what aggregators say: an analyst, a device or an operator, by its configuration file.
+"""Readers of what aggregators release: an analyst, a device or an operator, by its configuration file.
 
 Reads files; it opens no connection (`asking` and `states` do).
 """
@@ -26,7 +26,7 @@ _PARTY_KEYS: Final = ("id", "operator", "signing_public_key", "succession_files"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Who asks: the aggregators it trusts and the files of its TLS identity; None for plaintext on loopback."""
+    """A reader: the aggregators it trusts and the files of its TLS identity (None: plaintext on loopback)."""
 
     config: Path
     trusted: Mapping[AggregatorId, TrustedAggregator]
@@ -75,7 +75,7 @@ def _analyst(path: Path) -> Reader:
 def read_trusted(path: Path) -> list[TrustedAggregator]:
     """Return the `[[aggregators]]` of an analyst's configuration, or of a file that has nothing else.
 
-    What only connections need (certificate, key) is not looked at.
+    Certificate and key, which only connections need, are not read.
 
     Raises:
         UsageError: the file cannot be used, or names an aggregator twice.
@@ -97,7 +97,6 @@ def _party(table: Table) -> TrustedAggregator:
 
 
 def _device(path: Path) -> Reader:
-
     settings = load_settings(path)
     trusted = {one.aggregator_id: one for one in trusted_by(settings)}
     if settings.grpc is None:

@@ -67,7 +67,6 @@ def remap(release: Path, prior: Path, loss: str, output: Path | None, as_json: b
     (Ghosh, Roughgarden, Sundararajan, Theorem 3.1). A release has a noise of every aggregator, which protects against
     the aggregators themselves: then this is the best reading of what was released, and no more is claimed.
     """
-
     if output is not None:
         check_output_file(output)
     weights = read_prior(prior)
@@ -122,7 +121,6 @@ def read_loss(name: str, largest_count: int) -> Loss:
     Raises:
         UsageError: no such name or file, a line of another length, or an entry that is no number from 0 on.
     """
-
     for known in LOSSES:
         if name == known:
             return known
@@ -149,7 +147,6 @@ def remap_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss) -> Remap
         UsageError: the release has another channel than sampling and two-sided noise.
         AnalysisError: the channel is too large for the prior's largest count.
     """
-
     window, design = record.window, record.window.design
     if design.zooms is not None:
         raise UsageError(f"window {window.name!r} is counted at {design.zoom_count} zooms; remap reads releases of one")
@@ -160,7 +157,6 @@ def remap_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss) -> Remap
 
 
 def _rows(record: ReleaseRecord, found: Remap) -> list[tuple[str, str, str, str, str]]:
-
     answers = found.read([cell.raw for cell in record.cells])
     return [
         (cell.label, str(int(answer)), decimal_text(cell.estimate, 2), str(cell.low), str(cell.high))

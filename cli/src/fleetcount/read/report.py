@@ -49,7 +49,7 @@ def checked_record(
 
 
 def readable_counts(record: ReleaseRecord) -> list[int] | None:
-    """Return whole numbers of at least 0 for people, one a cell, zoom by zoom; for sums use the estimates.
+    """Return whole numbers of at least 0 for people, one per cell, zoom by zoom; for sums use the estimates.
 
     They obey the noised number of participants where the record has one. None where NumPy is not installed, or an
     estimate is beyond 10^15.

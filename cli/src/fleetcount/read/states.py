@@ -77,7 +77,6 @@ def _json(index: int, name: str, answer: WindowStatus | str) -> dict[str, Any]:
 
 
 def _text(window: Window, name: AggregatorId, answer: WindowStatus | str) -> str:
-
     if isinstance(answer, str):
         opens = f"; windows are decided about shortly before they open, this one opens {utc(window.round_one_opens)}"
         return answer + opens * (_UNKNOWN in answer)
@@ -113,7 +112,6 @@ async def ask_statuses(config_path: Path, window: Window) -> dict[AggregatorId, 
     Raises:
         UsageError: the configuration cannot be used, or the window names an aggregator it does not know.
     """
-
     operator = operator_of(config_path)
     own = operator.aggregator_id
     endpoints = {AggregatorId(peer.id): peer.endpoint for peer in operator.config.peers}
@@ -137,7 +135,6 @@ async def _status(
     window_id: WindowId,
     clock: "_Clock | None" = None,
 ) -> WindowStatus | str:
-
     peer = GrpcPeer(name, endpoint, caller=own, timeout_s=_TIMEOUT_S, credentials=credentials, greetings=clock)
     try:
         return await peer.status(window_id)
@@ -173,7 +170,6 @@ async def ask_peer(config_path: Path, name: str, endpoint: str) -> tuple[str, Sk
 
     It is asked for a window that does not exist: a refusal by name is the right answer.
     """
-
     own, clock = operator_of(config_path).aggregator_id, _Clock()
     credentials = read_reader(config_path).credentials()
     answer = await _status(own, AggregatorId(name), endpoint, credentials, WindowId(bytes(32)), clock)

@@ -1,4 +1,4 @@
-"""`fleetcount verify`: who signed a release, for anybody who has its file.
+"""`fleetcount verify`: which aggregators signed a release, from its file alone.
 
 It reads files and prints names; it asks no aggregator.
 """
@@ -33,7 +33,6 @@ def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json:
 
     Exit code 3 when a signature is missing or does not verify.
     """
-
     record, signatures = record_from_json(read_text(release))
     if config is None:
         trusted = {

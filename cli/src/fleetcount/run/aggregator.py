@@ -55,7 +55,6 @@ def serve(config: Path, roles: str | None, accept_failover: bool, restored: bool
     the port for the other aggregators. SIGTERM finishes what is under way and exits with 0; SIGHUP reads [log] level
     again, and nothing else. Ends with 3 once a peer shows that a newer process runs as this aggregator.
     """
-
     settings = load_config(config, os.environ)
     configure(settings.log.level, settings.aggregator.id, lambda: load_config(config, os.environ).log.level)
     run(
@@ -69,7 +68,6 @@ def serve(config: Path, roles: str | None, accept_failover: bool, restored: bool
 
 
 def _window_id(text: str) -> WindowId:
-
     try:
         return WindowId(bytes.fromhex(text))
     except (ValueError, FleetcountError) as error:
@@ -92,7 +90,6 @@ def repair(config: Path, windows: tuple[str, ...], dry_run: bool) -> None:
 
     Exit codes: 0 done, 2 usage or configuration, 4 a window waits for an aggregator, 5 something is beyond repair here.
     """
-
     chosen = [_window_id(one) for one in windows]
     settings = load_config(config, os.environ)
     configure(settings.log.level)

@@ -1,6 +1,6 @@
 """`fleetcount console`: a page of this machine on which one aggregator's operator sees how it stands.
 
-Loads the pages and the aggregator's packages only when it runs.
+It must not change anything.
 """
 
 import os
@@ -39,7 +39,6 @@ def console(config: Path, port: int) -> None:
 
     Exit codes: 2 usage, configuration or a port that is taken, 5 the store cannot be read.
     """
-
     settings = load_config(config, os.environ)
     listen = "" if settings.metrics is None else settings.metrics.listen
     # Which port 0 became, its process alone has said.
@@ -49,5 +48,4 @@ def console(config: Path, port: int) -> None:
 
 def asks(listen: str) -> Ask:
     """Return what asks an aggregator that listens there."""
-
     return lambda path: ask_bytes(listen, path)

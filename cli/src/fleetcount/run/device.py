@@ -36,7 +36,6 @@ def run(config: Path, once: bool) -> None:
     when a policy or an aggregator refused one; 4 when an aggregator stayed out of reach. Without it, one line a window
     goes to stderr when it has ended.
     """
-
     unit = Device.from_config(config)
     if not once:
         _log_to_stderr()
@@ -63,7 +62,6 @@ async def _run(unit: Device, *, once: bool) -> tuple[Outcome, ...]:
 
 
 def _log_to_stderr() -> None:
-
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("fleetcount_client")
@@ -73,7 +71,6 @@ def _log_to_stderr() -> None:
 
 def _conclude(outcomes: Iterable[Outcome]) -> None:
     """Print one line a window and exit as the worst of them says."""
-
     outcomes = tuple(outcomes)
     for outcome in outcomes:
         click.echo(
@@ -96,7 +93,6 @@ def _conclude(outcomes: Iterable[Outcome]) -> None:
 @JSON
 def status(config: Path, as_json: bool) -> None:
     """Say until when the certificate is valid, when the next one is due, and why one that came is not taken."""
-
     settings, now = load_settings(config), time.time()
     identity = identity_of(settings)
     ends = identity.certificate.not_valid_after_utc.timestamp()
@@ -109,7 +105,7 @@ def status(config: Path, as_json: bool) -> None:
         except UsageError as error:
             renewal = f"not taken: {error}"
     else:
-        how = "by its command" if settings.renewal.command else f"nobody is asked: put it at {waiting.name}"
+        how = "by its command" if settings.renewal.command else f"no command is set: put it at {waiting.name}"
         renewal = f"due {'since' if now >= due else 'from'} {time_text(due)}, {how}"
     found = {"ends": int(ends), "due": int(due), "valid": now <= ends, "renewal": renewal}
     lines = [f"certificate  until {time_text(ends)}, {state}", one_line(f"renewal      {renewal}")]

@@ -34,7 +34,6 @@ _LAST_TIME: Final = 253_402_300_799
 @JSON
 def ledger(config: Path, as_json: bool) -> None:
     """List every answered window and reserved unit with its cost, the totals of the period, and what was refused."""
-
     settings, spool = open_spool(config)
     charges = spool.charges()
     policy, now = settings.policy, int(time.time())
@@ -117,7 +116,6 @@ def spool(config: Path, as_json: bool) -> None:
 
 def open_spool(config: Path) -> tuple[DeviceSettings, Spool]:
     """Return the settings and the spool of a device that has run; raises UsageError for one that has not."""
-
     settings = load_settings(config)
     if not settings.state_file.is_file():
         raise UsageError(f"state file {settings.state_file} does not exist: this device has not run yet")
@@ -125,7 +123,6 @@ def open_spool(config: Path) -> tuple[DeviceSettings, Spool]:
 
 
 def _charge_line(charge: Charge) -> str:
-
     cost = "no finite loss"
     if charge.epsilon is not None:
         cost = f"epsilon {charge.epsilon}"
@@ -146,7 +143,6 @@ def time_text(seconds: float) -> str:
 
 def decimal_text(value: object) -> str:
     """Return an exact number with at most five places."""
-
     fraction = Fraction(str(value))
     decimal = Decimal(fraction.numerator) / Decimal(fraction.denominator)
     return f"{decimal.quantize(Decimal('0.00001')).normalize():f}"

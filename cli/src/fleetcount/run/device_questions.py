@@ -114,7 +114,6 @@ def _answers(spool: Spool) -> Iterator[tuple[float, str]]:
 
 
 def _question_lines(book: QuestionBook, spool: Spool) -> Iterator[tuple[float, str]]:
-
     said = {
         QuestionState.OFFERED: "asked to join {name!r}; waits for your word (fleetcount device question join)",
         QuestionState.JOINED: "joined {name!r}: {reserved} charges reserved or sent",
@@ -155,7 +154,9 @@ def _private_line(settings: DeviceSettings) -> str:
     if settings.private is None:
         return "No place or value is private."
     names = ", ".join(sorted(settings.private.signals))
-    return f"In your private places and at your private values of {names} the answer is 'none'; nobody else can tell."
+    return (
+        f"In your private places and at your private values of {names} the answer is 'none'; no other party can tell."
+    )
 
 
 def _find(book: QuestionBook, which: str) -> QuestionRow:
@@ -164,7 +165,6 @@ def _find(book: QuestionBook, which: str) -> QuestionRow:
     Raises:
         UsageError: none, or more than one.
     """
-
     found = [
         row
         for row in book.rows()
@@ -176,6 +176,5 @@ def _find(book: QuestionBook, which: str) -> QuestionRow:
 
 
 def _open(config: Path) -> tuple[QuestionBook, Spool, DeviceSettings]:
-
     settings, spool = open_spool(config)
     return book_of(settings, spool), spool, settings

@@ -52,7 +52,6 @@ def doctor(path: Path, as_json: bool) -> None:
     parties answer, and what a running aggregator or relay says of itself. Prints one line a check: ok, note or
     FAILED. Exit code 1 when a check failed.
     """
-
     findings = asyncio.run(_examine(path))
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
@@ -65,7 +64,6 @@ def doctor(path: Path, as_json: bool) -> None:
 
 
 async def _examine(path: Path) -> list[Finding]:
-
     root = read_toml(path)
     try:
         if root.has("aggregator"):
@@ -111,7 +109,6 @@ def _relay(path: Path) -> list[Finding]:
 
 
 async def _device(path: Path) -> list[Finding]:
-
     settings, now = load_settings(path), time.time()
     certificate, key = settings.certificate_file, settings.key_file
     findings = [
@@ -130,7 +127,6 @@ async def _device(path: Path) -> list[Finding]:
 
 async def _offer(settings: DeviceSettings) -> Finding:
     """Ask for the questions on offer, as the device itself would."""
-
     transport = transport_of(settings)
     try:
         offers = await transport.list_questions()
@@ -143,7 +139,6 @@ async def _offer(settings: DeviceSettings) -> Finding:
 
 
 def _reader(path: Path) -> list[Finding]:
-
     reader, now = read_reader(path), time.time()
     findings = [ok("configuration", f"analyst, trusts {', '.join(reader.trusted)}")]
     if reader.tls_files is None:

@@ -40,7 +40,6 @@ from fleetcount.run.doctor_checks import (
 
 async def examine_aggregator(path: Path) -> list[Finding]:
     """Return every finding about an aggregator's configuration."""
-
     config = load_config(path, os.environ)
     findings = [ok("configuration", f"aggregator {config.aggregator.id!r} of {config.aggregator.operator!r}")]
     findings += _aggregator_files(config)
@@ -56,7 +55,6 @@ async def examine_aggregator(path: Path) -> list[Finding]:
 
 
 def _aggregator_files(config: AggregatorConfig) -> list[Finding]:
-
     tls, now = config.tls, time.time()
     own = config.keys.store_key_file
     files = (config.keys.signing_key_file, tls.key_file, own)
@@ -87,7 +85,6 @@ def _aggregator_files(config: AggregatorConfig) -> list[Finding]:
 
 
 def _signing_key(config: AggregatorConfig) -> Finding:
-
     public = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
     shown = base64.b64encode(public).decode()
     twin = [peer.id for peer in config.peers if peer.signing_public_key == public]
@@ -102,7 +99,6 @@ def _sealing_keys(config: AggregatorConfig) -> Finding:
 
 
 def _store_key(config: AggregatorConfig) -> Finding:
-
     if config.keys.store_key_file is None:
         text = "follows from the signing key, which cannot be replaced as long as it does (fleetcount keys store)"
         return Finding(what="store key", severity=Severity.NOTE, text=text)
@@ -116,7 +112,6 @@ def _store(config: AggregatorConfig) -> Finding:
     Raises:
         StoreError: it is in a file and cannot be served from there, or on a server that may lose what it committed.
     """
-
     place = config.store_place
     if place.url is None:
         if place.file.exists():
@@ -138,7 +133,6 @@ def _store(config: AggregatorConfig) -> Finding:
 
 async def _peer(path: Path, name: str, endpoint: str, largest_skew_s: float) -> Finding:
     """Ask a peer about a window that does not exist: it must refuse by name, over TLS in both directions."""
-
     skew = None
     try:
         problem, skew = await ask_peer(path, name, endpoint)
@@ -166,7 +160,6 @@ async def _check_broker(config: AggregatorConfig, table: MqttTable, now: float) 
 
 
 def _certificate(config: AggregatorConfig, table: MqttTable, slot: int, now: float) -> Finding:
-
     certificate, key = table.credential(slot)
     what = f"certificate of slot {slot}"
     if certificate is None or key is None:
@@ -189,7 +182,6 @@ def _certificate(config: AggregatorConfig, table: MqttTable, slot: int, now: flo
 
 def _slots(config: AggregatorConfig, table: MqttTable) -> Finding:
     """Return which process has which slot, by the address at which the others reach it."""
-
     with reading(config.store_place) as database:
         holders = slot_holders(database)
     told = "; ".join(f"{slot}: {holders.get(slot, 'nobody')}" for slot in range(table.slots))

@@ -46,7 +46,6 @@ def health(path: Path, ready: bool, exclude: tuple[str, ...], as_json: bool) -> 
 
     Exit code 0 when it lives (is ready), 1 when it says no, with every reason, and 4 when nothing answers.
     """
-
     if exclude and not ready:
         raise UsageError(f"--exclude is {exclude[0]!r}; allowed: with --ready")
     content = read_toml(path)

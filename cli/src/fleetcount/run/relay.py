@@ -1,6 +1,6 @@
 """`fleetcount relay`: carry the reports of many devices to aggregators, unread.
 
-Loads the relay's packages only when the command runs.
+It must not read a report.
 """
 
 from pathlib import Path
@@ -22,7 +22,6 @@ def relay(config: Path) -> None:
     prints one JSON line ("event": "ready") on standard output once it listens; logs go to standard error. SIGTERM
     finishes what is under way and exits with 0; SIGHUP reads [log] level again, and nothing else.
     """
-
     settings = load_relay_config(config)
     configure(settings.log.level, "relay", lambda: load_relay_config(config).log.level)
     run(settings)

@@ -45,13 +45,11 @@ CONFIG = click.option(
 
 def _loaded(config: Path) -> AggregatorConfig:
     """Return a configuration."""
-
     return load_config(config, os.environ)
 
 
 def _store_keys(settings: AggregatorConfig, instead: Mapping[str, Path] | None = None) -> StoreKeys:
     """Return the store's keys; `instead`: other files than the configuration's, by the names it has for them."""
-
     keys, instead = settings.keys, instead or {}
     return StoreKeys.load(
         instead.get("signing_key_file", keys.signing_key_file),
@@ -70,7 +68,6 @@ def status(config: Path, as_json: bool) -> None:
     Reads the store of this machine, whether the aggregator runs or not. One that runs, and has [metrics], is asked why
     its windows wait: for whom, since when and until when. `fleetcount aggregator windows` goes through all windows.
     """
-
     settings = load_config(config, os.environ)
     found, not_served = read_status(settings.store_place), read_standing(settings.store_place)
     waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
@@ -111,7 +108,6 @@ def windows(config: Path, count: int, before: int | None, unfinished: bool, as_j
 
     The last line says how to see the next page. Reads the store of this machine, whether the aggregator runs or not.
     """
-
     settings = load_config(config, os.environ)
     found = read_windows(settings.store_place, count, before, unfinished=unfinished)
     waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
@@ -157,7 +153,7 @@ def _question_json(question: QuestionLine) -> dict[str, Any]:
 
 
 def _window_lines(window: WindowLine, waits: Mapping[str, str]) -> Iterator[str]:
-    """Return what an operator reads of one window: where it stands, what it waits for, and what was refused why."""
+    """Return the lines of one window: its state, what it waits for, and its refusals by reason."""
     why = f" ({window.abort_reason})" if window.abort_reason else ""
     place = "" if window.index is None else f"  window {window.index}"
     yield f"{window.window_id.hex()[:12]}  {window.state.value}{why}  {window.name}{place}"
@@ -169,8 +165,7 @@ def _window_lines(window: WindowLine, waits: Mapping[str, str]) -> Iterator[str]
 
 
 def _question_lines(question: QuestionLine) -> Iterator[str]:
-    """Return what an operator reads of one question: how far it is, what comes next, and what is missing why."""
-
+    """Return the lines of one question: how far it is, its next window, and missing windows by reason."""
     following = (
         "no window to come" if question.opens is None else f"window {question.following} at {utc(question.opens)}"
     )
@@ -193,7 +188,6 @@ def check(config: Path, as_json: bool) -> None:
 
     Exit codes: 0 nothing is damaged, 1 something is, 2 usage or configuration, 5 the store cannot be read at all.
     """
-
     settings = _loaded(config)
     found = check_store(settings.store_place, _store_keys(settings))
     if as_json:
@@ -230,10 +224,9 @@ def backup(config: Path, output: Path, with_keys: bool) -> None:
 
     It has windows, records, debits, marks and questions; no data key, no share and no session, so nothing that is
     deleted at the end of a window lives on in it. A window under way when it was made does not go on after a restore:
-    its record is adopted if the others have one, and otherwise it ends as aborted. Without the store key nobody can put
-    it back.
+    its record is adopted if the others have one, and otherwise it ends as aborted. Without the store key it
+    cannot be put back.
     """
-
     settings = _loaded(config)
     files = {name: getattr(settings.keys, name) for name in KEPT_KEYS} if with_keys else {}
     about = BackupFile(
@@ -252,7 +245,7 @@ def backup(config: Path, output: Path, with_keys: bool) -> None:
         "no data key is in it: windows under way do not go on from it, and end as aborted unless released elsewhere"
     )
     if keys:
-        click.echo(f"it holds {' and '.join(sorted(keys))}: whoever has it is this aggregator")
+        click.echo(f"it holds {' and '.join(sorted(keys))}: any party that has it can act as this aggregator")
     else:
         click.echo("no key is in it: keep the store key and the signing key elsewhere, without them it is lost")
 
@@ -277,7 +270,6 @@ def restore(config: Path, file: Path) -> None:
     aggregator asks the others how the windows that were under way have ended, before it does anything about them: a
     record with all signatures is adopted, the rest ends as `restored_backup`. Nothing is drawn for a window twice.
     """
-
     settings = _loaded(config)
     named = {name: getattr(settings.keys, name) for name in KEPT_KEYS}
     keys = {name: path for name, path in named.items() if isinstance(path, Path)}
@@ -292,10 +284,9 @@ def restore(config: Path, file: Path) -> None:
 def migrate(config: Path) -> None:
     """Bring a store up to the tables of this version: all of it, or it stays as it is.
 
-    Processes of this version may serve it meanwhile, none of an older one: as long as one lives it is refused. There is
-    no way back but a backup. Does nothing to a store that has these tables.
+    Processes of this version may serve it meanwhile, but none of an older one: as long as one lives it is refused.
+    There is no way back but a backup. Does nothing to a store that has these tables.
     """
-
     place = _loaded(config).store_place
     version = (SQLITE if place.url is None else POSTGRES).version
     with closing(open_engine(place, alone=place.url is None, migrate=True)):
@@ -326,7 +317,6 @@ def move_store(source: Path, target: Path) -> None:
     run it again: until it has ended well one place at most can be served. The place that the store has left keeps its
     rows, refuses to be served, and can be deleted; the data keys of windows have left it.
     """
-
     old, new = _loaded(source), _loaded(target)
     moved = move(old.store_place, new.store_place, lambda: _store_keys(old))
     said = "moved to" if moved else "had been moved to"

@@ -57,7 +57,7 @@ _BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto install
 @click.option(
     "--connections",
     type=OneOf(["shared", "own"]),
-    help="One for all vehicles of a process, or one a vehicle, slower (default: shared; in a drill-down own).",
+    help="One for all vehicles of a process, or one per vehicle, slower (default: shared; in a drill-down own).",
 )
 @click.option(
     "--mode",
@@ -85,7 +85,9 @@ _BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto install
 @click.option("--yes", help="With --truths and --mode mangat: the value that means yes.")
 @click.option("--output", type=_FILE, default="out", show_default=True, help="Where the results go.")
 @click.option("--seed", type=SEED, default="1", show_default=True, help="Chooses moment and vehicles, never coins.")
-@click.option("--insecure-coins", is_flag=True, help="Devices' coins from the seed too: repeatable, protects nobody.")
+@click.option(
+    "--insecure-coins", is_flag=True, help="Devices' coins from the seed too: repeatable, protects no device."
+)
 @click.option("--keep", is_flag=True, help="Keep keys, stores and logs of the run, and say where.")
 @click.option("--watch", is_flag=True, help="Show the run on a page for your browser, on this machine alone.")
 @click.option("--port", type=Count(0, 65_535), help="Port of the page of --watch (default 0: a free one).")
@@ -154,7 +156,6 @@ def _state_directory(*, keep: bool) -> Generator[Path]:
 
 async def _asked(question: DemoQuestion, options: DemoOptions, directory: Path, teller: Teller | None) -> QuestionAsked:
     """Start aggregators, broker and vehicles below `directory` and ask; everything has ended when this returns."""
-
     task = asyncio.current_task()
     if task is not None:
         # SIGTERM ends the children in order, as Ctrl-C does.
@@ -183,7 +184,6 @@ async def _asked(question: DemoQuestion, options: DemoOptions, directory: Path, 
 
 def say_expected(progress: Progress, asking_s: int, checking_s: int) -> None:
     """Say how long vehicles will be asked, and their reports be checked at the most, where that is worth saying."""
-
     if asking_s + checking_s > WORTH_SAYING_S:
         checking = f", checking their reports up to {duration_text(checking_s)}" if checking_s > WORTH_SAYING_S else ""
         progress.say(f"asking takes {duration_text(asking_s)}{checking}, as measured on this machine")
@@ -210,7 +210,6 @@ def finish(question: DemoQuestion, options: DemoOptions, result: QuestionAsked) 
         RefusedByPolicyError, MachineError: no window was released.
         CheckFailedError: the records do not hang together.
     """
-
     _check_released(result)
     tell = tell_walk if options.drill_down else tell_windows if options.windows > 1 else tell_window
     with staged_directory(options.output) as stage:

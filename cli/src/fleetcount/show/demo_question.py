@@ -129,7 +129,6 @@ def _answer_of(options: DemoOptions, values: int) -> tuple[Mode, AnswerLaw]:
 
 def _walk_of(options: DemoOptions, vehicles: int) -> tuple[Fraction | None, DrillDown]:
     """Return noise for one promise of all steps, and a walk whose threshold empty cells rarely pass."""
-
     steps = len(LEVELS)
     _, answer = _answer_of(options, MOST_SURVIVORS << LEVELS[-1] - LEVELS[-2])
     schedule = Schedule(first=0, every_s=1, windows=steps, round_one_s=1, round_two_s=0, expiry_s=1)

@@ -117,7 +117,7 @@ def covered(record: ReleaseRecord, truths: Sequence[int]) -> int:
 
 
 def drawn(names: Sequence[str], drawing: Callable[[], object]) -> list[str]:
-    """Draw; return the names of the pictures, none where a package is missing, which is said."""
+    """Draw; return the names of the pictures. Where a package is missing, say so and return no name."""
     try:
         drawing()
     except ModuleNotFoundError as error:
@@ -156,7 +156,6 @@ def draw(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int], s
 
 def _streets_of(grid: SquareGrid) -> dict[str, Any]:
     """Return the streets of a grid in Bologna and whose they are, of any other nothing."""
-
     if grid.frame != Frame(epsg=BOLOGNA_EPSG, offset_x=BOLOGNA_OFFSET[0], offset_y=BOLOGNA_OFFSET[1]):
         return {}
     x0, y0 = float(grid.x0), float(grid.y0)
@@ -186,7 +185,6 @@ def keep_records(stage: Path, result: QuestionAsked) -> Chain:
 
 
 def _write_table(stage: Path, chain: Chain, released: Sequence[ReleaseRecord]) -> str:
-
     kept = table_of(chain.question, released, chain.missing)
     if kept is None:
         raise MachineError("no window was released")

@@ -146,7 +146,6 @@ def _beside(walk: DrillDown) -> tuple[int, int, int]:
 
 
 def _drawn_at(record: ReleaseRecord, walk: DrillDown, truths: Counter[int], seed: int) -> DrawnWalks:
-
     return draw_walks(record.window.design, walk, truths, _DRAWN, np.random.default_rng(seed))
 
 

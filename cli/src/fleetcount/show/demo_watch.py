@@ -33,7 +33,6 @@ def watched(options: DemoOptions) -> Generator[Teller]:
     Raises:
         UsageError: the port is taken.
     """
-
     from fleetcount_site.watch.showing import showing  # Needs the extra `site`, which the demo has only with --watch.
 
     with showing(options.port or 0) as shown:
@@ -69,8 +68,7 @@ def _wait_for_signal() -> None:
 
 
 def tell_question(teller: Teller, question: DemoQuestion, options: DemoOptions) -> None:
-    """Tell the page what is asked, then what the law expects of it."""
-
+    """Tell the page the question, then the result that the law expects."""
     scenario, network = question.scenario, question.network
     epsilon = network.release.noise_epsilon
     # The streets of Bologna lie under its own grid alone: the cars of SUMO drive in a made town.

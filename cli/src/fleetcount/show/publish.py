@@ -91,7 +91,7 @@ def _write(directory: Path, output: Path, keys: Path | None, title: str, address
 
 
 def _check_address(address: str | None) -> str:
-    """Return the address of a site's folder on the web, ending in "/"; "" for none.
+    """Return the address of a site's folder on the web, ending in "/"; "" where no address is given.
 
     Raises:
         UsageError: it is no http or https address.

@@ -1,1 +1,1 @@
-"""Study before anybody is asked: plans, simulations, tables of persons."""
+"""Study before any device is asked: plans, simulations, tables of persons."""

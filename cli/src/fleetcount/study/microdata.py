@@ -190,7 +190,7 @@ def _support(table: Table) -> int | None:
 
 def _thresholds(table: Table) -> dict[str, Fraction] | LinearRule:
     if table.has("thresholds") == table.has("rule"):
-        raise table.refuse("thresholds", "exactly one of [thresholds], one a value, and [rule]")
+        raise table.refuse("thresholds", "exactly one of [thresholds], one per value, and [rule]")
     if table.has("thresholds"):
         values = table.section("thresholds", None)
         return {name: values.number(name, _THRESHOLD) for name in values.content}

@@ -1,4 +1,4 @@
-"""`fleetcount plan`: what a count will give before anyone is asked: error, smallest count seen, loss per adversary.
+"""`fleetcount plan`: error, smallest count seen and loss per adversary of a count, before any device is asked.
 
 It must not ask a device or start a process.
 """
@@ -84,7 +84,7 @@ def plan(  # one parameter an option, passed by name
     as_json: bool,
     **others: Any,
 ) -> None:
-    """Show what a count will give, by Sampling Privacy or another mechanism, before anyone is asked.
+    """Show what a count will give, by Sampling Privacy or another mechanism, before any device is asked.
 
     For true counts from 0 to all devices: the standard error and the exact interval that a typical release gives; the
     smallest count that is told apart from 0; and what each adversary could learn. The error does not grow with the
@@ -105,7 +105,6 @@ def plan(  # one parameter an option, passed by name
     With --levels the windows are walks of a drill-down, a window a level, and --values bounds the candidates of a step:
     the threshold that empty cells rarely pass, and the smallest place that a walk then finds.
     """
-
     if output is not None:
         check_output_directory(output)
     question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat")}
@@ -149,7 +148,6 @@ def _show(  # how it is shown, by name
     planned: Plan, epsilon: Fraction, limit: Fraction | None, output: Path | None, *, explain: bool, as_json: bool
 ) -> None:
     """Show what one release gives; write it too where a directory is named."""
-
     rows = plan_rows(planned, round_counts(planned.devices))
     foot = [*_zoom_lines(planned, epsilon), *_foot(planned, explain=explain), *_refused(planned.design, limit)]
     names = ("true_count", "standard_error", "low", "high")

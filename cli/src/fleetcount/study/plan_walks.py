@@ -83,7 +83,6 @@ def plan_walks(asked: PlannedQuestion, levels: tuple[int, ...], *, as_json: bool
 
 
 def _rows(asked: PlannedQuestion, levels: int, candidates: int) -> Iterator[tuple[str, float, int, int]]:
-
     for name, design in _designs(asked, candidates):
         threshold = least_threshold(design, candidates, FALSE_PLACES)
         deviation = (design.aggregators * design.noise.draw_variance) ** 0.5 / float(design.exposure)
@@ -92,7 +91,6 @@ def _rows(asked: PlannedQuestion, levels: int, candidates: int) -> Iterator[tupl
 
 
 def _designs(asked: PlannedQuestion, candidates: int) -> Iterator[tuple[str, Design]]:
-
     schedule = Schedule(
         first=0, every_s=asked.every, windows=asked.windows, round_one_s=1, round_two_s=0, expiry_s=DAY_S
     )

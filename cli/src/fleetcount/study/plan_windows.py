@@ -55,7 +55,6 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
     Raises:
         MechanismError: no way keeps the promise.
     """
-
     windows = asked.windows
     schedule = Schedule(first=0, every_s=asked.every, windows=windows, round_one_s=1, round_two_s=0, expiry_s=DAY_S)
     units: dict[Unit, Coin] = {"window": Coin.WINDOW, "day": Coin.DAY, "question": Coin.QUESTION}
@@ -144,7 +143,6 @@ def _printed(row: Compared, windows: int) -> tuple[str, ...]:
 
 
 def _bytes(row: Compared) -> int:
-
     return report_bytes(row.plan.design)
 
 

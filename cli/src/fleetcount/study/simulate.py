@@ -130,7 +130,7 @@ def _print_example(name: str | None, *, as_json: bool) -> None:
 
 
 def _runner(workers: int, dask: str | None) -> "Runner":
-    """Return who does the work."""
+    """Return the runner of the study: this process, a pool or a Dask cluster."""
     from fleetcount_simulator.study.scale import DaskCluster, ThisProcess, WorkerPool
 
     if dask is not None:
