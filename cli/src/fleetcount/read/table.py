@@ -95,7 +95,7 @@ def read_table(directory: Path, zoom: int = 0) -> KeptTable:
 
     Raises:
         UsageError: no record, a zoom that the question does not have, or a file that cannot be read.
-        SignatureError, CheckFailedError: as `question_records.kept_records`.
+        SignatureError, CheckFailedError: as `records.kept_records`.
     """
     question = question_of_records(directory).question
     chain = Chain(question)
