@@ -92,9 +92,7 @@ def test_with_sumo_every_window_asks_where_its_cars_are_then(
     first = [Sighting(x=10.0, y=10.0, speed_mps=3.0), None]
     then = [Sighting(x=300.0, y=10.0, speed_mps=10.0), Sighting(x=2000.0, y=2000.0, speed_mps=1.0)]
     asked = []
-    monkeypatch.setattr(
-        "fleetcount_simulator.populations.sumo_fleet.drive_fleet", lambda *how: asked.append(how) or [first, then]
-    )
+    monkeypatch.setattr("fleetcount.show.demo_question.drive_fleet", lambda *how: asked.append(how) or [first, then])
 
     question = question_of(options(sumo=True, vehicles=2, windows=2, mode=mode, seed=7))
 
