@@ -109,7 +109,7 @@ def with_reports() -> None:
 
 
 def agreeing_ms(size: int) -> float:
-    """Return the milliseconds of registries the leaves of a set of the reports held here."""
+    """Return the milliseconds of making the leaves of a set of the reports held here."""
     digests = np.frombuffer(os.urandom(32 * size), dtype=np.uint8).reshape(-1, 32)
     joined, wanted = os.urandom(16 * size), np.ones(size, dtype=np.bool_)
     return 1e3 * best_cpu_s(

@@ -57,7 +57,7 @@ class Even:
 
 @dataclass(frozen=True)
 class Held(Even):
-    """The same, with all truths in memory, so that registries them is not what is timed."""
+    """The same, with all truths in memory, so that making them is not what is timed."""
 
     made: NDArray[np.uint16] = None  # type: ignore[assignment] # always given
 

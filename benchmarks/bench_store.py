@@ -208,7 +208,7 @@ def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
             path=f"store with tags of its rows, parts of {part_bytes:,} B",
             ours=ratio,
             unit="",
-            peer="the same without registries and checking them",
+            peer="the same without making and checking them",
             peer_value=1.0,
             ratio=ratio,
             must=1.02,

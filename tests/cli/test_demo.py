@@ -10,9 +10,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount.demo_outputs import comparison_csv, covered
-from fleetcount.demo_question import DemoOptions, question_of
-from fleetcount.release_report import statement_lines, table_lines
+from fleetcount.read.report import statement_lines, table_lines
+from fleetcount.show.demo_question import DemoOptions, question_of
+from fleetcount.show.demo_results import comparison_csv, covered
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import record_from_json, verify_record_signatures
 from fleetcount_simulator.demo_scenarios import Sighting, bologna_position
@@ -92,9 +92,7 @@ def test_with_sumo_every_window_asks_where_its_cars_are_then(
     first = [Sighting(x=10.0, y=10.0, speed_mps=3.0), None]
     then = [Sighting(x=300.0, y=10.0, speed_mps=10.0), Sighting(x=2000.0, y=2000.0, speed_mps=1.0)]
     asked = []
-    monkeypatch.setattr(
-        "fleetcount_simulator.populations.sumo_fleet.drive_fleet", lambda *how: asked.append(how) or [first, then]
-    )
+    monkeypatch.setattr("fleetcount.show.demo_question.drive_fleet", lambda *how: asked.append(how) or [first, then])
 
     question = question_of(options(sumo=True, vehicles=2, windows=2, mode=mode, seed=7))
 

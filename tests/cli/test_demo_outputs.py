@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount.demo_outputs import draw
+from fleetcount.show.demo_results import draw
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator.demo_scenarios import BOLOGNA_GRID

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount.demo_command import finish
-from fleetcount.demo_outputs import drawn
-from fleetcount.demo_question import DemoQuestion, question_of
+from fleetcount.show.demo import finish
+from fleetcount.show.demo_question import DemoQuestion, question_of
+from fleetcount.show.demo_results import drawn
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState

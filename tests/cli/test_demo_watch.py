@@ -109,7 +109,7 @@ def test_the_cars_of_sumo_are_waited_for_on_the_page_and_drive_on_no_street_of_b
         raise MachineError("the disk is full")
 
     cars = [[Sighting(x=10.0, y=10.0, speed_mps=3.0), None]]
-    monkeypatch.setattr("fleetcount_simulator.populations.sumo_fleet.drive_fleet", lambda *how: cars)
+    monkeypatch.setattr("fleetcount.show.demo_question.drive_fleet", lambda *how: cars)
     monkeypatch.setattr(EventWriter, "now", lambda teller, state, text: told.append((state, text)))
     monkeypatch.setattr(EventWriter, "asked", fails)
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fleetcount.descriptors import read_descriptor, toml_text
-from fleetcount.question_files import operator_of, read_question
-from fleetcount.readers import read_reader
+from fleetcount.keys.descriptors import read_descriptor, toml_text
+from fleetcount.keys.operator import operator_of
+from fleetcount.question.files import read_question
+from fleetcount.read.readers import read_reader
 from fleetcount_aggregator.host.key_rotation import add_key, write_validities
 from fleetcount_aggregator.host.keys import Validity, load_store_key
 from fleetcount_client.assembly import trust_of
@@ -82,7 +83,7 @@ def test_a_device_s_status_says_when_its_certificate_ends_and_what_is_wrong_with
     said.append(fleetcount("device", "status", "--config", one / "device.toml").out)
 
     assert "364 days left" in said[0]
-    assert "nobody is asked: put it at device.crt.new" in said[0]
+    assert "no command is set: put it at device.crt.new" in said[0]
     assert "not taken: device.crt.new is for another key than the device's" in said[1]
 
 
@@ -375,7 +376,7 @@ def examined(fleetcount: Callable, config: Path) -> dict[str, str]:
         (None, None, "note    deny list: none: a certificate is good until it ends"),
         (-1, 6, "ok      deny list: number 7, 1 keys, signed 1.0 days ago, 6.0 days left"),
         (-6, 1, "note    deny list: number 7, 1 keys, signed 6.0 days ago, 1.0 days left"),
-        (-7, -1, "FAILED  deny list: number 7, 1 keys, signed 7.0 days ago, ended: nobody is served until the next"),
+        (-7, -1, "FAILED  deny list: number 7, 1 keys, signed 7.0 days ago, ended: no party is served until the next"),
     ],
 )
 def test_doctor_knows_how_old_the_deny_list_is(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount.descriptors import read_descriptor
+from fleetcount.keys.descriptors import read_descriptor
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_protocol.release import record_to_json, sign_record
 

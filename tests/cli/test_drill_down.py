@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount.plan_walks import parse_levels
-from fleetcount.question_files import read_question
+from fleetcount.question.files import read_question
+from fleetcount.study.plan_walks import parse_levels
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release import record_from_json
@@ -15,7 +15,7 @@ from fleetcount_protocol.window.domain import Prefixes
 
 from tests.cli.test_question_files import CREATE, SPEC
 from tests.support.aggregators import NoNoise
-from tests.support.town import Shell, Town
+from tests.support.town import ASKING, Shell, Town
 
 START, END = SPEC.index("[domain]"), SPEC.index("[schedule]")
 WALK = """[drill_down]
@@ -104,7 +104,11 @@ async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_ste
     town = Town(tmp_path, fleetcount, devices=len(PLACES))
     town.network.noise = NoNoise()
     async with town:
-        town.told(monkeypatch, "fleetcount.question_commands", "fleetcount.question_reading")
+        town.told(
+            monkeypatch,
+            *ASKING,
+            "fleetcount.read.release",
+        )
         (tmp_path / "spec.toml").write_text(QUIET)
         assert (await command(*CREATE[1:])).code == 0
         for action, name in (("sign", "alpha"), ("sign", "beta"), ("submit", "alpha")):

@@ -1,7 +1,14 @@
 """Every family of errors has its exit code, and an error is one printable line."""
 
 import pytest
-from fleetcount.exits import CannotReachError, CheckFailedError, ExitCode, RefusedByPolicyError, describe, one_line
+from fleetcount.command.exits import (
+    CannotReachError,
+    CheckFailedError,
+    ExitCode,
+    RefusedByPolicyError,
+    describe,
+    one_line,
+)
 from fleetcount_protocol.errors import DecodeError, MachineError, PeerError, UsageError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount.pages import ask_page, waits_here
+from fleetcount.run.health import ask_page, waits_here
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.opening import open_engine

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 KUKSA = "fleetcount_client.assembly fleetcount_client.grpc_transport"
-ANALYSIS = "fleetcount_analysis.figures fleetcount.plan_command fleetcount.question_export"
-SIMULATOR = "fleetcount_simulator.network.run fleetcount.demo_walk fleetcount.simulate_command"
+ANALYSIS = "fleetcount_analysis.figures fleetcount.study.plan fleetcount.read.export"
+SIMULATOR = "fleetcount_simulator.network.run fleetcount.show.demo_walk fleetcount.study.simulate"
 
 pytestmark = [with_builder, pytest.mark.processes]
 
@@ -54,13 +54,13 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(built: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("extra", "modules"),
     [
-        ("aggregator", "fleetcount_aggregator.app fleetcount.aggregator_care fleetcount.question_commands"),
+        ("aggregator", "fleetcount_aggregator.app fleetcount.run.store fleetcount.question.sign"),
         ("mqtt", "fleetcount_client.mqtt_transport"),
         pytest.param("grpc", "fleetcount_client.grpc_transport fleetcount_relay.app", marks=pytest.mark.nightly),
         pytest.param("kuksa", KUKSA, marks=pytest.mark.nightly),
         pytest.param("analysis", ANALYSIS, marks=pytest.mark.nightly),
         pytest.param("simulator", SIMULATOR, marks=pytest.mark.nightly),
-        ("site", "fleetcount_site.serving fleetcount.site_commands"),
+        ("site", "fleetcount.show.publish fleetcount.show.serve"),
     ],
 )
 def test_an_extra_brings_all_that_its_part_loads(bare: Installed, extra: str, modules: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount.release_report import release_json, table_lines
+from fleetcount.read.report import release_json, table_lines
 
 from tests.cli.test_device_question import offered  # noqa: F401 - a fixture
 from tests.cli.test_question_export import RELEASED, export, kept, raw  # noqa: F401 - fixtures

@@ -14,9 +14,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount import microdata_command
 from fleetcount.__main__ import main
-from fleetcount.microdata_command import EXAMPLE_SPEC
+from fleetcount.study import microdata as microdata_command
+from fleetcount.study.microdata import EXAMPLE_SPEC
 from fleetcount_protocol.errors import MachineError
 from scipy import stats
 
@@ -217,7 +217,10 @@ WRONG_SPECIFICATIONS = [
     (replaced('"0.2"', "true"), "thresholds.hiv is true"),
     (replaced('"0.2"', '"-0.2"'), "thresholds.hiv is '-0.2'"),
     (replaced('"0.2"', '"0,2"'), "thresholds.hiv is '0,2'"),
-    (replaced("[thresholds]", "[rule]\ntheta = 2\noffset = 0\n[thresholds]"), "exactly one of [thresholds], one a"),
+    (
+        replaced("[thresholds]", "[rule]\ntheta = 2\noffset = 0\n[thresholds]"),
+        "exactly one of [thresholds], one per value",
+    ),
     (lambda text: text.partition("[thresholds]")[0], "thresholds is missing; allowed is exactly one of"),
     (lambda text: text.partition("[thresholds]")[0] + '[rule]\ntheta = "0.9"\noffset = 0', "rule.theta is '0.9'"),
     (lambda text: text.partition("[thresholds]")[0] + "[rule]\ntheta = 2", "rule.offset is missing"),

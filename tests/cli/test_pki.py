@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
-from fleetcount.pki_store import PkiDirectory
+from fleetcount.keys.pki_directory import PkiDirectory
 from fleetcount_protocol.channel.certificates import (
     Purpose,
     aggregator_names,

@@ -3,8 +3,8 @@
 from itertools import count
 
 import pytest
-from fleetcount.demo_command import say_expected
-from fleetcount.progress import LineProgress, duration_text
+from fleetcount.command.progress import LineProgress, duration_text
+from fleetcount.show.demo import say_expected
 from fleetcount_simulator.network.machine_speed import Speed
 from fleetcount_simulator.network.windows import Enrolment, windows_for
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyproj
 import pytest
-from fleetcount.question_records import save_record
+from fleetcount.read.records import save_record
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Participants
 from fleetcount_protocol.question.question import Question

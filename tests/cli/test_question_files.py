@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fleetcount.question_files import read_question
+from fleetcount.question.files import read_question
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.window.domain import Frame, SquareGrid
 
@@ -116,7 +116,7 @@ def test_records_of_aggregators_that_do_not_answer_leave_nothing(
 ) -> None:
     assert fleetcount(*CREATE).code == 0
     later = read_question(deployed / "q.question").question.schedule.closes(1)
-    monkeypatch.setattr("fleetcount.question_reading.time", SimpleNamespace(time=lambda: later))
+    monkeypatch.setattr("fleetcount.read.release.time", SimpleNamespace(time=lambda: later))
     for name in ("alpha", "beta"):
         fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question")
     if there:
@@ -460,7 +460,7 @@ def test_a_question_that_had_to_be_submitted_before_is_refused_and_its_seed_stay
     signed = read_question(deployed / "q.question").question.schedule.submission
     assert signed is not None
     late = SimpleNamespace(time=lambda: float(signed.latest - 19))
-    monkeypatch.setattr("fleetcount.question_commands.time", late)
+    monkeypatch.setattr("fleetcount.question.sign.time", late)
 
     refused = fleetcount("question", "submit", "--config", "dep/alpha/aggregator.toml", "q.question")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount.question_files import read_question
+from fleetcount.question.files import read_question
 from fleetcount_aggregator.app import limits_of
 from fleetcount_aggregator.windows.status import read_spent, read_status
 from fleetcount_protocol.question.fields import Coin
@@ -22,7 +22,7 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import normal_signal
 
 from tests.cli.test_question_files import CREATE, SAMPLED, SPEC
-from tests.support.town import Town
+from tests.support.town import ASKING, Town
 
 HOUR = 3600
 
@@ -50,7 +50,7 @@ class Asked:
 async def asked(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asked]:
     monkeypatch.chdir(tmp_path)
     async with Town(tmp_path, fleetcount) as town:
-        town.told(monkeypatch, "fleetcount.question_commands")
+        town.told(monkeypatch, *ASKING)
         (tmp_path / "spec.toml").write_text(SPEC)
         assert fleetcount(*CREATE).code == 0
         early = fleetcount("question", "pause", "--config", "dep/alpha/aggregator.toml", "q.question")
@@ -225,7 +225,7 @@ async def started(
 ) -> AsyncIterator[Started]:
     monkeypatch.chdir(tmp_path)
     async with Town(tmp_path, fleetcount, devices=DRIVERS) as town:
-        town.told(monkeypatch, "fleetcount.question_commands")
+        town.told(monkeypatch, *ASKING)
         spec = (
             SPEC if request.param == "window" else SAMPLED.replace("windows = 720", 'windows = 720\ncoin = "question"')
         )

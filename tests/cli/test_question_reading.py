@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount.exits import CheckFailedError
-from fleetcount.question_files import read_question
-from fleetcount.question_records import Chain
-from fleetcount.results import utc
+from fleetcount.command.exits import CheckFailedError
+from fleetcount.command.results import utc
+from fleetcount.question.files import read_question
+from fleetcount.read.records import Chain
 from fleetcount_aggregator.windows.status import read_status
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.orders import started_question
 from fleetcount_protocol.release import record_from_json
 
 from tests.cli.test_question_files import CREATE, SPEC
-from tests.support.town import Town
+from tests.support.town import ASKING, Town
 
 BRANDS = """
 kind = "categories"
@@ -67,7 +67,11 @@ class Running:
 async def running(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     monkeypatch.chdir(tmp_path)
     async with Town(tmp_path, fleetcount, devices=len(TRUTHS)) as town:
-        town.told(monkeypatch, "fleetcount.question_commands", "fleetcount.question_reading")
+        town.told(
+            monkeypatch,
+            *ASKING,
+            "fleetcount.read.release",
+        )
         (tmp_path / "spec.toml").write_text(WEEK)
         assert fleetcount(*CREATE).code == 0
         asked = Running(town, fleetcount)
@@ -176,8 +180,8 @@ async def test_a_record_that_names_another_one_before_it_breaks_the_chain(runnin
 
 
 async def test_waiting_goes_on_until_the_last_window_ends(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount.question_reading._LOOK_S", 0.1)
-    monkeypatch.setattr("fleetcount.question_reading.time.sleep", time.sleep, raising=False)
+    monkeypatch.setattr("fleetcount.read.release._LOOK_S", 0.1)
+    monkeypatch.setattr("fleetcount.read.release.time.sleep", time.sleep, raising=False)
     waiting = asyncio.create_task(running.records("--wait", "86400"))
     for index in range(5):
         await running.answer(index)
@@ -215,7 +219,7 @@ async def counted(
     """A town with a signed question that is counted from submission, of six windows or of one, not submitted yet."""
     monkeypatch.chdir(tmp_path)
     async with Town(tmp_path, fleetcount, devices=len(TRUTHS)) as town:
-        town.told(monkeypatch, *(f"fleetcount.question_{one}" for one in ("commands", "reading", "states")))
+        town.told(monkeypatch, *ASKING, "fleetcount.read.release", "fleetcount.read.states")
         spec = WEEK.replace('opens = "in 10 min"', 'opens = "5 min after submission"\nsubmit_by = "in 2 h"')
         if request.param == 1:
             spec = spec.replace("windows = 6\n", "").replace('every = "1 h"\n', "").replace('delta = "1e-9"\n', "")

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from fleetcount import question_files, question_reading, question_states, readers
-from fleetcount.exits import RefusedByPolicyError, describe
-from fleetcount.release_report import release_json, statement_lines, table_lines
-from fleetcount.results import utc
+from fleetcount.command.exits import RefusedByPolicyError, describe
+from fleetcount.command.results import utc
+from fleetcount.question.files import describe_question, question_json, unsigned
+from fleetcount.read import release as reading
+from fleetcount.read import states
+from fleetcount.read.report import release_json, statement_lines, table_lines
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -45,13 +47,13 @@ def test_who_waits_for_a_release_is_told_once_until_when(tmp_path: Path, monkeyp
             return window, ReleaseAnswer(state=WindowState.COLLECTING)
         return window, ReleaseAnswer(state=WindowState.ABORTED, abort_reason="too few reports")
 
-    monkeypatch.setattr(question_files, "read_question", lambda _: SimpleNamespace(question=question))
-    monkeypatch.setattr(readers, "read_reader", lambda _: SimpleNamespace(trusted={}))
-    monkeypatch.setattr(question_reading, "_answer", answer)
-    monkeypatch.setattr(question_reading.time, "sleep", lambda _: None)
+    monkeypatch.setattr(reading, "read_question", lambda _: SimpleNamespace(question=question))
+    monkeypatch.setattr(reading, "read_reader", lambda _: SimpleNamespace(trusted={}))
+    monkeypatch.setattr(reading, "_answer", answer)
+    monkeypatch.setattr(reading.time, "sleep", lambda _: None)
     words = ["--question", "a.question", "--config", "c.toml", "--output", str(tmp_path / "out"), "--wait", "600"]
 
-    done = CliRunner().invoke(question_reading.release, words)
+    done = CliRunner().invoke(reading.release, words)
 
     assert done.stderr == f"waiting up to 600 s: the window closes {utc(question.schedule.closes(0))}\n"
     assert "too few reports" in str(done.exception)
@@ -62,12 +64,12 @@ def test_a_question_that_no_aggregator_has_yet_is_not_released(tmp_path: Path, m
     async def nothing(*_: object) -> tuple[None, None]:
         return None, None
 
-    monkeypatch.setattr(question_files, "read_question", lambda _: SimpleNamespace(question=one_window()))
-    monkeypatch.setattr(readers, "read_reader", lambda _: SimpleNamespace(trusted={}))
-    monkeypatch.setattr(question_reading, "_answer", nothing)
+    monkeypatch.setattr(reading, "read_question", lambda _: SimpleNamespace(question=one_window()))
+    monkeypatch.setattr(reading, "read_reader", lambda _: SimpleNamespace(trusted={}))
+    monkeypatch.setattr(reading, "_answer", nothing)
     words = ["--question", "a.question", "--config", "c.toml", "--output", str(tmp_path / "out")]
 
-    done = CliRunner().invoke(question_reading.release, words)
+    done = CliRunner().invoke(reading.release, words)
 
     assert isinstance(done.exception, RefusedByPolicyError)
     assert "is at no aggregator that answers, at least not yet" in str(done.exception)
@@ -78,7 +80,7 @@ def test_a_question_that_no_aggregator_has_yet_is_not_released(tmp_path: Path, m
 def test_a_question_of_one_window_is_described_in_plain_words(names: tuple[str, ...], said: str) -> None:
     question = replace(one_window(), domain=Categories(names=names))
 
-    lines = question_files.describe_question(question_files.unsigned(question), 200)
+    lines = describe_question(unsigned(question), 200)
 
     assert said in lines[1]
     assert lines[2].startswith("one window: round one 20")
@@ -95,7 +97,7 @@ def test_every_view_of_one_window_is_told_once(kind: ReleaseKind) -> None:
         release = Release(kind=kind, noise_epsilon=None, level=question.release.level)
         question = replace(question, mode=Mode.SAMPLING, mechanism=die, schedule=schedule, release=release)
 
-    told = question_files.question_json(question)["statement"]
+    told = question_json(question)["statement"]
 
     assert len({view["audience"] for view in told}) == len(told)
 
@@ -169,10 +171,10 @@ def test_an_operator_sees_the_states_of_a_window_and_the_exit_code_says_what_is_
         asked.append(window)
         return dict(zip((AggregatorId("alpha"), AggregatorId("beta")), answers, strict=True))
 
-    monkeypatch.setattr(question_states, "ask_statuses", statuses)
+    monkeypatch.setattr(states, "ask_statuses", statuses)
     now, error = question.schedule.opens(2) + 1, ""
     try:
-        question_states.show_states(Path("a.toml"), question, None, now, as_json=False)
+        states.show_states(Path("a.toml"), question, None, now, as_json=False)
         ended = 0
     except FleetcountError as failed:
         ended, error = describe(failed)
@@ -181,4 +183,4 @@ def test_an_operator_sees_the_states_of_a_window_and_the_exit_code_says_what_is_
     assert said in capsys.readouterr().out + error
     assert [window.question and window.question.index for window in asked] == [2], "the last that has opened"
     with pytest.raises(UsageError, match="--window is 7, allowed: 0 to 6"):
-        question_states.show_states(Path("a.toml"), question, 7, now, as_json=False)
+        states.show_states(Path("a.toml"), question, 7, now, as_json=False)

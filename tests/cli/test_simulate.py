@@ -12,7 +12,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from fleetcount.simulate_command import summary_lines
+from fleetcount.study.simulate import summary_lines
 from fleetcount_simulator.attackers import KINDS as ATTACKERS
 from fleetcount_simulator.examples import EXAMPLES, example_about, example_text
 from fleetcount_simulator.model import Epochs, Faults

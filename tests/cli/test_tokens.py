@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fleetcount.descriptors import read_descriptor, toml_text
+from fleetcount.keys.descriptors import read_descriptor, toml_text
 from fleetcount_aggregator.host.token_keys import PIN_VARIABLE
 
 from tests.cli.test_deployment import SPEC

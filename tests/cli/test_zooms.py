@@ -8,8 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount.question_files import read_question
-from fleetcount.release_report import table_lines
+from fleetcount.question.files import read_question
+from fleetcount.read.report import table_lines
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import Truth

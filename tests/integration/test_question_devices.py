@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount.deployment import write_device
+from fleetcount.keys.deployment import write_device
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.contact import TrustStore
 from fleetcount_client.device import Device

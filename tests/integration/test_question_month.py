@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from fleetcount.__main__ import run_command
-from fleetcount.question_files import read_question
+from fleetcount.question.files import read_question
 from fleetcount_aggregator.windows.status import read_status
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.orders import started_question
 
 from tests.cli.conftest import Ran
-from tests.support.town import Town
+from tests.support.town import ASKING, Town
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
@@ -113,7 +113,10 @@ async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     operator = ("--config", "dep/alpha/aggregator.toml", "week.question")
     async with Town(tmp_path, fleetcount, devices=len(DRIVERS)) as town:
         town.told(
-            monkeypatch, "fleetcount.question_commands", "fleetcount.question_reading", "fleetcount.device_commands"
+            monkeypatch,
+            *ASKING,
+            "fleetcount.read.release",
+            "fleetcount.run.device",
         )
         schedule = await ask(fleetcount, town, windows, epsilon, opens)
         for index in range(windows):

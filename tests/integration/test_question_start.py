@@ -11,8 +11,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount.deployment import write_device
-from fleetcount.question_files import new_question_files
+from fleetcount.keys.deployment import write_device
+from fleetcount.question.files import new_question_files
 from fleetcount_aggregator.windows.status import QuestionLine, read_status
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Participants, Schedule, Submission

@@ -16,7 +16,7 @@ from typing import Any
 import aiomqtt
 import pytest
 from cryptography.exceptions import InvalidSignature
-from fleetcount.pages import ask_page
+from fleetcount.run.health import ask_page
 from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.question.question import window_at, window_verify_key

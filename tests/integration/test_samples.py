@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from fleetcount.deployment import write_device
-from fleetcount.descriptors import encode_descriptor
+from fleetcount.keys.deployment import write_device
+from fleetcount.keys.descriptors import encode_descriptor
 from fleetcount_client.config import DeliverySettings, load_settings
 from fleetcount_client.device import Device
 from fleetcount_client.policy import JoinRule

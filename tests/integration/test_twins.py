@@ -5,8 +5,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fleetcount.doctor_checks import Severity
-from fleetcount.doctor_command import _peer
+from fleetcount.run.doctor_aggregator import _peer
+from fleetcount.run.doctor_checks import Severity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer

@@ -19,8 +19,8 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
-from fleetcount.deployment import Deployment, write_analyst
-from fleetcount.readers import ask_statuses
+from fleetcount.keys.deployment import Deployment, write_analyst
+from fleetcount.read.states import ask_statuses
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.windows.status import read_status

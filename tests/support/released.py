@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-from fleetcount.question_records import save_record
+from fleetcount.read.records import save_record
 from fleetcount_aggregator.release.record import WindowTerms
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape

@@ -36,6 +36,8 @@ from tests.support.aggregators import Network, Seat, system_noise
 
 Shell = Callable[..., Any]
 """Runs the command in this process: the fixture `fleetcount` of tests/cli."""
+ASKING = tuple(f"fleetcount.question.{one}" for one in ("create", "sign", "orders"))
+"""The modules of the commands that ask a question and know the time."""
 
 
 class _Network(Network):

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount.descriptors import encode_descriptor, read_descriptor
-from fleetcount.keys_command import check_names
+from fleetcount.keys.descriptors import check_names, encode_descriptor, read_descriptor
 from fleetcount_aggregator.config import MqttTable, PeerTable
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import ENDPOINT

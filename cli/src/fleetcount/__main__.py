@@ -11,37 +11,32 @@ from collections.abc import Sequence
 import click
 
 from fleetcount import __version__
-from fleetcount.exits import ExitCode, describe
-from fleetcount.lazy import LazyGroup, table
+from fleetcount.command.exits import ExitCode, describe
+from fleetcount.command.lazy import LazyGroup, table
 
 _TABLE = table(
     [
-        ("demo", "fleetcount.demo_command", "demo", "Count a fleet on this machine, from keys to picture."),
-        ("keys", "fleetcount.keys_command", "keys", "Make the keys and configurations of a test deployment."),
-        ("pki", "fleetcount.pki_command", "pki", "Enrol, renew and revoke: certificates and the deny list."),
-        (
-            "question",
-            "fleetcount.question_commands",
-            "question",
-            "Create, sign, submit, follow and release a question.",
-        ),
-        ("aggregator", "fleetcount.aggregator_commands", "aggregator", "Run one aggregator."),
-        ("console", "fleetcount.console_command", "console", "See on a page how an aggregator stands."),
-        ("relay", "fleetcount.relay_command", "relay", "Carry many devices' reports to aggregators, unread."),
-        ("device", "fleetcount.device_commands", "device", "Run one device; read its ledger and spool."),
-        ("doctor", "fleetcount.doctor_command", "doctor", "Check a configuration, its keys, clock and peers."),
-        ("health", "fleetcount.health_command", "health", "Whether a server of this machine lives, or is ready."),
-        ("simulate", "fleetcount.simulate_command", "simulate", "What a fleet of any size will see: scenarios."),
-        ("plan", "fleetcount.plan_command", "plan", "What a number of devices and an epsilon will give."),
-        ("remap", "fleetcount.remap_command", "remap", "Read a release with your own prior and loss."),
-        ("microdata", "fleetcount.microdata_command", "microdata", "Publish a table in F'-private buckets."),
-        ("reproduce", "fleetcount.reproduce_command", "reproduce", "Run the papers' experiments."),
-        ("audit", "fleetcount.audit_command", "audit", "Attack every line of every privacy statement."),
-        ("golden", "fleetcount.golden_command", "golden", "Recompute golden numbers through the public API."),
-        ("publish", "fleetcount.site_commands", "publish", "Static pages of releases, checked in the browser."),
-        ("serve", "fleetcount.site_commands", "serve", "Serve published pages on this machine."),
-        ("verify", "fleetcount.verify_command", "verify", "Check who signed a release."),
-        ("vectors", "fleetcount.vectors_command", "vectors", "Replay test vectors of shares and proofs."),
+        ("demo", "fleetcount.show.demo", "demo", "Count a fleet on this machine, from keys to picture."),
+        ("keys", "fleetcount.groups", "keys", "Make the keys and configurations of a test deployment."),
+        ("pki", "fleetcount.groups", "pki", "Enrol, renew and revoke: certificates and the deny list."),
+        ("question", "fleetcount.groups", "question", "Create, sign, submit, follow and release a question."),
+        ("aggregator", "fleetcount.groups", "aggregator", "Run one aggregator."),
+        ("console", "fleetcount.run.console", "console", "See on a page how an aggregator stands."),
+        ("relay", "fleetcount.run.relay", "relay", "Carry many devices' reports to aggregators, unread."),
+        ("device", "fleetcount.device_groups", "device", "Run one device; read its ledger and spool."),
+        ("doctor", "fleetcount.run.doctor", "doctor", "Check a configuration, its keys, clock and peers."),
+        ("health", "fleetcount.run.health", "health", "Whether a server of this machine lives, or is ready."),
+        ("simulate", "fleetcount.study.simulate", "simulate", "What a fleet of any size will see: scenarios."),
+        ("plan", "fleetcount.study.plan", "plan", "What a number of devices and an epsilon will give."),
+        ("remap", "fleetcount.read.remap", "remap", "Read a release with your own prior and loss."),
+        ("microdata", "fleetcount.study.microdata", "microdata", "Publish a table in F'-private buckets."),
+        ("reproduce", "fleetcount.evidence.reproduce", "reproduce", "Run the papers' experiments."),
+        ("audit", "fleetcount.evidence.audit", "audit", "Attack every line of every privacy statement."),
+        ("golden", "fleetcount.evidence.golden", "golden", "Recompute golden numbers through the public API."),
+        ("publish", "fleetcount.show.publish", "publish", "Static pages of releases, checked in the browser."),
+        ("serve", "fleetcount.show.serve", "serve", "Serve published pages on this machine."),
+        ("verify", "fleetcount.read.verify", "verify", "Check who signed a release."),
+        ("vectors", "fleetcount.evidence.vectors", "vectors", "Replay test vectors of shares and proofs."),
     ]
 )
 _WITH_KEYS = frozenset({"keys", "pki", "question", "aggregator", "console", "relay", "device", "doctor"})

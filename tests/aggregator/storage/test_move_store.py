@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fleetcount.aggregator_commands import aggregator
+from fleetcount.groups import aggregator
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import move_store as moving
 from fleetcount_aggregator.storage.data_keys import StoreKeys

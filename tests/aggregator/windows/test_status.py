@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fleetcount.aggregator_commands import aggregator
+from fleetcount.groups import aggregator
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_aggregator.windows.status import read_status

@@ -11,7 +11,7 @@ import fleetcount as fc
 import matplotlib as mpl
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount.readers import reader_toml
+from fleetcount.keys.deployment import reader_toml
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
 from fleetcount_protocol.release import ReleaseRecord, record_to_json, sign_record

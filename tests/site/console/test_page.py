@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from fleetcount.console_command import asks
+from fleetcount.run.console import asks
 from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_site.console.looking import Looker
 from playwright.sync_api import Browser, expect

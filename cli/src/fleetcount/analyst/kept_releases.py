@@ -22,12 +22,11 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import verify_signed_question
 
 from fleetcount.analyst.keys import Keys
-from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.releases import Labels, cells_named
 from fleetcount.analyst.statements import Statement
-from fleetcount.analyst.tables import Tabular, html_table
-from fleetcount.question_records import QUESTION_FILE, question_of_records
-from fleetcount.question_table import KeptTable, read_table
+from fleetcount.analyst.tables import Tabular, axes_for, html_table
+from fleetcount.read.records import QUESTION_FILE, question_of_records
+from fleetcount.read.table import KeptTable, read_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +56,7 @@ def read_releases(directory: str | PathLike[str], keys: Keys | None = None, *, z
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a question costs one device that answers every window, as everybody who reads the releases may see it.
+    """What a question costs one device that answers every window, as every reader of the releases may see it.
 
     Epsilons are at `delta`, rounded up; None where no finite one exists. `so_far` is of the windows up to the last
     released one, whether they were released or not.
@@ -165,7 +164,7 @@ class Releases(Tabular):
     def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
         """Return the sum of cells (all) over windows (all released ones), with its exact interval.
 
-        Counts are added, not devices: who is counted in two windows counts twice.
+        Counts are added, not devices: a device counted in two windows counts twice.
 
         Raises:
             UsageError: a label that is not there.
@@ -239,6 +238,7 @@ class CellHistory(Tabular):
             MissingPackageError: matplotlib is not installed.
         """
         axes = axes_for(ax, 6.8, 3.4, "plot()")
+        # Matplotlib is optional: `axes_for` has said so where it is missing.
         from fleetcount_analysis.figures.axes import draw_band
 
         draw_band(

@@ -1,4 +1,4 @@
-"""Whom an analyst trusts: the signing keys of aggregators, from the file of a reader or one made by hand.
+"""The signing keys of aggregators that an analyst trusts, from a reader's file or from one made by hand.
 
 It must not take a key from the release that it is to judge.
 """
@@ -14,8 +14,8 @@ from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.toml_table import read_toml
 
-from fleetcount.descriptors import read_descriptor
-from fleetcount.readers import read_reader, read_trusted
+from fleetcount.keys.descriptors import read_descriptor
+from fleetcount.read.readers import read_reader, read_trusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Keys:
     source: str
 
     def check(self, aggregators: tuple[Aggregator, ...], what: str) -> None:
-        """Refuse aggregators of which no key, or another one, is known, before any signature is looked at.
+        """Refuse an aggregator whose key is unknown, or known as another one, before any signature is verified.
 
         Raises:
             SignatureError: one of them; names those that are known.
@@ -56,7 +56,7 @@ def read_keys(*files: str | PathLike[str]) -> Keys:
     them away), or a TOML file of nothing but `[[aggregators]]` with `id`, `operator` and `signing_public_key`.
 
     Raises:
-        UsageError: no file, one that is none of these, or two that name different keys for one aggregator.
+        UsageError: no file, a file of another kind, or two files with different keys of one aggregator.
     """
     if not files:
         raise UsageError("read_keys() got no file, allowed: one or more, for example trusted.toml")

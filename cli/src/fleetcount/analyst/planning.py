@@ -1,4 +1,4 @@
-"""A plan in Python, and what `fleetcount plan` is made of: what a count will give before anyone is asked.
+"""A plan in Python, shared with `fleetcount plan`: errors and losses of a count, before any device is asked.
 
 It must not ask a device. Numbers are exact: a float stands for the decimal that it is printed as.
 """
@@ -10,7 +10,9 @@ from fractions import Fraction
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from fleetcount_analysis.interval_words import level_text
+from fleetcount_analysis.reading import read
 from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
@@ -20,11 +22,11 @@ from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_que
 from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
+from scipy.special import ndtri
 
-from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.statements import Statement, statement_of
-from fleetcount.analyst.tables import Row, Table, Tabular, html_table
-from fleetcount.numbers import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse_number
+from fleetcount.analyst.tables import Row, Table, Tabular, axes_for, html_table
+from fleetcount.command.numbers import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +104,7 @@ class PlannedCount(Tabular):
 
     @property
     def smallest_count_seen(self) -> int | None:
-        """The smallest count told apart from 0 at the level both ways, in devices; None if none is."""
+        """The smallest count told apart from 0 at the level both ways, in devices; None if no count is."""
         return self.plan.smallest_count_seen
 
     @property
@@ -137,6 +139,7 @@ class PlannedCount(Tabular):
             MissingPackageError: matplotlib is not installed.
         """
         axes = axes_for(ax, 6.0, 4.2, "plot()")
+        # Matplotlib is optional: `axes_for` has said so where it is missing.
         from fleetcount_analysis.figures.lines import draw_panel, plan_panels
 
         draw_panel(axes, plan_panels(**half_widths(self.plan))[0], legend=True)
@@ -163,7 +166,7 @@ class PlannedCount(Tabular):
 
 
 def square_zooms(values: int, count: int | None) -> Zooms | None:
-    """Return the zooms of a grid of so many squares that is as wide as high, None of one.
+    """Return the zooms of a grid of `values` squares that is as wide as high; None where `count` is None.
 
     Raises:
         UsageError: fewer than 2 or more than allowed, or values that are no square number.
@@ -215,15 +218,13 @@ def plan_rows(planned: Plan, counts: Sequence[int]) -> list[tuple[int, float, in
 
     The expected number is rounded to the nearest whole; counts in devices.
     """
-    from fleetcount_analysis.reading import read
-
     reading = read(planned.design, [_expected(planned, count) for count in counts], planned.level)
     ends = zip(reading.low[:, 0].tolist(), reading.high[:, 0].tolist(), strict=True)
     return [(count, planned.sd(count), low, high) for count, (low, high) in zip(counts, ends, strict=True)]
 
 
 def _expected(planned: Plan, count: int) -> list[int]:
-    """Return the opened numbers to expect when `count` devices have value 1 and no other value counts anybody."""
+    """Return the opened numbers to expect when `count` devices have value 1 and no device another value."""
     design, (hit, miss) = planned.design, planned.design.channel
     cell = round(hit * count + miss * (planned.devices - count) + Fraction(design.aggregators * design.noise.mean))
     opened = design.opened_sums([cell, *([0] * (design.values - 1))])
@@ -240,7 +241,7 @@ def round_counts(devices: int) -> list[int]:
 
 
 def title_of(planned: Plan) -> str:
-    """Return in a line what is planned."""
+    """Return the plan's title: devices, values, aggregators, epsilon and mechanism in a line."""
     design, delta = planned.design, planned.design.views()[0].delta
     how = f"sampling rate {float(design.exposure):g}" if design.rounds == 2 else f"mechanism {design.name}"
     epsilon = "without bound" if design.epsilon is None else f"{design.epsilon.normalize():f}"
@@ -252,9 +253,6 @@ def title_of(planned: Plan) -> str:
 
 def half_widths(planned: Plan) -> dict[str, Any]:
     """Return what the picture of a plan shows over the true count: half the interval and its two causes, in devices."""
-    import numpy as np
-    from scipy.special import ndtri
-
     counts = np.unique(np.rint(np.geomspace(1, max(planned.devices, 2), _POINTS)))
     quantile, empty = float(ndtri(float((1 + planned.level) / 2))), planned.sd(0)
     both = np.array([planned.sd(round(count)) for count in counts])

@@ -21,12 +21,11 @@ from fleetcount_protocol.release import ReleaseRecord, record_from_json, verify_
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.analyst.keys import Keys
-from fleetcount.analyst.pictures import axes_for
 from fleetcount.analyst.statements import Statement, statement_of
-from fleetcount.analyst.tables import Row, Tabular, html_table, library
-from fleetcount.files import read_text
-from fleetcount.question_table import opened_numbers, place_note, places_of
-from fleetcount.release_report import readable_counts
+from fleetcount.analyst.tables import Row, Tabular, axes_for, html_table, library
+from fleetcount.command.files import read_text
+from fleetcount.read.report import readable_counts
+from fleetcount.read.table import opened_numbers, place_note, places_of
 
 if TYPE_CHECKING:
     import geopandas as gpd  # pyright: ignore[reportMissingModuleSource] # As Polars in tables.py.
@@ -61,7 +60,7 @@ def read_release(path: str | PathLike[str]) -> "Release":
 
 
 class Release:
-    """A release as a file says it is: who is said to have made it, and nothing of what it says before `verify`."""
+    """A release as its file says: the aggregators that it names, and no number before `verify`."""
 
     def __init__(self, record: ReleaseRecord, signatures: Sequence[bytes], source: str) -> None:
         self._record = record
@@ -80,7 +79,7 @@ class Release:
 
     @property
     def aggregators(self) -> tuple[str, ...]:
-        """Who should have signed it, the leader first."""
+        """The aggregators that should have signed it, the leader first."""
         return tuple(str(one.aggregator_id) for one in self._record.window.aggregators)
 
     def verify(self, keys: Keys) -> "VerifiedRelease":
@@ -124,7 +123,7 @@ class VerifiedRelease(Tabular):
 
     @property
     def window(self) -> Window:
-        """What was asked, how, and by whom."""
+        """The window: its question, its mechanism and its aggregators."""
         return self.record.window
 
     @property
@@ -223,6 +222,7 @@ class VerifiedRelease(Tabular):
         """
         count = self.window.design.values
         axes = axes_for(ax, 6.4, 0.9 + 0.24 * min(count, 40), "plot()")
+        # Matplotlib is optional: `axes_for` has said so where it is missing.
         from fleetcount_analysis.figures.axes import draw_rows
 
         estimate, low, high = (self.columns_of()[name][:count] for name in ("estimate", "low", "high"))
@@ -239,6 +239,7 @@ class VerifiedRelease(Tabular):
         """
         places = self._places(zoom)
         axes = axes_for(ax, 6.4, 4.8, "map()")
+        # Matplotlib is optional: `axes_for` has said so where it is missing.
         from fleetcount_analysis.figures.axes import draw_places
 
         rings = [places.outline(value) for value in range(1, places.values + 1)]

@@ -22,7 +22,7 @@ class Statement:
 
     @property
     def table(self) -> Table:
-        """One row an adversary: who, change, epsilon (NaN where none is finite), delta, and what it sees."""
+        """One row per adversary: its name, the change, epsilon (NaN: not finite), delta, and what it sees."""
         return Table(
             columns={
                 "adversary": [view.audience for view in self.views],

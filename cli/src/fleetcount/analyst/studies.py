@@ -7,22 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fleetcount_protocol.errors import UsageError
+from fleetcount_simulator.model import EngineName
+from fleetcount_simulator.report.study import Tables
+from fleetcount_simulator.scenario.file import read_scenario
+from fleetcount_simulator.study.experiment import CaseSummary, StudySettings, run_study
+from fleetcount_simulator.study.registries import STANDARD
+from fleetcount_simulator.study.scale import ThisProcess, WorkerPool
 
 from fleetcount.analyst.tables import Row, Table, html_table
-from fleetcount.files import check_output_directory
-
-if TYPE_CHECKING:
-    from fleetcount_simulator.model import EngineName
-    from fleetcount_simulator.study.experiment import CaseSummary
+from fleetcount.command.files import check_output_directory
 
 
 def simulate(
     scenario: str | PathLike[str],
     *,
-    engine: "EngineName | None" = None,
+    engine: EngineName | None = None,
     runs: int | None = None,
     seed: int | None = None,
     workers: int = 1,
@@ -37,11 +39,6 @@ def simulate(
         ScenarioError: the file, with line and key; a case that cannot be made; an output of something else.
         UsageError: runs or workers out of range, or an output that cannot be written to.
     """
-    from fleetcount_simulator.scenario.file import read_scenario
-    from fleetcount_simulator.study.experiment import StudySettings, run_study
-    from fleetcount_simulator.study.registries import STANDARD
-    from fleetcount_simulator.study.scale import ThisProcess, WorkerPool
-
     for name, value, most in (("runs", runs, 1_000_000), ("workers", workers, 256)):
         if value is not None and not 1 <= value <= most:
             raise UsageError(f"{name} is {value}, allowed: 1 to {most}")
@@ -60,12 +57,12 @@ def simulate(
 class Study:
     """A finished study: `summaries` of its cases, and its tables, read from `directory` when they are asked for."""
 
-    summaries: "Sequence[CaseSummary]" = field(repr=False)
+    summaries: Sequence[CaseSummary] = field(repr=False)
     directory: Path
 
     @property
     def cases(self) -> Table:
-        """A row a case: what was varied, mechanism, devices, values."""
+        """One row per case: the varied keys, mechanism, devices, values."""
         return self._table("cases")
 
     @property
@@ -99,14 +96,13 @@ class Study:
             ScenarioError: its tables cannot be read.
             MachineError: the disk does not take it.
         """
+        # Matplotlib is loaded where a report is drawn.
         from fleetcount_simulator import report
         from fleetcount_site.pages import report_files
 
         return report.write(self.directory, report_files())
 
     def _table(self, name: str, why: str = "") -> Table:
-        from fleetcount_simulator.report.study import Tables
-
         with Tables(self.directory) as tables:
             columns: dict[str, Any] = tables.columns(name) if tables.has(name) else {}
         if why and not any(columns.values()):

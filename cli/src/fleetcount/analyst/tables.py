@@ -1,6 +1,6 @@
 """Columns as the libraries of analysts know them: pandas, Polars, Arrow; and as HTML in a notebook.
 
-None of these libraries is a dependency: each is imported where it is asked for. It must not compute a column.
+No such library is a dependency: each is imported by the method that needs it. It must not compute a column.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_protocol.errors import UsageError
 
-if TYPE_CHECKING:  # Known to whoever has them; `make check` has no Polars, which is larger than all that it needs.
+if TYPE_CHECKING:  # Optional libraries; `make check` has no Polars, which is larger than all that it needs.
     import pandas as pd
     import polars as pl  # pyright: ignore[reportMissingImports]
+    from matplotlib.axes import Axes
 
 Row = Sequence[object]
 _SHOWN: Final = 20
@@ -36,6 +37,22 @@ def library(name: str, asked: str) -> Any:
         if (error.name or "").partition(".")[0] != package:
             raise
         raise MissingPackageError(f"{asked} needs the package {package!r}: pip install {package}") from error
+
+
+def axes_for(ax: "Axes | None", width: float, height: float, asked: str) -> "Axes":
+    """Return `ax`, or axes of a new figure of so many inches in the house style.
+
+    Raises:
+        MissingPackageError: matplotlib is not installed.
+    """
+    if ax is not None:
+        return ax
+    pyplot = library("matplotlib.pyplot", asked)
+    from fleetcount_analysis.figures.style import in_style  # Loads Matplotlib, which is optional.
+
+    _, made = in_style(pyplot.subplots)(figsize=(width, height), layout="constrained")
+    axes: Axes = made
+    return axes
 
 
 class Tabular:

@@ -1,0 +1,1 @@
+"""What commands are made of: groups that load late, numbers, files, results, progress, exit codes."""

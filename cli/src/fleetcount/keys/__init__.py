@@ -1,0 +1,1 @@
+"""Make keys, certificates and the configuration files that name them."""

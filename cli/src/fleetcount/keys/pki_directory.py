@@ -1,0 +1,303 @@
+"""An operator's enrolment directory: two authorities, every certificate they issued, and the deny list.
+
+Every change happens under one lock and appears whole or not at all. It must not see a party's private key.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from fleetcount_protocol.channel.certificates import (
+    CertificateAuthority,
+    Purpose,
+    aggregator_names,
+    key_digest,
+    load_certificate,
+    load_private_key,
+    public_key_digest,
+    purpose_of,
+    save_certificates,
+    save_private_key,
+)
+from fleetcount_protocol.channel.deny_list import DenyList, decode_signed_deny_list, sign_deny_list, verify_deny_list
+from fleetcount_protocol.errors import MachineError, PeerError, UsageError
+from fleetcount_protocol.ids import Digest
+
+from fleetcount.command.files import check_output_directory, read_bytes, write_file
+
+_AUTHORITIES: Final = ("devices", "aggregators")
+_OF_DEVICES: Final = frozenset({Purpose.DEVICE, Purpose.READER})
+"""What the devices' authority issues; the aggregators' issues the rest."""
+_MAX_REQUEST_BYTES: Final = 16 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Issued:
+    """One certificate of the register."""
+
+    certificate: x509.Certificate
+
+    @cached_property
+    def purpose(self) -> Purpose:
+        """Whose it is."""
+        return purpose_of(self.certificate)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Its DNS names, the party's own first."""
+        return aggregator_names(self.certificate)
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Every name behind the party's own, addresses included."""
+        names = self.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return tuple(str(name.value) for name in names)[1:]
+
+    @cached_property
+    def key(self) -> Digest:
+        """The digest of its public key: whom it counts as."""
+        return key_digest(self.certificate)
+
+    @property
+    def ends(self) -> datetime:
+        """Its last second."""
+        return self.certificate.not_valid_after_utc
+
+
+def read_request(path: Path) -> ec.EllipticCurvePublicKey:
+    """Return the public key of a certificate signing request (PKCS #10, PEM); nothing else of it is used.
+
+    Raises:
+        UsageError: it is none, its key is not P-256, or it is not signed by its key.
+    """
+    data = read_bytes(path, largest=_MAX_REQUEST_BYTES)
+    try:
+        request = x509.load_pem_x509_csr(data)
+        key = request.public_key()
+        genuine = request.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{path} holds no readable signing request ({type(error).__name__})") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise UsageError(f"{path} is for a {type(key).__name__}, allowed: a P-256 key")
+    if not genuine:
+        raise UsageError(f"{path} is not signed by the key it names")
+    return key
+
+
+class PkiDirectory:
+    """The directory of one operator; `now` is the moment every certificate and list is made at."""
+
+    def __init__(self, root: Path, now: datetime | None = None) -> None:
+        self._root = root
+        self._now = (now or datetime.now(UTC)).replace(microsecond=0)
+        if not (root / "devices.crt").is_file():
+            raise UsageError(f"{root} is no enrolment directory; `fleetcount pki init` makes one")
+
+    @classmethod
+    def create(cls, root: Path, deployment: str, *, validity: timedelta, list_validity: timedelta) -> "PkiDirectory":
+        """Make the two authorities and an empty deny list in a new directory, mode 0700.
+
+        Raises:
+            UsageError: it is there and not empty, or cannot be written to.
+            MachineError: the disk does not take it.
+        """
+        check_output_directory(root, fresh=True)
+        stage = root.absolute().with_name(f".{root.name}.{secrets.token_hex(4)}")
+        try:
+            stage.mkdir(mode=0o700, parents=True)
+            (stage / "issued").mkdir(mode=0o700)
+            made = {
+                name: CertificateAuthority.create(f"{deployment} {name}", validity=validity) for name in _AUTHORITIES
+            }
+            for name, authority in made.items():
+                save_certificates(stage / f"{name}.crt", [authority.certificate])
+                save_private_key(stage / f"{name}.key", authority.private_key)
+            # What a broker checks its clients by: devices and aggregators.
+            save_certificates(stage / "clients.crt", [one.certificate for one in made.values()])
+            cls(stage).write_list((), list_validity)
+            stage.replace(root)
+        except OSError as error:
+            raise MachineError(f"{error.filename or root}: {error.strerror}") from error
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+        return cls(root)
+
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
+        """Keep every other change of the directory waiting.
+
+        Raises:
+            UsageError: the directory cannot be written to.
+        """
+        try:
+            descriptor = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UsageError(f"{self._root} cannot be written to: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def authority(self, name: str) -> CertificateAuthority:
+        """Return the authority "devices" or "aggregators".
+
+        Raises:
+            UsageError: a file of it is missing, or open to others.
+        """
+        try:
+            certificate = load_certificate(self._root / f"{name}.crt")
+            return CertificateAuthority(
+                certificate=certificate, private_key=load_private_key(self._root / f"{name}.key")
+            )
+        except OSError as error:
+            raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    def authorities(self) -> dict[str, x509.Certificate]:
+        """Return the authorities' certificates by name."""
+        return {name: load_certificate(self._root / f"{name}.crt") for name in _AUTHORITIES}
+
+    # Certificates.
+
+    def issued(self) -> list[Issued]:
+        """Return every certificate that was issued here, the first to end first."""
+        files = (self._root / "issued").glob("*.crt")
+        return sorted(
+            (Issued(certificate=load_certificate(file)) for file in files), key=lambda one: (one.ends, one.names)
+        )
+
+    def enrol(
+        self,
+        purpose: Purpose,
+        key: ec.EllipticCurvePublicKey,
+        name: str,
+        hosts: Sequence[str],
+        output: Path,
+        *,
+        validity: timedelta,
+    ) -> Issued:
+        """Issue a certificate for a key that has none yet, and write it to a new file.
+
+        Raises:
+            UsageError: another party has the key or the name, a host is an aggregator's name, or `output` exists.
+        """
+        known = self.issued()
+        digest = public_key_digest(key)
+        if digest in self.deny_list().keys:
+            raise UsageError("this key is on the deny list; make a new one")
+        if any(one.key == digest for one in known):
+            raise UsageError("this key has a certificate already; `fleetcount pki renew` makes the next one")
+        alive = [one for one in known if one.ends > self._now and one.key not in self.deny_list().keys]
+        if any(one.names[0] == name for one in alive):
+            raise UsageError(f"the name {name!r} is taken; revoke its certificate first")
+        taken = {one.names[0] for one in alive if one.purpose is Purpose.AGGREGATOR}
+        if found := sorted(taken & set(hosts)):
+            raise UsageError(f"--host {found[0]!r} is the name of an aggregator")
+        return self._issue(purpose, key, name, hosts, output, validity)
+
+    def renew(
+        self,
+        old: x509.Certificate,
+        key: ec.EllipticCurvePublicKey | None,
+        output: Path,
+        *,
+        validity: timedelta,
+        list_validity: timedelta,
+    ) -> Issued:
+        """Issue the next certificate of a party, for the same key or (`key`) a new one, and write it to a new file.
+
+        With a new key the old one goes onto the deny list first: no party counts twice.
+
+        Raises:
+            UsageError: the old one was not issued here or is on the deny list, or the new key has a certificate.
+        """
+        known = self.issued()
+        found = next((one for one in known if one.certificate == old), None)
+        if found is None:
+            raise UsageError("the certificate was not issued here")
+        if found.key in self.deny_list().keys:
+            raise UsageError(f"the key of {found.names[0]!r} is on the deny list; enrol a new one")
+        if key is not None and any(one.key == public_key_digest(key) for one in known):
+            raise UsageError("the new key has a certificate already")
+        _check_new(output)
+        if key is not None:
+            self.write_list([found.key], list_validity)
+        public = key or found.certificate.public_key()
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            raise UsageError("the certificate has no P-256 key")
+        return self._issue(found.purpose, public, found.names[0], found.hosts, output, validity)
+
+    def _issue(
+        self,
+        purpose: Purpose,
+        key: ec.EllipticCurvePublicKey,
+        name: str,
+        hosts: Sequence[str],
+        output: Path,
+        validity: timedelta,
+    ) -> Issued:
+        _check_new(output)
+        authority = self.authority("devices" if purpose in _OF_DEVICES else "aggregators")
+        certificate = authority.issue(purpose, key, name, hosts, validity=validity, now=self._now)
+        pem = certificate.public_bytes(Encoding.PEM)
+        # Into the register first: what was handed out can always be found and revoked.
+        entry = self._root / "issued" / f"{purpose.label}-{certificate.serial_number:x}.crt"
+        write_file(entry, pem, overwrite=False)
+        try:
+            write_file(output, pem, overwrite=False)
+        except BaseException:
+            entry.unlink()
+            raise
+        return Issued(certificate=certificate)
+
+    # The deny list.
+
+    def deny_list(self) -> DenyList:
+        """Return the newest deny list.
+
+        Raises:
+            UsageError: it is missing, or not the devices' authority's.
+        """
+        path = self._root / "deny-list"
+        try:
+            signed = decode_signed_deny_list(read_bytes(path))
+            verify_deny_list(signed, [load_certificate(self._root / "devices.crt")])
+        except PeerError as error:
+            raise UsageError(f"{path}: {error}") from None
+        return signed.deny_list
+
+    def write_list(self, keys: Sequence[Digest], validity: timedelta) -> DenyList:
+        """Sign and write the next list: the keys of the last one, and these.
+
+        Raises:
+            UsageError: more keys than a list holds.
+        """
+        last = self.deny_list() if (self._root / "deny-list").exists() else None
+        issued_at = int(self._now.timestamp())
+        signed = sign_deny_list(
+            self.authority("devices"),
+            [*(last.keys if last is not None else ()), *keys],
+            # The time, so that a directory made anew goes on above the old one's numbers.
+            number=max(issued_at, last.number + 1 if last is not None else 1),
+            issued_at=issued_at,
+            expires=issued_at + int(validity.total_seconds()),
+        )
+        write_file(self._root / "deny-list", signed.encode())
+        return signed.deny_list
+
+
+def _check_new(output: Path) -> None:
+    if output.exists():
+        raise UsageError(f"{output} exists already; nothing was written")

@@ -1,0 +1,1 @@
+"""Create, sign, submit and steer a question: the files that its operators hand on."""

@@ -1,0 +1,1 @@
+"""Read what aggregators say of a question and what they released: status, records, tables, answers."""

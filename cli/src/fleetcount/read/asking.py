@@ -1,0 +1,135 @@
+"""Asking aggregators for the releases of a question and its orders, from the device port, as a reader may.
+
+Opens connections and returns decoded answers; must not check a record (`report` does).
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, Self
+
+import grpc
+import grpc.aio
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import QuestionId, WindowId, is_loopback, split_endpoint
+from fleetcount_protocol.limits import MAX_RECORD_BYTES
+from fleetcount_protocol.messages import QuestionQuery, ReleaseAnswer, ReleaseQuery
+from fleetcount_protocol.question.orders import QuestionOrder, verify_orders
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
+from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
+from fleetcount_transport.lost_reasons import call_reason
+from fleetcount_transport.toml_table import read_toml
+
+from fleetcount.command.exits import CannotReachError
+from fleetcount.read.readers import Reader
+
+TIMEOUT_S: Final = 15.0
+_GET_RELEASE: Final = "/fleetcount_protocol.v1.DeviceService/GetRelease"
+_LIST_QUESTION: Final = "/fleetcount_protocol.v1.DeviceService/ListQuestions"
+
+
+class WindowReader:
+    """Asks the aggregators of a question for the releases of its windows, over one connection to each.
+
+    Use it as an asynchronous context.
+    """
+
+    def __init__(self, reader: Reader, aggregators: Iterable[Aggregator]) -> None:
+        """Connect to nothing yet; aggregators without a gRPC endpoint are not asked."""
+        self._reader = reader
+        self._aggregators = [one for one in aggregators if one.grpc_endpoint]
+        self._channels: list[Any] = []
+
+    async def __aenter__(self) -> Self:
+        """Open the channels.
+
+        Raises:
+            UsageError: a file of the reader's identity cannot be used, or no TLS and an endpoint elsewhere.
+        """
+        credentials = self._reader.credentials()
+        for one in self._aggregators:
+            self._channels.append(_channel(one.aggregator_id, one.grpc_endpoint, credentials))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close them."""
+        for channel in self._channels:
+            await channel.close()
+
+    async def ask(self, window_id: WindowId) -> ReleaseAnswer | None:
+        """Return the first answer with a record, else the first; None if no aggregator that answers has the window.
+
+        Raises:
+            CannotReachError: no aggregator answered; the message gives the reason of the last.
+        """
+        best, reached, why = None, False, "no aggregator has a gRPC endpoint"
+        for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
+            try:
+                query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator.aggregator_id, window_id=window_id))
+                data = await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                reached = reached or error.code() is grpc.StatusCode.NOT_FOUND
+                why = f"{aggregator.grpc_endpoint}: {call_reason(error)}"
+                continue
+            answer = RELEASE_ANSWER.decode(data)
+            if answer.record:
+                return answer
+            best, reached = best or answer, True
+        if not reached:
+            raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
+        return best
+
+    async def orders(self, question: Question) -> tuple[QuestionOrder, ...]:
+        """Return every order about a question that an answering aggregator knows, each signed as it must be.
+
+        Raises:
+            CannotReachError: no aggregator answered; the message gives the reason of the last.
+            QuestionError, SignatureError: an order that its aggregator did not sign, or may not give.
+        """
+        before = max(0, int.from_bytes(question.question_id) - 1)  # A list begins above what was listed last.
+        after = QuestionId(before.to_bytes(QuestionId.SIZE))
+        found: set[QuestionOrder] = set()
+        reached, why = False, "no aggregator has a gRPC endpoint"
+        for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
+            try:
+                asked = QUESTION_LIST_QUERY.encode(
+                    QuestionQuery(
+                        aggregator_id=aggregator.aggregator_id, deployment=question.deployment, after=after, over=True
+                    )
+                )
+                data = await channel.unary_unary(_LIST_QUESTION)(asked, timeout=TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                why = f"{aggregator.grpc_endpoint}: {call_reason(error)}"
+                continue
+            reached = True
+            for offer in QUESTION_LIST.decode(data).offers:
+                if offer.signed.question.question_id == question.question_id:
+                    question = verify_orders(offer.orders, question, self._reader.trusted)
+                    found |= {one.order for one in offer.orders}
+        if not reached:
+            raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
+        return tuple(found)
+
+
+def _refused_hint(reader: Reader) -> str:
+    if read_toml(reader.config).has("aggregator"):
+        return "; aggregators answer readers certified by the device authority: try the analyst's or a device's file"
+    return ""
+
+
+def _channel(name: str, endpoint: str, credentials: grpc.ChannelCredentials | None) -> Any:
+    """Return a channel whose far end must be certified as this aggregator.
+
+    Raises:
+        UsageError: no credentials, and the endpoint is not on this machine.
+    """
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", MAX_RECORD_BYTES + 65_536),
+        ("grpc.enable_retries", 0),
+    ]
+    if credentials is not None:
+        options.append(("grpc.ssl_target_name_override", name))
+        return grpc.aio.secure_channel(endpoint, credentials, options=options)
+    if not is_loopback(split_endpoint(endpoint)[0]):
+        raise UsageError(f"{endpoint} is not on this machine; without TLS only loopback is asked")
+    return grpc.aio.insecure_channel(endpoint, options=options)

@@ -1,0 +1,181 @@
+"""`fleetcount question places`: what the walks of a drill-down found, from the records that a reader keeps.
+
+Reads files; it must not ask an aggregator. Places that were left out are bounded and not estimated.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from fleetcount_analysis.answers.drill_down import (
+    FoundPlace,
+    PrunedPlace,
+    WalkStep,
+    find_chance,
+    found_places,
+    pruned_places,
+    smallest_found,
+)
+from fleetcount_analysis.interval_words import interval_text
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.question.fields import DrillDown
+from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
+
+from fleetcount.command.files import check_output_file, write_file
+from fleetcount.command.lazy import StrictCommand
+from fleetcount.command.results import JSON, show
+from fleetcount.read.records import Chain, kept_records, question_of_records
+
+_FILE: Final = click.Path(path_type=Path)
+_MOST_ROWS: Final = 200
+_COLUMNS: Final = ("walk", "bits", "smallest_place", "shown", "estimate", "low", "high")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walked:
+    """One walk: its number, how many steps of `levels` it took, the places found, and the cells left out."""
+
+    number: int
+    steps: int
+    found: tuple[FoundPlace, ...]
+    left_out: tuple[PrunedPlace, ...]
+    bits: int
+    false_places: float
+    smallest: int
+
+
+@click.command("places", cls=StrictCommand)
+@click.option("--records", "directory", required=True, metavar="DIR", type=_FILE, help="What `question release` wrote.")
+@click.option("--output", metavar="FILE.csv", type=_FILE, help="Every place found and every cell left out, too.")
+@JSON
+def places(directory: Path, output: Path | None, as_json: bool) -> None:
+    """Say which places each walk of a drill-down found, and how many devices may be in those it left out.
+
+    Every record is checked again. Intervals hold for all candidates of a step at once; nothing was asked beneath a cell
+    that was left out, so that only a bound is known there.
+    """
+    if output is not None:
+        check_output_file(output)
+    question = question_of_records(directory).question
+    if (walk := question.drill_down) is None:
+        raise UsageError(f"question {question.name!r} does not drill down; every record has its whole map")
+    walked = list(walks_of(walk, kept_records(directory, Chain(question))))
+    lines = [line for one in walked for line in walk_lines(one, walk, question.release.level)]
+    if not walked:
+        lines.append("no walk has a record yet")
+    if output is not None:
+        write_file(output, places_csv(walked).encode())
+        lines.append(f"wrote {output}")
+    show([_walk_json(one) for one in walked], lines, as_json=as_json)
+
+
+def _walk_json(one: Walked) -> dict[str, Any]:
+    """Return a walk for programs; a cell is named by its smallest place and its bits."""
+    found = [
+        {"place": place.cell << PLACE_BITS - one.bits, "estimate": place.estimate, "low": place.low, "high": place.high}
+        for place in one.found
+    ]
+    left = [
+        {"place": cell.cell << PLACE_BITS - cell.bits, "bits": cell.bits, "most": cell.most} for cell in one.left_out
+    ]
+    chances = {"false_places": one.false_places, "smallest_found": one.smallest}
+    return {"walk": one.number, "steps": one.steps, "bits": one.bits, "found": found, "left_out": left, **chances}
+
+
+def walks_of(walk: DrillDown, records: Iterator[ReleaseRecord]) -> Iterator[Walked]:
+    """Give what each walk came to that has a record of its first step, from the checked records in order."""
+    steps: list[WalkStep] = []
+    number = -1
+    for record in records:
+        place = record.window.question
+        if steps and place.index // len(walk.levels) != number:
+            yield _walked(walk, number, steps)
+            steps = []
+        number = place.index // len(walk.levels)
+        steps.append(_step(record))
+    if steps:
+        yield _walked(walk, number, steps)
+
+
+def _step(record: ReleaseRecord) -> WalkStep:
+    domain = record.window.domain
+    if not isinstance(domain, Prefixes):
+        raise UsageError(f"the record of window {record.window_id} is not of prefixes")
+    return WalkStep(
+        design=record.window.design,
+        level=record.level,
+        bits=domain.bits,
+        cells=domain.cells,
+        raw=tuple(cell.raw for cell in record.cells),
+    )
+
+
+def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep]) -> Walked:
+    levels, last = len(walk.levels), steps[-1]
+    found = found_places(last, walk.threshold) if len(steps) == levels else []
+    left: list[PrunedPlace] = []
+    for at, step in enumerate(steps):
+        # What the next step asked about is what survived; behind the last step it is what was found.
+        deeper = walk.levels[at + 1] - step.bits if at + 1 < len(steps) else 0
+        kept = {cell >> deeper for cell in steps[at + 1].cells} if deeper else {one.cell for one in found}
+        left += pruned_places(step, sorted(kept))
+    return Walked(
+        number=number,
+        steps=len(steps),
+        found=tuple(found),
+        left_out=tuple(left),
+        bits=last.bits,
+        false_places=len(last.cells) * find_chance(last.design, walk.threshold, 1, 0),
+        smallest=smallest_found(last.design, walk.threshold, levels),
+    )
+
+
+def walk_lines(one: Walked, walk: DrillDown, level: Fraction) -> Iterator[str]:
+    """Return a walk in words: places with intervals, the bound of what was left out, false and missed places."""
+    levels, share = len(walk.levels), f"{float(level) * 100:g} %"
+    if one.steps < levels:
+        yield f"walk {one.number}: {one.steps} of {levels} steps have a record; no place was found"
+    else:
+        yield f"walk {one.number}: {len(one.found)} places of {one.bits} bits at {walk.threshold} or more"
+    for place in one.found[:_MOST_ROWS]:
+        shown = f"{place.cell << PLACE_BITS - one.bits:#010x}"
+        ends = interval_text(place.estimate, place.low, place.high)
+        yield f"  {shown}  {place.estimate:,.0f}, {share} interval {ends}"
+    if len(one.found) > _MOST_ROWS:
+        yield f"  and {len(one.found) - _MOST_ROWS} more, smaller ones"
+    yield from bound_lines(one, level)
+
+
+def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
+    """Return in words what is known of the places that a walk did not show: their bound, false and missed ones."""
+    if one.left_out:
+        most = max(place.most for place in one.left_out)
+        yield (
+            f"  left out: no other place has more than {most:,} ({float(level) * 100:g} % for each step, at least"
+            f" {max(0.0, 100 - one.steps * (100 - float(level) * 100)):g} % for all)"
+        )
+    yield (
+        f"  false places: {one.false_places:.2g} of the last step's cells pass although empty, in expectation; missed:"
+        f" one place in twenty of {one.smallest:,}, more of smaller ones"
+    )
+
+
+def places_csv(walked: Sequence[Walked]) -> str:
+    """Return every place found and every cell left out, a row each."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(_COLUMNS)
+    for one in walked:
+        for place in one.found:
+            smallest = place.cell << PLACE_BITS - one.bits
+            table.writerow((one.number, one.bits, smallest, "found", f"{place.estimate:.3f}", place.low, place.high))
+        for cell in one.left_out:
+            smallest = cell.cell << PLACE_BITS - cell.bits
+            table.writerow((one.number, cell.bits, smallest, "left out", "", "", cell.most))
+    return text.getvalue()

@@ -1,0 +1,293 @@
+"""`fleetcount question status` and `release`: how far a question is, and its released counts.
+
+Asks, checks and prints; `records` checks the chain, `table` computes.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
+from fleetcount_protocol.messages import ReleaseAnswer
+from fleetcount_protocol.question.orders import (
+    OrderAction,
+    QuestionOrder,
+    skipped_windows,
+    started_question,
+    stopped_at,
+)
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
+from fleetcount_protocol.release import record_to_json
+from fleetcount_protocol.window.window import Window
+from fleetcount_transport.toml_table import read_toml
+
+from fleetcount.command.exits import CannotReachError, RefusedByPolicyError, one_line
+from fleetcount.command.files import check_output_directory, staged_directory
+from fleetcount.command.lazy import StrictCommand
+from fleetcount.command.numbers import Count, spans_text
+from fleetcount.command.results import EXPLAIN, JSON, show, utc
+from fleetcount.question.files import read_question
+from fleetcount.read.asking import WindowReader
+from fleetcount.read.readers import Reader, read_reader
+from fleetcount.read.records import (
+    QUESTION_FILE,
+    Chain,
+    by_reason,
+    fetch_windows,
+    kept_chain,
+    open_records,
+    save_record,
+)
+from fleetcount.read.report import checked_record, release_json, statement_lines, table_lines
+
+_FILE: Final = click.Path(path_type=Path)
+_QUESTION: Final = click.option(
+    "--question", "path", required=True, metavar="NAME.question", type=_FILE, help="The question's file."
+)
+_LOOK_S: Final = 1.0
+_DONE: Final = ("released", "aborted")
+
+
+@click.command("status", cls=StrictCommand)
+@_QUESTION
+@click.option(
+    "--config",
+    "config_path",
+    required=True,
+    metavar="FILE.toml",
+    type=_FILE,
+    help="Who asks: an operator's configuration, an analyst's (keys init writes one) or a device's.",
+)
+@click.option("--records", metavar="DIR", type=_FILE, help="What 'release' has kept of many windows: not asked again.")
+@click.option(
+    "--window",
+    "index",
+    type=Count(0, MAX_QUESTION_WINDOWS - 1),
+    help="Which one an operator sees; default: the last that has opened.",
+)
+@JSON
+def status(path: Path, config_path: Path, records: Path | None, index: int | None, as_json: bool) -> None:
+    """Say how far a question is.
+
+    To an operator, with its aggregator's configuration: the state of one window at every aggregator, what it waits for,
+    what it refused, and whether their set digests are equal. Exit code 0 when all answered and agree, 1 when digests
+    differ, 3 when the window was aborted somewhere, 4 when one cannot be reached.
+
+    To a reader: which windows are released, which are missing and why, and which comes next. Asks for every window that
+    has closed, or for those behind --records, and verifies the question, every record and the chain: each record holds
+    the digest of the one before it and names the windows between them. Writes nothing.
+    """
+    signed = read_question(path)
+    if read_toml(config_path).has("aggregator"):
+        from fleetcount.read.states import show_states  # Readers have no package of an aggregator.
+
+        if records is not None:
+            raise click.UsageError("--records goes with a reader's configuration; an operator sees one window")
+        show_states(config_path, signed.question, index, time.time(), as_json=as_json)
+        return
+
+    if index is not None:
+        raise click.UsageError("--window goes with an operator's configuration; a reader sees every window")
+    reader = read_reader(config_path)
+    chain = kept_chain(records, signed, reader.trusted)
+    orders = asyncio.run(_fetched(signed, reader, chain, None, time.time()))
+    head = one_line(f"question {signed.question.name!r} {signed.question.question_id}")
+    show(_chain_json(chain, orders), [head, *_chain_lines(chain, orders, time.time())], as_json=as_json)
+
+
+@click.command("release", cls=StrictCommand)
+@_QUESTION
+@click.option(
+    "--config",
+    "config_path",
+    required=True,
+    metavar="READER.toml",
+    type=_FILE,
+    help="Who asks: an analyst's configuration (keys init writes one) or a device's.",
+)
+@click.option("--output", required=True, metavar="DIR", type=_FILE, help="Where release.json or the records go.")
+@click.option(
+    "--wait", "wait_s", type=Count(0, 366 * 86_400), default=0, show_default=True, help="Go on for so many seconds."
+)
+@EXPLAIN
+@JSON
+def release(path: Path, config_path: Path, output: Path, wait_s: int, explain: bool, as_json: bool) -> None:
+    """Fetch what is released, verify every aggregator's signature, and keep it.
+
+    Of a question with one window: writes release.json, and prints the table and the privacy statement. Exit code 3 when
+    it is not released yet or was aborted.
+
+    Of many windows: keeps the record of each released one as DIR/00000.json and so on. Run again, or with --wait, it
+    goes on where it was: what is there is checked again and not fetched again. A record whose signatures or whose place
+    in the chain are wrong is not written.
+    """
+    check_output_directory(output)
+    signed, reader = read_question(path), read_reader(config_path)
+    if signed.question.schedule.windows == 1:
+        _release_one(signed, reader, output, wait_s, explain=explain, as_json=as_json)
+    else:
+        _release_many(signed, reader, output, wait_s, as_json=as_json)
+
+
+def _release_one(
+    signed: SignedQuestion, reader: Reader, output: Path, wait_s: int, *, explain: bool, as_json: bool
+) -> None:
+    deadline, told, question = time.monotonic() + wait_s, False, signed.question
+    while True:
+        window, answer = asyncio.run(_answer(reader, question))
+        if (answer is not None and answer.state.value in _DONE) or time.monotonic() >= deadline:
+            break
+        if not told and window is not None:
+            click.echo(f"waiting up to {wait_s} s: the window closes {utc(window.round_two_closes)}", err=True)
+            told = True
+        time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
+    if window is None or answer is None:
+        raise RefusedByPolicyError(f"question {question.name!r} is {_nowhere(question, time.time())}")
+    record = checked_record(answer, window, reader.trusted)
+    with staged_directory(output) as stage:
+        (stage / "release.json").write_text(record_to_json(record, answer.signatures), encoding="utf-8")
+    lines = [
+        *table_lines(record),
+        "",
+        *statement_lines(record, explain=explain),
+        "",
+        f"wrote {output / 'release.json'}, signed by all {len(answer.signatures)} aggregators",
+    ]
+    show(release_json(record) | {"written": str(output / "release.json")}, lines, as_json=as_json)
+
+
+async def _answer(reader: Reader, question: Question) -> tuple[Window | None, ReleaseAnswer | None]:
+    """Return the only window of a question and what is known of it; no window before it has started."""
+    async with WindowReader(reader, question.aggregators) as asking:
+        if question.schedule.first is None:
+            question = started_question(question, await asking.orders(question))
+        if question.schedule.first is None:
+            return None, None
+        window = window_at(question, 0)
+        return window, await asking.ask(window.window_id)
+
+
+def _release_many(signed: SignedQuestion, reader: Reader, output: Path, wait_s: int, *, as_json: bool) -> None:
+    there = output.exists(), (output / QUESTION_FILE).exists()
+    chain = open_records(output, signed, reader.trusted)
+    deadline, before = time.time() + wait_s, chain.released
+    while True:
+        try:
+            orders = asyncio.run(_fetched(signed, reader, chain, output, time.time()))
+        except CannotReachError:
+            _take_back(output, *there, released=chain.released)
+            raise
+        ended = chain.asked >= signed.question.schedule.windows
+        if ended or time.time() >= deadline:
+            break
+        time.sleep(min(_LOOK_S, max(0.0, deadline - time.time())))
+    new = chain.released - before
+    head = f"{output}: {new} new records, {chain.released} in all, every signature checked"
+    lines = [head, *_chain_lines(chain, orders, time.time())]
+    show({"new": new} | _chain_json(chain, orders), lines, as_json=as_json)
+
+
+def _take_back(output: Path, directory: bool, question: bool, *, released: int) -> None:
+    """Remove the question and the directory, unless they were there before: no aggregator answered."""
+    if question or released:
+        return
+    with contextlib.suppress(OSError):
+        (output / QUESTION_FILE).unlink()
+        if not directory:
+            output.rmdir()
+
+
+async def _fetched(
+    signed: SignedQuestion, reader: Reader, chain: Chain, output: Path | None, now: float
+) -> Sequence[QuestionOrder] | None:
+    """Follow the chain as far as it goes; return the known orders, None if no aggregator that knows them answers."""
+    async with WindowReader(reader, signed.question.aggregators) as asking:
+        if chain.question.schedule.first is None:
+            orders = await asking.orders(chain.question)
+            chain.question = started_question(chain.question, orders)
+            if chain.question.schedule.first is None:
+                return orders
+        async for record, signatures in fetch_windows(chain, asking, reader.trusted, now):
+            if output is not None:
+                save_record(output, record, signatures)
+        try:
+            return await asking.orders(signed.question)
+        except CannotReachError:
+            return None
+
+
+# What is printed.
+
+
+def _chain_json(chain: Chain, orders: Sequence[QuestionOrder] | None) -> dict[str, Any]:
+    """Return a chain for programs: every window that is missing, or without a record yet, with its reason.
+
+    "ordered" has the windows that orders skip, first and last of each run; null where none of the
+    aggregators that know them answers.
+    """
+    return {
+        "question": chain.question.name,
+        "question_id": chain.question.question_id.hex(),
+        "windows": chain.question.schedule.windows,
+        "released": chain.released,
+        "last": None if chain.last < 0 else chain.last,
+        "missing": {str(index): reason for index, reason in sorted(chain.missing.items())},
+        "pending": {str(index): reason for index, reason in sorted(chain.pending.items())},
+        "ordered": None if orders is None else [[one[0], one[-1]] for one in skipped_windows(chain.question, orders)],
+    }
+
+
+def _chain_lines(chain: Chain, orders: Sequence[QuestionOrder] | None, now: float) -> Iterator[str]:
+    """Return a chain for people: windows released, missing by reason, without a record yet, and the next one."""
+    question, windows = chain.question, chain.question.schedule.windows
+    yield f"{chain.released} of {windows:,} windows released{_chained(chain)}"
+    for reason, spans in by_reason(chain.missing):
+        yield one_line(f"missing: {spans}: {reason}")
+    for reason, spans in by_reason(chain.pending):
+        yield one_line(f"no record: {spans}: {reason}; the next record will say why")
+    if question.schedule.first is None:
+        yield f"not started: {_nowhere(question, now)}"
+        return
+    following = max(0, -(-int(now - question.schedule.opens(0)) // question.schedule.every_s))
+    if following < windows and orders is None:
+        yield "whether windows ahead are paused or stopped is not known: no aggregator that knows it answers"
+    yield from _ahead(question, orders or (), following, now)
+
+
+def _ahead(question: Question, orders: Sequence[QuestionOrder], following: int, now: float) -> Iterator[str]:
+    """Yield what orders skip from a window on, and which window is asked next."""
+    schedule, stop = question.schedule, stopped_at(orders)
+    by = ", ".join(sorted({one.aggregator_id for one in orders if one.action is OrderAction.STOP}))
+    skipped = {index for one in skipped_windows(question, orders) for index in one if index >= following}
+    paused = [index for index in skipped if stop is None or index < stop]
+    if paused:
+        yield f"paused: {spans_text(paused)}"
+    if stop is not None and stop < schedule.windows:
+        yield f"stopped by {by}: no window is asked from {stop} on"
+    following = next((index for index in range(following, schedule.windows) if index not in skipped), schedule.windows)
+    if following < schedule.windows:
+        yield f"next: window {following} opens {utc(schedule.opens(following))}"
+    elif skipped:
+        yield "no further window is asked"
+    else:
+        yield f"the last window closed {utc(schedule.end)}" if now >= schedule.end else "the last window is open"
+
+
+def _nowhere(question: Question, now: float) -> str:
+    """Return where a question is that no aggregator knows, and if it is counted from submission until when it may be
+    submitted.
+    """
+    counted = question.schedule.submission
+    if counted is None:
+        return "at no aggregator that answers, at least not yet"
+    by = counted.latest - counted.delay_s
+    until = f"it may be submitted until {utc(by)}" if now <= by else f"it had to be submitted by {utc(by)}"
+    return f"at no aggregator that answers; {until}"
+
+
+def _chained(chain: Chain) -> str:
+    return "" if not chain.released else f", the last is window {chain.last}; all signatures and the chain hold"

@@ -1,0 +1,223 @@
+"""`fleetcount remap`: read every cell of a release with one's own prior and loss.
+
+Reads files and prints; the best answer is found by analysis over the record's true channel. It must not change a
+record.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+import click
+import numpy as np
+from fleetcount_analysis.channels import noise_size
+from fleetcount_analysis.remap import LOSSES, Loss, Remap, sampling_remap
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_from_json, verify_record_signatures
+
+from fleetcount.command.exits import one_line
+from fleetcount.command.files import check_output_file, read_text, write_file
+from fleetcount.command.lazy import StrictCommand
+from fleetcount.command.numbers import NumberRange, parse_count, parse_number
+from fleetcount.command.results import JSON, show
+
+_FILE = click.Path(path_type=Path)
+_LARGEST_COUNT: Final = 100_000
+_LARGEST_FILE: Final = 16 * 2**20
+_MOST_ROWS: Final = 200
+_COLUMNS: Final = ("cell", "answer", "estimate", "low", "high")
+_HEADERS: Final = ("count,probability", "count,weight")
+_PROBABILITY: Final = NumberRange(low=Fraction(0), high=Fraction(1))
+_WEIGHT: Final = NumberRange(low=Fraction(0), high=Fraction(10) ** 12)
+_SUM_SLACK: Final = Fraction(1, 10**9)
+
+
+@click.command(cls=StrictCommand)
+@click.option("--release", required=True, metavar="RELEASE.json", type=_FILE, help="The signed record.")
+@click.option("--prior", required=True, metavar="PRIOR.csv", type=_FILE, help="What you believed before, see above.")
+@click.option(
+    "--loss",
+    required=True,
+    metavar="absolute|squared|zero-one|FILE",
+    help="What a wrong answer costs; FILE.csv holds loss[count][answer], n+1 lines of n+1 numbers.",
+)
+@click.option("--output", metavar="FILE.csv", type=_FILE, help="Write the table there as well.")
+@JSON
+def remap(release: Path, prior: Path, loss: str, output: Path | None, as_json: bool) -> None:
+    """Read every cell of a release as its best answer under your own prior and loss.
+
+    The published estimate is unbiased, and for that may be negative or a fraction. If you know something of the counts
+    beforehand (they are whole, at least 0, mostly small) and what an error costs you, another answer loses less on
+    average: the one of least expected loss given the released number. It follows from your prior and the exact law
+    of sampling and noise, and costs no privacy.
+
+    PRIOR.csv says how likely each count is, for a cell before the release: a header count,probability (adding up to 1)
+    or count,weight, then one line a count; counts that are not listed are impossible.
+
+    \b
+      count,weight
+      0,50
+      1,20
+      2,10
+
+    Works on sampling and direct releases. Of one noise without sampling, no private mechanism could tell this user more
+    (Ghosh, Roughgarden, Sundararajan, Theorem 3.1). A release has a noise of every aggregator, which protects against
+    the aggregators themselves: then this is the best reading of what was released, and no more is claimed.
+    """
+    if output is not None:
+        check_output_file(output)
+    weights = read_prior(prior)
+    costs = read_loss(loss, len(weights) - 1)
+    record, signatures = record_from_json(read_text(release))
+    verify_record_signatures(record, signatures)
+    found = remap_of(record, weights, costs)
+    rows = _rows(record, found)
+    if output is not None:
+        write_file(output, _csv(rows).encode())
+    told = [dict(zip(_COLUMNS, _numbers(row), strict=True)) for row in rows]
+    lines = [*_lines(record, found, rows), *([] if output is None else [f"wrote {output}"])]
+    result = {
+        "question": record.window.name,
+        "level": str(record.level),
+        "expected_loss": found.expected_loss,
+        "cells": told,
+    }
+    show(result, lines, as_json=as_json)
+
+
+def read_prior(path: Path) -> list[float]:
+    """Return the probabilities of the counts 0..n of a prior file.
+
+    Raises:
+        UsageError: not of the form, a count twice, or probabilities that do not add up to 1; names line and value.
+    """
+    rows = _csv_rows(path)
+    header = ",".join(rows[0])
+    if header not in _HEADERS:
+        raise UsageError(one_line(f"{path}: the header is {header[:60]!r}; it must be {' or '.join(_HEADERS)}"))
+    allowed = _PROBABILITY if header == _HEADERS[0] else _WEIGHT
+    found: dict[int, Fraction] = {}
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != 2:
+            raise UsageError(f"{path}, line {number}: {len(row)} fields; there must be 2")
+        count = _count(path, number, row[0])
+        if count in found:
+            raise UsageError(f"{path}, line {number}: count {count} is there twice")
+        found[count] = _number(path, number, header[6:], row[1], allowed)
+    total = sum(found.values(), Fraction(0))
+    if allowed is _PROBABILITY and abs(total - 1) > _SUM_SLACK:
+        raise UsageError(f"{path}: the probabilities add up to {float(total):.12g}; they must add up to 1")
+    if total == 0 or max(found) == 0:
+        raise UsageError(f"{path}: the prior must give weight to something, and list a count above 0")
+    return [float(found.get(count, Fraction(0)) / total) for count in range(max(found) + 1)]
+
+
+def read_loss(name: str, largest_count: int) -> Loss:
+    """Return a named loss, or the matrix of a file: line i holds the losses of answering 0..n when the count is i.
+
+    Raises:
+        UsageError: no such name or file, a line of another length, or an entry that is no number from 0 on.
+    """
+    for known in LOSSES:
+        if name == known:
+            return known
+    path, size = Path(name), largest_count + 1
+    if not path.exists():
+        raise UsageError(one_line(f"loss is {name[:80]!r}; it must be {', '.join(LOSSES)} or a file"))
+    rows = _csv_rows(path)
+    if len(rows) != size or any(len(row) != size for row in rows):
+        widths = sorted({len(row) for row in rows})
+        raise UsageError(
+            f"{path} has {len(rows)} lines of {widths[0]} to {widths[-1]} numbers; the prior goes to {largest_count}, "
+            f"so there must be {size} lines of {size}"
+        )
+    matrix = [
+        [float(_number(path, line, "loss", text, _WEIGHT)) for text in row] for line, row in enumerate(rows, start=1)
+    ]
+    return np.array(matrix, dtype=np.float64)
+
+
+def remap_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss) -> Remap:
+    """Return the best answers to every released number of a record.
+
+    Raises:
+        UsageError: the release has another channel than sampling and two-sided noise.
+        AnalysisError: the channel is too large for the prior's largest count.
+    """
+    window, design = record.window, record.window.design
+    if design.zooms is not None:
+        raise UsageError(f"window {window.name!r} is counted at {design.zoom_count} zooms; remap reads releases of one")
+    if design.device_randomizes or design.noise.mean:
+        kind = "a response release" if design.device_randomizes else "a one-sided release"
+        raise UsageError(f"window {window.name!r} is {kind}; remap reads sampling and direct releases")
+    return sampling_remap(prior, loss, design.channel[0], noise_size(design.noise), design.aggregators)
+
+
+def _rows(record: ReleaseRecord, found: Remap) -> list[tuple[str, str, str, str, str]]:
+    answers = found.read([cell.raw for cell in record.cells])
+    return [
+        (cell.label, str(int(answer)), decimal_text(cell.estimate, 2), str(cell.low), str(cell.high))
+        for cell, answer in zip(record.cells, answers, strict=True)
+    ]
+
+
+def _numbers(row: tuple[str, str, str, str, str]) -> tuple[str, int, float, int, int]:
+    label, answer, estimate, low, high = row
+    return label, int(answer), float(estimate), int(low), int(high)
+
+
+def _csv(rows: Sequence[tuple[str, str, str, str, str]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _lines(record: ReleaseRecord, found: Remap, rows: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
+    level = f"{float(record.level * 100):g} % interval"
+    shown = rows[:_MOST_ROWS]
+    table = [(row[0], row[1], row[2], f"{row[3]} to {row[4]}") for row in shown]
+    head = ("cell", "your answer", "raw estimate", level)
+    widths = [max(len(row[column]) for row in [head, *table]) for column in range(4)]
+    widths[0] = min(widths[0], 48)
+    lines = []
+    for row in [head, *table]:
+        label = one_line(row[0])[: widths[0]]
+        numbers = "  ".join(f"{part:>{width}}" for part, width in zip(row[1:], widths[1:], strict=True))
+        lines.append(f"{label:<{widths[0]}}  {numbers}")
+    if len(rows) > len(shown):
+        lines.append(f"... and {len(rows) - len(shown)} more cells (--output writes all)")
+    lines.append("")
+    lines.append(f"Expected loss of these answers under your prior: {found.expected_loss:.6g} a cell.")
+    return lines
+
+
+def _csv_rows(path: Path) -> list[list[str]]:
+    text = read_text(path, largest=_LARGEST_FILE)
+    if text.startswith("\ufeff"):
+        raise UsageError(f"{path} starts with a byte order mark; save it as plain UTF-8")
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise UsageError(one_line(f"{path} is no CSV file: {error}")) from error
+    if not rows or any(not row for row in rows):
+        raise UsageError(f"{path} is empty or holds an empty line")
+    return rows
+
+
+def _count(path: Path, line: int, text: str) -> int:
+    try:
+        return parse_count(text, 0, _LARGEST_COUNT)
+    except ValueError as error:
+        raise UsageError(one_line(f"{path}, line {line}: count {error}")) from None
+
+
+def _number(path: Path, line: int, what: str, text: str, allowed: NumberRange) -> Fraction:
+    try:
+        return parse_number(text, allowed)
+    except ValueError as error:
+        raise UsageError(one_line(f"{path}, line {line}: {what} {error}")) from None

@@ -1,0 +1,161 @@
+"""A release for people: its table and its privacy statement, and the checked record from an aggregator's answer.
+
+It must not print a number without its interval and the statement, draw a picture or open a connection.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from fleetcount_analysis.interval_words import BELOW_NOISE, interval_text, level_text
+from fleetcount_mechanisms.design import Outputs
+from fleetcount_protocol.errors import SignatureError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import ReleaseAnswer, WindowState
+from fleetcount_protocol.release import (
+    ReleaseRecord,
+    decimal_text,
+    decode_record,
+    sides_words,
+    verify_record_signatures,
+)
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_protocol.window.window import Window
+
+from fleetcount.command.exits import RefusedByPolicyError, one_line
+from fleetcount.command.statements import privacy_lines, statement_json
+
+MOST_ROWS: Final = 200
+_LARGEST: Final = 10**15
+
+
+def checked_record(
+    answer: ReleaseAnswer, window: Window, trusted: Mapping[AggregatorId, TrustedAggregator]
+) -> ReleaseRecord:
+    """Return the record of an answer after checking every signature and that it answers this very window.
+
+    Raises:
+        RefusedByPolicyError: the window is not released (yet), or was aborted; with its state and reason.
+        SignatureError: a signature does not verify, or the record is of another window.
+    """
+    if answer.state is WindowState.ABORTED:
+        raise RefusedByPolicyError(f"question {window.name!r} was aborted: {answer.abort_reason}")
+    if answer.state is not WindowState.RELEASED:
+        raise RefusedByPolicyError(f"question {window.name!r} is {answer.state.value}, not released yet")
+    record = decode_record(answer.record)
+    if record.window_id != window.window_id:
+        raise SignatureError(f"the record answers window {record.window_id}, not {window.window_id}")
+    verify_record_signatures(record, answer.signatures, trusted)
+    return record
+
+
+def readable_counts(record: ReleaseRecord) -> list[int] | None:
+    """Return whole numbers of at least 0 for people, one per cell, zoom by zoom; for sums use the estimates.
+
+    They obey the noised number of participants where the record has one. None where NumPy is not installed, or an
+    estimate is beyond 10^15.
+    """
+    if any(abs(cell.estimate) > _LARGEST for cell in record.cells):
+        return None
+    try:
+        from fleetcount_analysis.answers.readings import readable
+        from fleetcount_analysis.answers.zooms import zoom_numbers
+    except ModuleNotFoundError:  # Whoever only fetches a release needs no NumPy.
+        return None
+    design = record.window.design
+    estimates = [float(cell.estimate) for cell in record.cells]
+    opened = [*([] if record.baseline_raw is None else [record.baseline_raw]), *(cell.raw for cell in record.cells)]
+    counts: list[int] = []
+    for zoom in range(design.zoom_count):
+        devices = None if record.participants is None else record.participants.raw
+        if design.baseline_opened:
+            devices = sum(opened) if design.outputs is Outputs.ALL else opened[0]
+        counts += readable(zoom_numbers(design, estimates, zoom), devices).tolist()
+    return counts
+
+
+def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> list[str]:
+    """Return the table, at most 200 rows: label, interval, a readable number, the raw estimate, side and truth if any.
+
+    The interval is what is known, so it stands first. A longer table shows the largest estimates and says how many rows
+    are left out. Under that of a one-sided release stands how sure its sides are.
+    """
+    words, counts = sides_words(record), readable_counts(record)
+    further = (
+        ("about",) if counts else (),
+        ("raw estimate",),
+        ("side",) if words else (),
+        ("truth",) if truths else (),
+    )
+    head = ("cell", f"{level_text(record.level)} interval", *(name for one in further for name in one))
+    rows = [_table_row(record, place, counts, truths) for place in range(len(record.cells))]
+    left_out = 0
+    if len(rows) > MOST_ROWS:
+        largest = sorted(range(len(rows)), key=lambda i: record.cells[i].estimate, reverse=True)[:MOST_ROWS]
+        left_out = len(rows) - MOST_ROWS
+        rows = [rows[i] for i in sorted(largest)]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    widths[0] = min(widths[0], 48)
+    lines = [_row(row, widths) for row in [head, *rows]]
+    if left_out:
+        lines.append(f"... and {left_out} smaller ones in the files")
+    if any(BELOW_NOISE in row for row in rows):
+        share = f"{float((1 - record.level) / 2 * 100):g} %"
+        lines.append(
+            f"{BELOW_NOISE}: a number this far below 0 is rarer than {share} at every count; 0 is nearest, not exact"
+        )
+    return [*lines, words] if words else lines
+
+
+def _table_row(
+    record: ReleaseRecord, place: int, counts: Sequence[int] | None, truths: Sequence[int] | None
+) -> tuple[str, ...]:
+    cell = record.cells[place]
+    side = record.side(cell)
+    known = (cell.label, interval_text(cell.estimate, cell.low, cell.high))
+    about = (f"{counts[place]:,}",) if counts else ()
+    raw = decimal_text(cell.estimate, 1)
+    return *known, *about, raw, *(() if side is None else (side.value,)), *((str(truths[place]),) if truths else ())
+
+
+def _row(row: tuple[str, ...], widths: Sequence[int]) -> str:
+    label = one_line(row[0])
+    label = label if len(label) <= widths[0] else label[: widths[0] - 1] + "…"
+    numbers = (f"{part:>{width}}" for part, width in zip(row[1:], widths[1:], strict=True))
+    return f"{label:<{widths[0]}}  {'  '.join(numbers)}".rstrip()
+
+
+def statement_lines(record: ReleaseRecord, *, explain: bool = False) -> list[str]:
+    """Return the privacy statement in plain sentences, what is said of the participants, and every view on request."""
+    noise = ", ".join(sorted({law.law for law in record.noise}))
+    return [
+        *privacy_lines(record.window.design, record.statement, explain=explain),
+        f"At least {record.participants_at_least} took part; each of the {len(record.noise)} aggregators added its own"
+        f" noise ({noise}).",
+    ]
+
+
+def release_json(record: ReleaseRecord, truths: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return what a program reads of a release: the table, the level and the statement."""
+    counts = readable_counts(record)
+    cells = [
+        {
+            "cell": cell.value,
+            "label": cell.label,
+            "low": cell.low,
+            "high": cell.high,
+            **({} if counts is None else {"readable": counts[place]}),
+            "estimate": float(cell.estimate),
+            "raw": cell.raw,
+            **({} if (side := record.side(cell)) is None else {"side": side.value}),
+            **({} if truths is None else {"truth": truths[place]}),
+        }
+        for place, cell in enumerate(record.cells)
+    ]
+    return {
+        "question": record.window.name,
+        "window_id": record.window_id.hex(),
+        "level": str(record.level),
+        "participants_at_least": record.participants_at_least,
+        "statement": statement_json(record.window.design, record.statement),
+        "cells": cells,
+    }

@@ -1,0 +1,184 @@
+"""From the kept records of a question to its table, and from what a user names to cells, windows and places of it.
+
+Reads files; it must not print, and computes nothing itself: `fleetcount_analysis.answers` does.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from fleetcount_analysis.answers import (
+    GridPlaces,
+    HexagonPlaces,
+    QuestionTable,
+    WindowCounts,
+    cells_inside,
+    one_zoom,
+    question_table,
+    zoom_numbers,
+)
+from fleetcount_analysis.answers.places import Places
+from fleetcount_analysis.places import PLACED, can_place, to_degrees
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.window.domain import H3Cells, SquareGrid
+from fleetcount_protocol.window.window import Window
+
+from fleetcount.command.files import read_text
+from fleetcount.command.numbers import parse_spans
+from fleetcount.read.records import Chain, kept_records, question_of_records
+
+_AREAS: Final = (".geojson", ".json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTable:
+    """The table of a directory of records; `participants` are the released numbers of devices, None where hidden.
+
+    Of a question with zooms the table is that of one, the finest being 0; `opened` has the numbers of all of them.
+    """
+
+    question: Question
+    table: QuestionTable
+    participants: tuple[int, ...] | None = field(repr=False)
+    opened: tuple[tuple[int, ...], ...] = field(repr=False)
+    zoom: int = 0
+
+    @property
+    def last(self) -> int:
+        """The last released window."""
+        return int(self.table.windows[-1])
+
+    def after(self, window: int) -> "KeptTable | None":
+        """Return the part behind a window, None if nothing is."""
+        rows = [row for row, index in enumerate(self.table.windows.tolist()) if index > window]
+        if not rows:
+            return None
+        table = self.table
+        counts = [
+            WindowCounts(
+                index=int(table.windows[row]),
+                opens=int(table.opens[row]),
+                unit=int(table.units[row]),
+                outputs=tuple(table.outputs[row].tolist()),
+            )
+            for row in rows
+        ]
+        part = question_table(table.design, table.level, table.labels, table.statement, counts, table.missing)
+        devices = None if self.participants is None else tuple(self.participants[row] for row in rows)
+        opened = tuple(self.opened[row] for row in rows)
+        return KeptTable(question=self.question, table=part, participants=devices, opened=opened, zoom=self.zoom)
+
+    def cells(self, text: str) -> frozenset[int]:
+        """Return the cells that a user names: numbers ("1,5-9"), or the path of a GeoJSON area.
+
+        Raises:
+            UsageError: neither, or cells that have no place.
+            RangeError: an area that cannot be used or holds no cell.
+        """
+        if not text.endswith(_AREAS):
+            return parse_spans("cell", text, 1, self.table.design.values)
+        try:
+            area = json.loads(read_text(Path(text)))
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{text} is no JSON") from error
+        if not isinstance(area, dict):
+            raise UsageError(f"{text} holds no GeoJSON object")
+        return cells_inside(places_of(self.question, self.zoom), area)
+
+
+def read_table(directory: Path, zoom: int = 0) -> KeptTable:
+    """Return the table of a directory of records at a zoom, every signature and the chain checked again.
+
+    Raises:
+        UsageError: no record, a zoom that the question does not have, or a file that cannot be read.
+        SignatureError, CheckFailedError: as `records.kept_records`.
+    """
+    question = question_of_records(directory).question
+    chain = Chain(question)
+    kept = table_of(question, kept_records(directory, chain), chain.missing, zoom)
+    if kept is None:
+        raise UsageError(f"{directory} holds no record yet; fetch them with 'fleetcount question release'")
+    return kept
+
+
+def table_of(
+    question: Question, records: Iterable[ReleaseRecord], missing: dict[int, str], zoom: int = 0
+) -> KeptTable | None:
+    """Return the table of records in the order of their windows at a zoom, None if there is none.
+
+    `missing` is looked at after the last record: following the chain may fill it meanwhile.
+
+    Raises:
+        UsageError: a drill-down, each window of which asks about other places, or a zoom that it does not have.
+    """
+    if zoom >= question.release.zooms:
+        raise UsageError(f"--zoom is {zoom}, allowed: 0 to {question.release.zooms - 1}, the zooms of the question")
+    if question.drill_down is not None:
+        problem = "drills down, so that it has no one table; see 'fleetcount question places'"
+        raise UsageError(f"question {question.name!r} {problem}")
+    counts: list[WindowCounts] = []
+    opened: list[tuple[int, ...]] = []
+    devices: list[int] = []
+    labels: tuple[str, ...] = ()
+    statement: tuple[str, ...] = ()
+    for record in records:
+        if not counts:
+            labels = zoom_numbers(question.design, [cell.label for cell in record.cells], zoom)
+            statement = tuple(f"{view.audience}, {view.neighbours}: {view.sentence}" for view in record.statement)
+        opened.append(opened_numbers(record))
+        counts.append(_counts(question, record, zoom_numbers(question.design, opened[-1], zoom)))
+        devices += [] if record.participants is None else [record.participants.raw]
+    if not counts:
+        return None
+    table = question_table(one_zoom(question.design, zoom), question.release.level, labels, statement, counts, missing)
+    kept = tuple(opened)
+    return KeptTable(question=question, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
+
+
+def opened_numbers(record: ReleaseRecord) -> tuple[int, ...]:
+    """Return every opened number of a record in the order of its design, the baseline first where it is released."""
+    baseline = () if record.baseline_raw is None else (record.baseline_raw,)
+    return (*baseline, *(cell.raw for cell in record.cells))
+
+
+def _counts(question: Question, record: ReleaseRecord, outputs: tuple[int, ...]) -> WindowCounts:
+    index = record.window.question.index
+    return WindowCounts(
+        index=index,
+        opens=question.schedule.opens(index),
+        unit=question.schedule.unit_of(question.coin, index),
+        outputs=outputs,
+    )
+
+
+def places_of(question: Question | Window, zoom: int = 0) -> Places:
+    """Return where a question's or a window's cells are, at a zoom: in degrees, unless `place_note` says why not.
+
+    Raises:
+        UsageError: its values are no places.
+    """
+    domain = question.domain
+    match domain.coarser(zoom) if isinstance(domain, SquareGrid) else domain:
+        case SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows, frame=frame):
+            placed = to_degrees(frame) if frame is not None and can_place(frame.epsg) else None
+            return GridPlaces(x0=x0, y0=y0, size=size, columns=columns, rows=rows, to_degrees=placed)
+        case H3Cells() as domain:
+            return HexagonPlaces(cells=domain.cells)
+        case _:
+            raise UsageError(f"{question.name!r} asks for no places; areas and maps are for grids and H3 cells")
+
+
+def place_note(question: Question | Window) -> str:
+    """Return why a map of a question or a window lies in its grid's own unit; nothing where it lies on Earth."""
+    domain = question.domain
+    if not isinstance(domain, SquareGrid):
+        return ""
+    unit = "coordinates are x and y in the grid's own unit"
+    if domain.frame is None:
+        return f"{unit}: it has no frame that says where on Earth its grid lies"
+    epsg = domain.frame.epsg
+    return "" if can_place(epsg) else f"{unit}: EPSG {epsg} cannot be placed here, only {PLACED}"

@@ -1,0 +1,227 @@
+"""The checks of `fleetcount doctor`, each a function from what it looks at to one finding.
+
+They must not repair anything or show a secret.
+"""
+
+import asyncio
+import ctypes
+import os
+import platform
+import shutil
+import socket
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from fleetcount_protocol.channel.certificates import (
+    Purpose,
+    load_authorities,
+    load_certificate,
+    load_private_key,
+    purpose_of,
+    verify_chain,
+)
+from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
+from fleetcount_protocol.errors import FleetcountError
+from fleetcount_protocol.ids import split_endpoint
+from fleetcount_transport.denials import DenySource
+from fleetcount_transport.server_config import MetricsTable
+
+from fleetcount.run.health import ask_page
+
+LEAST_FREE_BYTES: Final = 100 * 2**20
+WISHED_FREE_BYTES: Final = 2**30
+EXPIRY_WARNING: Final = timedelta(days=21)
+CONNECT_S: Final = 5.0
+_TIME_ERROR: Final = 5
+
+
+class Severity:
+    """How a check ended, as it is printed."""
+
+    OK: Final = "ok"
+    NOTE: Final = "note"
+    FAILED: Final = "FAILED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of the doctor: the thing checked, its severity, and a text that says what to know or do."""
+
+    what: str
+    severity: str
+    text: str
+
+
+def ok(what: str, text: str) -> Finding:
+    """Return that a check found nothing wrong."""
+    return Finding(what=what, severity=Severity.OK, text=text)
+
+
+def guarded(what: str, check: Callable[[], Finding]) -> Finding:
+    """Run a check; an error of ours or of the system is a failed finding with its message."""
+    try:
+        return check()
+    except (FleetcountError, OSError) as error:
+        return Finding(what=what, severity=Severity.FAILED, text=str(error))
+
+
+def check_versions() -> Finding:
+    """Say which versions run here."""
+    names = ("fleetcount", "cryptography", "protobuf", "grpcio", "aiomqtt")
+    parts = [f"Python {platform.python_version()}"]
+    for name in names:
+        try:
+            parts.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            parts.append(f"{name} not installed")
+    return Finding(what="versions", severity=Severity.OK, text=", ".join(parts))
+
+
+def check_certificate(
+    certificate_file: Path, key_file: Path, authorities: Sequence[x509.Certificate], purpose: Purpose, now: float
+) -> Finding:
+    """Check that key and certificate belong together, the chain, the purpose and the expiry.
+
+    Raises:
+        FleetcountError, OSError: a file that cannot be used.
+    """
+    what = f"certificate {certificate_file.name}"
+    certificate, key = load_certificate(certificate_file), load_private_key(key_file)
+    if certificate.public_key() != key.public_key():
+        return Finding(what=what, severity=Severity.FAILED, text=f"{key_file} is not its key")
+    if authorities:
+        verify_chain(certificate, authorities, now, purpose)
+    if (found := purpose_of(certificate)) is not purpose:
+        return Finding(
+            what=what, severity=Severity.FAILED, text=f"is for the purpose {found.label}, not {purpose.label}"
+        )
+    fine = "chain and key fit" if authorities else "key fits"
+    return _expiry(what, certificate, now, f"{fine}, purpose {purpose.label}")
+
+
+def check_authority(path: Path, now: float) -> Finding:
+    """Check that an authority's file holds certificates that are valid now.
+
+    Raises:
+        FleetcountError, OSError: a file that cannot be used.
+    """
+    what = f"authority {path.name}"
+    findings = [_expiry(what, one, now, "readable") for one in load_authorities(path)]
+    return next((one for one in findings if one.severity != Severity.OK), findings[0])
+
+
+def _expiry(what: str, certificate: x509.Certificate, now: float, fine: str) -> Finding:
+    moment = datetime.fromtimestamp(now, UTC)
+    starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not starts <= moment <= ends:
+        return Finding(
+            what=what, severity=Severity.FAILED, text=f"valid from {starts:%Y-%m-%d} to {ends:%Y-%m-%d} only"
+        )
+    left = ends - moment
+    severity = Severity.NOTE if left < min(EXPIRY_WARNING, (ends - starts) / 3) else Severity.OK
+    return Finding(what=what, severity=severity, text=f"{fine}, {left.days} days left")
+
+
+def check_deny_list(source: DenySource | None, authority_file: Path, now: float) -> Finding:
+    """Check that the deny list is genuine and has not ended; say how old it is.
+
+    Raises:
+        FleetcountError, OSError: it cannot be read, or is no list of this authority's.
+    """
+    what = "deny list"
+    if source is None:
+        return Finding(what=what, severity=Severity.NOTE, text="none: a certificate is good until it ends")
+    signed = decode_signed_deny_list(source.read())
+    verify_deny_list(signed, load_authorities(authority_file))
+    found = signed.deny_list
+    text = f"number {found.number}, {len(found.keys)} keys, signed {_ago(now - found.issued_at)} ago"
+    if now >= found.expires:
+        return Finding(what=what, severity=Severity.FAILED, text=f"{text}, ended: no party is served until the next")
+    severity = Severity.NOTE if found.expires - now < (found.expires - found.issued_at) / 3 else Severity.OK
+    return Finding(what=what, severity=severity, text=f"{text}, {_ago(found.expires - now)} left")
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds / 86_400:.1f} days"
+
+
+def check_modes(private: Iterable[Path], directories: Iterable[Path]) -> Finding:
+    """Check that private files and directories are open to their owner alone."""
+    wrong = [f"{path} has mode {_mode(path):04o}, not 0600" for path in private if _mode(path) & 0o077]
+    wrong += [f"{path} has mode {_mode(path):04o}, not 0700" for path in directories if _mode(path) & 0o022]
+    if wrong:
+        return Finding(what="file modes", severity=Severity.FAILED, text="; ".join(wrong))
+    return Finding(what="file modes", severity=Severity.OK, text="private files are private")
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
+
+
+def check_disk(directory: Path) -> Finding:
+    """Check that the state's disk has room."""
+    place = next(one for one in (directory, *directory.absolute().parents) if one.exists())
+    free = shutil.disk_usage(place).free
+    text = f"{free / 2**30:.1f} GiB free at {place}"
+    if free < LEAST_FREE_BYTES or not os.access(place, os.W_OK):
+        why = text if free < LEAST_FREE_BYTES else f"{place} cannot be written to"
+        return Finding(what="disk", severity=Severity.FAILED, text=why)
+    return Finding(what="disk", severity=Severity.OK if free >= WISHED_FREE_BYTES else Severity.NOTE, text=text)
+
+
+def check_clock(now: float, certificates: Sequence[Path]) -> Finding:
+    """Check the clock against the certificates' beginning and the kernel's word on synchronisation."""
+    moment = datetime.fromtimestamp(now, UTC)
+    latest = max((load_certificate(path).not_valid_before_utc for path in certificates), default=moment)
+    text = f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+    if moment < latest:
+        return Finding(
+            what="clock", severity=Severity.FAILED, text=f"{text} is before the certificate's beginning, {latest}"
+        )
+    synchronised = _kernel_synchronised()
+    if synchronised is False:
+        return Finding(what="clock", severity=Severity.NOTE, text=f"{text}; the kernel says it is not synchronised")
+    return Finding(what="clock", severity=Severity.OK, text=text)
+
+
+def _kernel_synchronised() -> bool | None:
+    """Return what adjtimex(2) says, None where there is no such call."""
+    try:
+        # The structure is only written to; no kernel's is larger than this.
+        answer = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))
+    except (OSError, AttributeError):
+        return None
+    return None if answer < 0 else answer != _TIME_ERROR
+
+
+async def check_port(what: str, endpoint: str, *, needed: bool = True) -> Finding:
+    """Check that something listens at "host:port"."""
+    host, port = split_endpoint(endpoint)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(host, port)
+        writer.close()
+    except (OSError, TimeoutError, socket.gaierror) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        severity = Severity.FAILED if needed else Severity.NOTE
+        return Finding(what=what, severity=severity, text=f"{endpoint}: {str(reason).lower()}")
+    return Finding(what=what, severity=Severity.OK, text=f"{endpoint} listens")
+
+
+def check_running(metrics: MetricsTable | None) -> list[Finding]:
+    """Return what the server says of itself, if it runs and has a page to say it on."""
+    page = None if metrics is None else ask_page(metrics.listen, "/readyz")
+    if page is None:
+        return []
+    wrong = [f"{one['name']}: {one['reason']}" for one in page["checks"] if not one["ok"]]
+    return [
+        Finding(what="running server", severity=Severity.FAILED, text="; ".join(wrong))
+        if wrong
+        else ok("running server", "says that it is ready")
+    ]

@@ -1,0 +1,120 @@
+"""`fleetcount health`: whether a server that runs here lives, or is ready, for containers and service managers.
+
+Also what such a server says on the pages of its [metrics] listen. Reads one line of a configuration and asks one page;
+it must load nothing else, for it runs every few seconds.
+"""
+
+import http.client
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import click
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import split_listener
+from fleetcount_transport.settings import overridden
+from fleetcount_transport.toml_table import read_toml
+
+from fleetcount.command.exits import CannotReachError, CheckFailedError
+from fleetcount.command.lazy import StrictCommand
+from fleetcount.command.results import JSON, show
+
+_WAIT_S: Final = 5.0
+_MOST_BYTES: Final = 4 * 2**20
+_SAID: Final = (http.client.OK, http.client.SERVICE_UNAVAILABLE)
+"""/readyz says with 503 what is not ready."""
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked, not bound.
+
+
+@click.command("health", cls=StrictCommand)
+@click.option(
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE.toml",
+    type=click.Path(path_type=Path),
+    help="An aggregator's or a relay's configuration, with [metrics].",
+)
+@click.option("--ready", is_flag=True, help="Whether it can do all of its work: /readyz in place of /healthz.")
+@click.option("--exclude", multiple=True, metavar="CHECK", help="With --ready: do without this check; may be repeated.")
+@JSON
+def health(path: Path, ready: bool, exclude: tuple[str, ...], as_json: bool) -> None:
+    """Ask a server of this machine for /healthz, or /readyz, on its [metrics] listen.
+
+    Exit code 0 when it lives (is ready), 1 when it says no, with every reason, and 4 when nothing answers.
+    """
+    if exclude and not ready:
+        raise UsageError(f"--exclude is {exclude[0]!r}; allowed: with --ready")
+    content = read_toml(path)
+    content = content if content.has("relay") else overridden(content, ("metrics",), _own_variables(), ())
+    if not content.has("metrics"):
+        raise UsageError(f"{path} has no [metrics]: a server without it has no page for its health")
+    listen = content.section("metrics", ("listen", "insecure")).listener("listen")
+    query = urlencode([("exclude", name) for name in exclude])
+    page = ask_page(listen, f"/readyz?{query}" if ready else "/healthz")
+    if page is None:
+        raise CannotReachError(f"nothing of fleetcount answers at {listen}")
+    if "error" in page:
+        raise UsageError(f"--exclude: {page['error']}")
+    lines = [
+        f"{'ok' if one['ok'] else 'NO'}  {one['name']}: {one['reason'] or 'fine'}" for one in page.get("checks", [])
+    ]
+    show({"listen": listen, **page}, lines if ready else [*lines, f"{listen} lives"], as_json=as_json)
+    if ready and not page["ready"]:
+        raise CheckFailedError(f"{listen} is not ready")
+
+
+def _own_variables() -> Mapping[str, str]:
+    """Return the variables of this environment that say where an aggregator has its pages."""
+    return {name: value for name, value in os.environ.items() if name.upper().startswith("FLEETCOUNT_METRICS__")}
+
+
+def ask_page(listen: str, path: str) -> dict[str, Any] | None:
+    """Return what a server says on a page, as JSON; {"error": text} if it refuses the question, None if none answers.
+
+    One that listens on all addresses is asked on loopback. Port 0 cannot be asked: only its server's first line says
+    which it became.
+    """
+    answer = _answer(listen, path)
+    if answer is None:
+        return None
+    status, body = answer
+    if status == http.client.BAD_REQUEST:
+        return {"error": body.decode("utf-8", "replace").strip()}
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def ask_bytes(listen: str, path: str) -> bytes | None:
+    """Return what a server says on a page, None if none answers or it has no such page; where as `ask_page`."""
+    answer = _answer(listen, path)
+    return None if answer is None or answer[0] not in _SAID else answer[1]
+
+
+def _answer(listen: str, path: str) -> tuple[int, bytes] | None:
+    host, port = split_listener(listen)
+    if port == 0:
+        return None
+    # Straight to it, whatever proxies the environment names.
+    connection = http.client.HTTPConnection(_LOOPBACK.get(host, host), port, timeout=_WAIT_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(_MOST_BYTES)
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def waits_here(listen: str) -> dict[str, str]:
+    """Return why each open window of a running aggregator does not go on, by window id in hexadecimal form."""
+    page = ask_page(listen, "/windows") or {}
+    waits = {row["window"]: row["wait"]["text"] for row in page.get("windows", []) if row.get("wait")}
+    return waits | {name: f"in quarantine: {damage}" for name, damage in page.get("quarantined", {}).items()}

@@ -1,0 +1,1 @@
+"""Study before any device is asked: plans, simulations, tables of persons."""

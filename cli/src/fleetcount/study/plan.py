@@ -1,0 +1,286 @@
+"""`fleetcount plan`: error, smallest count seen and loss per adversary of a count, before any device is asked.
+
+It must not ask a device or start a process.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from fleetcount_analysis.answers import consistent_errors, smallest_refused
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
+from fleetcount_mechanisms.planning import Plan, plan_question
+from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS, MAX_ZOOMS
+
+from fleetcount.analyst.planning import (
+    answer_law,
+    half_widths,
+    noise_law,
+    plan_rows,
+    round_counts,
+    square_zooms,
+    title_of,
+)
+from fleetcount.command.exits import one_line
+from fleetcount.command.files import check_output_directory, staged_directory
+from fleetcount.command.lazy import OneOf, StrictCommand
+from fleetcount.command.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, Count, Length
+from fleetcount.command.results import EXPLAIN, JSON, show
+from fleetcount.command.statements import privacy_lines, statement_json
+from fleetcount.study.plan_walks import parse_levels, plan_walks
+from fleetcount.study.plan_windows import PlannedQuestion, compare_ways
+
+_FILE = click.Path(path_type=Path)
+_MOST_DEVICES: Final = 10**9
+_MOST_VALUES: Final = 4095
+_COLUMNS: Final = ("true count", "standard error", "low", "high", "width", "width in %")
+_NOISES: Final = ("geometric", "gaussian")
+_THREATS: Final = ("one-honest", "all-collude", "none-trusted")
+
+
+@click.command(cls=StrictCommand)
+@click.option("--devices", required=True, type=Count(1, _MOST_DEVICES), help="How many will answer.")
+@click.option("--values", required=True, type=Count(1, _MOST_VALUES), help="V, the cells or categories without 'none'.")
+@click.option(
+    "--mechanism", default="sampling", show_default=True, help="As a question has it, or direct or one-sided."
+)
+@click.option("--epsilon", required=True, type=EPSILON, help="Loss of the published counts, 0.001 to 10.")
+@click.option("--noise", type=OneOf(_NOISES), default=_NOISES[0], show_default=True, help="Its law.")
+@click.option("--sampling-rate", type=SAMPLING_RATE, help="Between 0 and 1/2 (default 0.45, 0.25 or 0.10 by V).")
+@click.option("--epsilon-local", type=EPSILON, help="Loss of one answer alone, where devices randomize it.")
+@click.option(
+    "--aggregators",
+    type=Count(FEWEST_AGGREGATORS, MOST_AGGREGATORS),
+    default=FEWEST_AGGREGATORS,
+    show_default=True,
+    help=f"How many, {FEWEST_AGGREGATORS} to {MOST_AGGREGATORS}.",
+)
+@click.option("--windows", type=Count(1, MAX_QUESTION_WINDOWS), help="Compare every way to ask so many times.")
+@click.option("--every", type=Length(), default="1 h", show_default=True, help="With --windows: how often.")
+@click.option("--delta", type=DELTA, default="1e-9", show_default=True, help="With --windows: delta of the promise.")
+@click.option("--threat", type=OneOf(_THREATS), help="With --windows: recommend a way against this one.")
+@click.option("--levels", help="What a drill-down finds: bits of its steps, like 11,18,25,32.")
+@click.option("--zooms", type=Count(2, MAX_ZOOMS), help="Count a grid of V squares at so many zooms in one report.")
+@click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
+@click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
+@click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
+@EXPLAIN
+@JSON
+def plan(  # one parameter an option, passed by name
+    devices: int,
+    values: int,
+    epsilon: Fraction,
+    aggregators: int,
+    level: Fraction,
+    output: Path | None,
+    explain: bool,
+    as_json: bool,
+    **others: Any,
+) -> None:
+    """Show what a count will give, by Sampling Privacy or another mechanism, before any device is asked.
+
+    For true counts from 0 to all devices: the standard error and the exact interval that a typical release gives; the
+    smallest count that is told apart from 0; and what each adversary could learn. The error does not grow with the
+    devices that are elsewhere: 1,000 among 2,000 and among 2,000,000 are seen equally well.
+
+    The noise is planned so that the release loses at most the epsilon asked for, with Gaussian noise at delta 1e-9:
+    more noise for one release, less for many. At one epsilon a larger sampling rate is more accurate: for one value
+    always, for several in every cell of at least as many devices as there are aggregators. What a smaller one buys: if
+    all aggregators collude, they see each truth with that probability only.
+
+    With --windows epsilon is the loss of all answers of a device to a question, at delta: every way to ask is compared,
+    and the threat that each answers is named (some seconds). --threat one-honest: at least one operator is honest;
+    all-collude: all may collude, and then see a part; none-trusted: the promise holds against all of them.
+
+    With --zooms the values are the squares of a grid as wide as high, and squares of two, four, ... times the side are
+    released beside them, each with noise of its own; epsilon is that of all together.
+
+    With --levels the windows are walks of a drill-down, a window a level, and --values bounds the candidates of a step:
+    the threshold that empty cells rarely pass, and the smallest place that a walk then finds.
+    """
+    if output is not None:
+        check_output_directory(output)
+    question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat")}
+    steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
+    zooms = square_zooms(values, others.pop("zooms"))
+    if steps is not None and question["windows"] is None:
+        question["windows"] = len(steps)
+    if refused := _not_together(question, steps, zooms, output, others["largest_posterior"]):
+        raise UsageError(refused)
+    if question["windows"] is not None:
+        of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "zooms": zooms, **question}
+        asked = PlannedQuestion(devices=devices, values=values, epsilon=epsilon, **of_all)
+        compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
+        return
+    mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
+    law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others)
+    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, zooms=zooms)
+    _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
+
+
+def _not_together(
+    question: Mapping[str, Any],
+    steps: Sequence[int] | None,
+    zooms: Zooms | None,
+    output: Path | None,
+    largest_posterior: Fraction | None,
+) -> str:
+    """Return why options that were given do not go with each other, or nothing."""
+    if steps is not None and (output is not None or question["threat"] is not None):
+        return "--levels goes with neither --output nor --threat"
+    if zooms is not None and (steps is not None or largest_posterior is not None):
+        return "--zooms goes with neither --levels nor --largest-posterior"
+    if question["windows"] is not None and largest_posterior is not None:
+        return "--largest-posterior is about one record, allowed: without --windows"
+    if question["windows"] is None and question["threat"] is not None:
+        return f"--threat is {question['threat']!r}, allowed with --windows: how often the question is asked"
+    return ""
+
+
+def _show(  # how it is shown, by name
+    planned: Plan, epsilon: Fraction, limit: Fraction | None, output: Path | None, *, explain: bool, as_json: bool
+) -> None:
+    """Show what one release gives; write it too where a directory is named."""
+    rows = plan_rows(planned, round_counts(planned.devices))
+    foot = [*_zoom_lines(planned, epsilon), *_foot(planned, explain=explain), *_refused(planned.design, limit)]
+    names = ("true_count", "standard_error", "low", "high")
+    record = _record(planned) | {"rows": [dict(zip(names, row, strict=True)) for row in rows]}
+    show(record, [*_head(planned), "", *_table(rows), "", *foot], as_json=as_json)
+    if output is not None:
+        with staged_directory(output) as stage:
+            _write(stage, planned, rows)
+        click.echo(one_line(f"wrote plan.csv, plan.json, plan.svg, plan.png in {output}"), err=as_json)
+
+
+def _head(planned: Plan) -> list[str]:
+    design = planned.design
+    rate = f"sampling rate {_exact(design.exposure)}" if design.rounds == 2 else f"mechanism {design.name}"
+    parameters = ", ".join(f"{name} {_exact(value)}" for name, value in design.noise.parameters.items())
+    if design.noise.epsilon is None:
+        parameters = f"{design.noise.name}, {parameters} (sd {design.noise.draw_variance**0.5:.2f})"
+    return [
+        f"{planned.devices:,} devices, {design.values} value{'s' if design.values > 1 else ''}, "
+        f"{design.aggregators} aggregators, epsilon {design.epsilon}{_at_delta(planned)} of a release",
+        f"{rate}; each aggregator's noise: {parameters}",
+    ]
+
+
+def _at_delta(planned: Plan) -> str:
+    delta = planned.design.views()[0].delta
+    return f" (delta {delta:f})" if delta else ""
+
+
+def _exact(value: Fraction) -> str:
+    text = f"{float(value):.6g}"
+    return text if Fraction(text) == value else f"{text} ({value})"
+
+
+def _table(rows: Sequence[tuple[int, float, int, int]]) -> list[str]:
+    cells = [_COLUMNS, *(_printed(row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(_COLUMNS))]
+    return ["  ".join(f"{part:>{width}}" for part, width in zip(row, widths, strict=True)) for row in cells]
+
+
+def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:
+    count, error, low, high = row
+    share = f"{100 * (high - low) / count:.1f}" if count else "-"
+    return f"{count:,}", f"{error:,.1f}", f"{low:,}", f"{high:,}", f"{high - low:,}", share
+
+
+def _foot(planned: Plan, *, explain: bool) -> list[str]:
+    seen, level = planned.smallest_count_seen, f"{float(planned.level * 100):g} %"
+    first = (
+        f"The smallest count told apart from 0 ({level} both ways): {seen:,}"
+        if seen is not None
+        else f"No count among {planned.devices:,} devices is told apart from 0 ({level} both ways)"
+    )
+    privacy = privacy_lines(planned.design, planned.design.views(), explain=explain)
+    warnings = [f"Warning: {warning}" for warning in planned.warnings]
+    charged = f"A ledger is charged {_charged(planned.design)} for one answer."
+    return [first, "", *privacy, "", charged, *([""] if warnings else []), *warnings]
+
+
+def _refused(design: Design, limit: Fraction | None) -> list[str]:
+    """Return from which group on an aggregator with this limit refuses a record."""
+    if limit is None:
+        return []
+
+    size = smallest_refused(design, limit)
+    typical = "typical record with 19 in 20 devices in one cell is refused"
+    words = f"no {typical}" if size is None else f"a {typical} from {size:,} devices on"
+    return ["", f"With largest_posterior {_exact(limit)} {words}."]
+
+
+def _charged(design: Design) -> str:
+    loss = design.ledger_loss
+    return "no finite epsilon" if loss.epsilon is None else f"epsilon {loss.epsilon} ({loss.relation.value})"
+
+
+def _write(directory: Path, planned: Plan, rows: Sequence[tuple[int, float, int, int]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["true_count", "standard_error", "low", "high"])
+    writer.writerows((count, f"{error:.6g}", low, high) for count, error, low, high in rows)
+    (directory / "plan.csv").write_text(text.getvalue(), encoding="utf-8")
+    (directory / "plan.json").write_text(json.dumps(_record(planned), indent=1) + "\n", encoding="utf-8")
+    # Matplotlib takes longer to load than a plan to compute: only where a picture is asked for.
+    from fleetcount_analysis.figures import plan_plot, save_figure
+
+    save_figure(plan_plot(**half_widths(planned), title=title_of(planned)), directory / "plan")
+
+
+def _record(planned: Plan) -> dict[str, Any]:
+    design = planned.design
+    return {
+        "devices": planned.devices,
+        "values": design.values,
+        **({} if design.zooms is None else {"zooms": design.zoom_count}),
+        "aggregators": design.aggregators,
+        "mechanism": design.name,
+        "sampling_rate": str(design.exposure) if design.rounds == 2 else None,
+        "noise": design.noise.name,
+        "noise_epsilon": None,
+        **{f"noise_{name}": str(value) for name, value in design.noise.parameters.items()},
+        "release_epsilon": None if design.epsilon is None else f"{design.epsilon:f}",
+        "ledger_epsilon": None if design.ledger_loss.epsilon is None else f"{design.ledger_loss.epsilon:f}",
+        "ledger_relation": design.ledger_loss.relation.value,
+        "level": str(planned.level),
+        "smallest_count_seen": planned.smallest_count_seen,
+        "warnings": list(planned.warnings),
+        **statement_json(design, design.views()),
+    }
+
+
+def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
+    """Return the errors of an empty square at every zoom, under what heads them; nothing of a release of one zoom.
+
+    Raises:
+        MechanismError: no noise of one zoom reaches epsilon.
+    """
+    design = planned.design
+    if design.zooms is None:
+        return []
+
+    law = type(design.noise)
+    alone = plan_question(planned.devices, design.answer, epsilon, design.aggregators, noise=law).sd(0)  # type: ignore[arg-type]
+    own = planned.sd(0)
+    lines = [
+        f"{design.zoom_count} zooms of {design.zooms.columns} by {design.zooms.rows} squares in one report; standard"
+        " error of an empty square as released,",
+        "in counts of all zooms that add up, and as a sum of squares under the same epsilon with one zoom alone:",
+    ]
+    sided = design.noise.mean != 0
+    # Noise with one side has a mean, and no best combination of zooms was worked out for it.
+    agreeing = [None] * design.zoom_count if sided else list(consistent_errors(design))
+    for zoom, (size, joint) in enumerate(zip(design.zooms.sizes, agreeing, strict=True)):
+        shown = "-" if joint is None else f"{joint:,.1f}"
+        head = f"  squares of {2**zoom} times the side, {size:,} of them"
+        lines.append(f"{head}: {own:,.1f}, {shown}, {alone * 2**zoom:,.1f}")
+    return [*lines, ""]

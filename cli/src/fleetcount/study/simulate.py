@@ -1,0 +1,224 @@
+"""`fleetcount simulate`: run a scenario file, or print a ready one.
+
+Reads options, shows progress and a short table; the study itself is `fleetcount_simulator.study.experiment`.
+"""
+
+import contextlib
+import importlib.util
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from decimal import Decimal
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from fleetcount_protocol.errors import UsageError
+from fleetcount_simulator.examples import example_about, example_names, example_text
+
+from fleetcount.command.exits import one_line
+from fleetcount.command.files import check_output_directory
+from fleetcount.command.lazy import OneOf, StrictCommand
+from fleetcount.command.numbers import SEED, Count
+from fleetcount.command.progress import progress_for
+from fleetcount.command.results import JSON, show
+
+if TYPE_CHECKING:  # The examples can be printed without the extra `simulator`: the rest is imported where it is used.
+    from fleetcount_simulator.model import EngineName
+    from fleetcount_simulator.scenario.plan import Scenario
+    from fleetcount_simulator.study.experiment import CaseSummary
+    from fleetcount_simulator.study.scale import Runner
+
+_FILE: Final = click.Path(path_type=Path)
+_ENGINES: Final = ("exact-law", "per-device", "network")
+_SHOWN_CASES: Final = 25
+_COLUMNS: Final = ("case", "released", "error", "bias", "coverage", "of fleet", "width", "epsilon", "in all")
+
+
+@click.command(cls=StrictCommand)
+@click.argument("scenario", required=False, type=_FILE, metavar="[SCENARIO.toml]")
+@click.option(
+    "--engine",
+    type=OneOf(_ENGINES),
+    help="exact-law draws the sums (any fleet in milliseconds), per-device every coin, network runs real programs. "
+    "[default: the scenario's, or exact-law]",
+)
+@click.option("--runs", type=Count(1, 1_000_000), help="Runs of every case instead of the scenario's.")
+@click.option("--workers", type=Count(1, 256), default=1, show_default=True, help="Processes on this machine.")
+@click.option("--dask", metavar="ADDRESS", help="A Dask scheduler, tcp://host:port, instead of --workers.")
+@click.option("--output", metavar="DIR", type=_FILE, help="Where results go.  [default: NAME-study]")
+@click.option("--seed", type=SEED, help="Instead of the scenario's.")
+@click.option("--csv", is_flag=True, help="Write every table as CSV too, beside Parquet.")
+@click.option("--example", metavar="NAME", help="Print a ready scenario and stop.")
+@click.option("--examples", is_flag=True, help="List the ready scenarios and stop.")
+@JSON
+def simulate(  # noqa: PLR0913 one parameter an option, passed by name
+    *,
+    scenario: Path | None,
+    engine: "EngineName | None",
+    runs: int | None,
+    workers: int,
+    dask: str | None,
+    output: Path | None,
+    seed: int | None,
+    csv: bool,
+    example: str | None,
+    examples: bool,
+    as_json: bool,
+) -> None:
+    """Run a scenario: who is asked what, how they answer, what goes wrong, who attacks; and how good the result is.
+
+    Start from an example:
+
+    \b
+      fleetcount simulate --examples
+      fleetcount simulate --example coverage > coverage.toml
+      fleetcount simulate coverage.toml
+
+    A list where the file needs one value makes a sweep: epsilon = ["1/2", 1, 2] runs three cases, two lists all their
+    combinations. docs/simulating.md explains every key.
+
+    The output directory holds run.json (scenario, seed, version), the tables cases, releases, cells, attackers and
+    statement (Parquet; DuckDB and pandas read them) and report.html. The same scenario, seed and version give the same
+    tables, however many workers there are. An interrupted study goes on when the same command is given again.
+
+    Exit code 0; 2 for a wrong option or scenario file, with file, line and key; 130 interrupted, finished parts kept.
+    """
+    if examples or example is not None:
+        _print_example(example, as_json=as_json)
+        return
+    if scenario is None:
+        raise click.UsageError("give a scenario file, or --examples to see ready ones", ctx=click.get_current_context())
+    runner = _runner(workers, dask)
+    from fleetcount_simulator.scenario.file import read_scenario
+    from fleetcount_simulator.study.registries import STANDARD
+
+    study = read_scenario(scenario, STANDARD.population, seed)
+    chosen: EngineName = engine or study.engine
+    if chosen == "network" and (workers > 1 or dask is not None):
+        raise UsageError("the network engine uses this whole machine by itself: leave --workers and --dask out")
+    target = output or Path(f"{study.name}-study")
+    check_output_directory(target)
+    summaries = _run(study, chosen, runs or study.runs, target, runner, csv=csv)
+    found = {"results": str(target), "cases": [_case_json(one) for one in summaries] if as_json else []}
+    show(found, [*summary_lines(summaries), one_line(f"results: {target}")], as_json=as_json)
+
+
+def _case_json(one: "CaseSummary") -> dict[str, Any]:
+    """Return a case for programs; what is not known (nothing was released) is None."""
+    names = ("rmse", "bias_fleet", "coverage", "coverage_fleet", "mean_width")
+    numbers = {name: None if isnan(getattr(one, name)) else getattr(one, name) for name in names}
+    epsilons = [
+        None if loss is None else f"{loss:f}" for loss in (one.statement[0].epsilon, one.statement[0].total_epsilon)
+    ]
+    losses = dict(zip(("epsilon", "total_epsilon"), epsilons, strict=True))
+    return {"case": one.name, "released": one.releases, "asked": one.asked, **numbers, **losses}
+
+
+def _print_example(name: str | None, *, as_json: bool) -> None:
+    if name is not None:
+        text = example_text(name)
+        if as_json:
+            raise UsageError("--json goes without --example NAME, which prints a scenario file")
+        click.echo(text, nl=False)
+        return
+    abouts = {one: example_about(one) for one in example_names()}
+    wide = max(map(len, abouts))
+    found = [{"name": one, "about": about} for one, about in abouts.items()]
+    show(found, (f"{one:<{wide}}  {about}" for one, about in abouts.items()), as_json=as_json)
+
+
+def _runner(workers: int, dask: str | None) -> "Runner":
+    """Return the runner of the study: this process, a pool or a Dask cluster."""
+    from fleetcount_simulator.study.scale import DaskCluster, ThisProcess, WorkerPool
+
+    if dask is not None:
+        if workers > 1:
+            raise UsageError("--workers and --dask are both given; choose one")
+        return DaskCluster(dask)
+    return WorkerPool(workers) if workers > 1 else ThisProcess()
+
+
+def _run(
+    study: "Scenario", engine: "EngineName", runs: int, target: Path, runner: "Runner", *, csv: bool
+) -> "list[CaseSummary]":
+    from fleetcount_simulator.study.experiment import StudySettings, run_study
+    from fleetcount_simulator.study.registries import STANDARD
+
+    settings = StudySettings(engine=engine, runs=runs, output=target, csv=csv, command=tuple(sys.argv[1:]))
+    with _interruptible(target), progress_for() as progress:
+        summaries = run_study(study, settings, STANDARD, runner, progress.step)
+        if importlib.util.find_spec("fleetcount_simulator.report") is not None:
+            progress.step("drawing the report", 0, 1)
+            from fleetcount_site.pages import report_files
+
+            importlib.import_module("fleetcount_simulator.report").write(target, report_files())
+            progress.step("drawing the report", 1, 1)
+    return summaries
+
+
+@contextlib.contextmanager
+def _interruptible(target: Path) -> Generator[None]:
+    """Let SIGTERM end the workers in order, as Ctrl-C does; say what an interrupted study leaves behind."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if target.is_dir():
+            click.echo(one_line(f"what is finished is kept in {target}: the same command goes on from there"), err=True)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def summary_lines(summaries: "Sequence[CaseSummary]") -> list[str]:
+    """Return the table of the cases, and what its columns mean."""
+    rows = [_COLUMNS, *(_row(one) for one in summaries[:_SHOWN_CASES])]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(_right, row[1:], widths[1:])]) for row in rows]
+    if len(summaries) > _SHOWN_CASES:
+        lines.append(f"... and {len(summaries) - _SHOWN_CASES} more cases in the tables")
+    return [
+        *lines,
+        "",
+        "error, bias, width: devices in a cell (root mean square, mean against the whole fleet, mean of the intervals)",
+        "coverage: how often an interval holds the truth of the devices counted; of fleet: of the whole fleet",
+        "epsilon: what a release tells everybody about one device at most; in all: over all releases it answers",
+    ]
+
+
+def _right(text: str, width: int) -> str:
+    return f"{text:>{width}}"
+
+
+def _row(one: "CaseSummary") -> tuple[str, ...]:
+    public = one.statement[0]
+    return (
+        one_line(one.name),
+        f"{one.releases}/{one.asked}",
+        _number(one.rmse),
+        _number(one.bias_fleet),
+        _percent(one.coverage),
+        _percent(one.coverage_fleet),
+        _number(one.mean_width),
+        _loss(public.epsilon, public.delta),
+        _loss(public.total_epsilon, public.total_delta),
+    )
+
+
+def _loss(epsilon: Decimal | None, delta: Decimal) -> str:
+    if epsilon is None:
+        return "none"
+    return f"{epsilon:.3f}, delta {delta:.0e}" if delta else f"{epsilon:.3f}"
+
+
+def _number(value: float) -> str:
+    if value != value:  # noqa: PLR0124 not a number: nothing was released
+        return "-"
+    # Adding 0 turns a negative zero into zero.
+    return f"{round(value, 1) + 0.0:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _percent(share: float) -> str:
+    return "-" if share != share else f"{100 * share:.1f} %"  # noqa: PLR0124 as above
