@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(record, "record")
     if config.getoption("numprocesses", None):
         compile_tests(config)
+
+
+def pytest_unconfigure() -> None:
+    """Remove the stores that tests left, if one of them had any."""
+    if (stores := sys.modules.get("tests.support.stores")) is not None:
+        stores.remove_left()
 
 
 def _asks_for_a_server(item: pytest.Item) -> bool:

@@ -1,6 +1,7 @@
 """The store of tests: the one there is, on a file that lies in memory where the machine has such a place."""
 
 import gc
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -16,6 +17,7 @@ _IN_MEMORY: Final = Path("/dev/shm")
 _BESIDE: Final = (".log", ".digests", ".data-key", ".key-check")
 _MANY: Final = 48
 _OPEN: Final = weakref.WeakSet[Store]()
+_LEFT: Final = set[tuple[int, Path]]()
 
 
 class StoreFolder:
@@ -25,7 +27,20 @@ class StoreFolder:
         if len(_OPEN) > _MANY:
             gc.collect()  # Of ended tests, which hold files and threads until they are collected.
         self.path = Path(tempfile.mkdtemp(prefix="fleetcount-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        _LEFT.add((os.getpid(), self.path))
+        weakref.finalize(self, _remove, self.path)
+
+
+def remove_left() -> None:
+    """Remove the folders that this process has made, at its end: one that was forked runs no finalizer."""
+    for process, path in list(_LEFT):
+        if process == os.getpid():
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    _LEFT.discard((os.getpid(), path))
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def copied(database: Path) -> StoreFolder:
