@@ -90,8 +90,8 @@ async def open_window(owner: ReplicaStore, window_id: WindowId) -> None:
 def fill(owner: ReplicaStore, runs: Sequence[InstalmentRun], group: int) -> None:
     """Write frames of so many rows, as the owner does, many to a statement."""
     window_id = runs[0].window_id
-    home, key = owner.store.logs.home, owner.store.data_keys.of(window_id).log_key
-    frames = home.frames(window_id, key, 0, 1)
+    backend, key = owner.store.logs.backend, owner.store.data_keys.of(window_id).log_key
+    frames = backend.frames(window_id, key, 0, 1)
     list(frames.columns())
     at = [np.arange(start, min(start + group, len(runs[0]))) for start in range(0, len(runs[0]), group)]
     pieces = [run.only(places) for run in runs for places in at]

@@ -217,7 +217,7 @@ async def leasing(place: StorePlace, asked: Asked, count: int) -> AsyncIterator[
             jobs = Jobs(links[2 * number + 3], member)
             context = context_of(store, local, asked)
             await follow_window(context, asked.window_id)
-            roles.append(WorkerRole(context, member, jobs, local, store.logs.home.reader))
+            roles.append(WorkerRole(context, member, jobs, local, store.logs.backend.reader))
 
         def work_is_there(_: str) -> None:
             for role in roles:

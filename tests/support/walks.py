@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from fleetcount.release_report import statement_lines, table_lines
+from fleetcount.read.report import statement_lines, table_lines
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.wire.device_columns import UPLOAD, Upload
 

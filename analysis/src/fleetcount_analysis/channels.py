@@ -22,10 +22,10 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
+import scipy  # Its parts load when they are used: half a second that no `--help` waits for.
 from fleetcount_mechanisms.geometric import SMALLEST_EPSILON
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, TwoSidedNoise
 from numpy.typing import NDArray
-from scipy import interpolate, special, stats
 
 from fleetcount_analysis.errors import RangeError, TooLargeError
 from fleetcount_analysis.gaussian_sums import GaussianSum
@@ -238,7 +238,7 @@ class SamplingChannel:
         if self.sampling_rate == 1:
             return -reach, shifted
         # Sums of products of positive numbers keep their digits far out, which a transform would lose.
-        sampled = stats.binom.pmf(n[None, :], n[:, None], float(self.sampling_rate))
+        sampled = scipy.stats.binom.pmf(n[None, :], n[:, None], float(self.sampling_rate))
         return -reach, np.asarray(sampled @ shifted, dtype=np.float64)
 
     def _tail(self, counts: Integers, outputs: Integers, *, upper: bool) -> Floats:
@@ -313,10 +313,10 @@ def _tail_table(noise: NoiseSum) -> Floats:
 
 
 @lru_cache(maxsize=8)
-def _tail_spline(noise: NoiseSum) -> interpolate.CubicSpline:
+def _tail_spline(noise: NoiseSum) -> "scipy.interpolate.CubicSpline":
     """Return log P[Z >= m] between m = 1 and the reach: smooth at the scale of 1/e1, which is many steps wide."""
     nodes = np.unique(np.linspace(1, _reach(noise) + 1, _TABLE_LIMIT).astype(np.int64))
-    return interpolate.CubicSpline(nodes, noise._log_tail(nodes))  # pyright: ignore[reportPrivateUsage] # same module
+    return scipy.interpolate.CubicSpline(nodes, noise._log_tail(nodes))  # pyright: ignore[reportPrivateUsage] # same module
 
 
 def _tail_table_by_transform(noise: NoiseSum, reach: int) -> Floats:
@@ -342,7 +342,7 @@ def _binomial_at_least(n: Integers, b: Integers, p: float) -> Floats:
     inside = (b >= 1) & (b <= n)
     safe_b = np.where(inside, b, 1)
     safe_n = np.where(inside, n, 1)
-    value = special.betainc(safe_b, safe_n - safe_b + 1, p)
+    value = scipy.special.betainc(safe_b, safe_n - safe_b + 1, p)
     return np.asarray(np.where(inside, value, np.where(b < 1, 1.0, 0.0)), dtype=np.float64)
 
 
@@ -357,5 +357,5 @@ def _binomial_mass(n: Integers, low: Integers, high: Integers, width: int, p: fl
     ratio = np.where(valid, (top - b + 1) * p, 1.0) / np.where(valid & (b > 0), b * (1 - p), 1.0)
     ratio[:, 0] = 1.0
     steps = np.cumsum(np.log(ratio), axis=1)
-    exact = np.asarray(stats.binom.pmf(low, n, p), dtype=np.float64)
+    exact = np.asarray(scipy.stats.binom.pmf(low, n, p), dtype=np.float64)
     return np.asarray(np.where(valid, np.exp(steps), 0.0) * exact[:, None], dtype=np.float64)

@@ -11,9 +11,9 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from fleetcount_mechanisms.gaussian import require_variance
 from numpy.typing import NDArray
-from scipy import special
 
 from fleetcount_analysis.errors import RangeError
 
@@ -75,8 +75,8 @@ class GaussianSum:
         """Return log E[exp(i theta Z)], real and at most 0: Poisson summation, for theta in [-pi, pi]."""
         shifts = 2 * np.pi * np.arange(-_WAVES, _WAVES + 1)
         half = float(self.parameter) / 2
-        at_angle = special.logsumexp(-half * np.square(np.asarray(angles)[..., None] + shifts), axis=-1)
-        at_zero = special.logsumexp(-half * np.square(shifts))
+        at_angle = scipy.special.logsumexp(-half * np.square(np.asarray(angles)[..., None] + shifts), axis=-1)
+        at_zero = scipy.special.logsumexp(-half * np.square(shifts))
         return np.asarray(np.minimum(self.terms * (at_angle - at_zero), 0.0), dtype=np.float64)
 
     def upper_tail(self, at_least: Integers) -> Floats:
@@ -139,7 +139,7 @@ class GaussianSum:
         """Return sum of f(z) for z >= m as the integral from m - 1/2 and f'(m - 1/2)/24 (Euler and Maclaurin)."""
         u = (m - 0.5) / math.sqrt(self._spread)
         density = np.exp(-np.square(u) / 2) / math.sqrt(2 * math.pi)
-        return np.asarray(special.ndtr(-u) - u * density / (24 * self._spread), dtype=np.float64)
+        return np.asarray(scipy.special.ndtr(-u) - u * density / (24 * self._spread), dtype=np.float64)
 
 
 @lru_cache(maxsize=32)

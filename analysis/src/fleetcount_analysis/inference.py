@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import exp1, expi
 
 from fleetcount_analysis.errors import RangeError
 
@@ -46,7 +46,7 @@ def principal_value_mean(x: float, y: float, scale: float) -> float:
     u = x / scale
     if u > 700:
         raise RangeError("x/scale", u, "at most 700")
-    return float(y / (2 * scale) * (math.exp(u) * exp1(u) + math.exp(-u) * expi(u)))
+    return float(y / (2 * scale) * (math.exp(u) * scipy.special.exp1(u) + math.exp(-u) * scipy.special.expi(u)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
 
 from fleetcount_analysis.channels import LARGEST_COUNT, AnySum, NoiseSize, SamplingChannel, noise_sum
 from fleetcount_analysis.errors import RangeError, ShapeError
@@ -218,7 +218,7 @@ def one_sided_intervals(
     if epsilon <= 0:
         raise RangeError("epsilon", epsilon, "above 0")
     keep = -math.expm1(-float(epsilon))
-    reach = max(0, int(stats.nbinom.isf(float(1 - level), _checked_aggregators(aggregators), keep)))
+    reach = max(0, int(scipy.stats.nbinom.isf(float(1 - level), _checked_aggregators(aggregators), keep)))
     values = _checked_outputs(outputs)
     return _whole(values - reach, values, None)
 
@@ -286,14 +286,14 @@ def _inverted(
 
     The normal quantile of a tail is nearly linear in n, with slope 2z over the width of the interval.
     """
-    z = -float(special.ndtri(tail))
+    z = -float(scipy.special.ndtri(tail))
     slope = 2 * z / np.maximum(near[1] - near[0], 1)
 
     def upper(n: Integers, rows: Integers) -> Floats:
-        return np.asarray(special.ndtri(channel.upper_tail(n, values[rows])) + z, dtype=np.float64)
+        return np.asarray(scipy.special.ndtri(channel.upper_tail(n, values[rows])) + z, dtype=np.float64)
 
     def lower(n: Integers, rows: Integers) -> Floats:
-        return np.asarray(-z - special.ndtri(channel.lower_tail(n, values[rows])), dtype=np.float64)
+        return np.asarray(-z - scipy.special.ndtri(channel.lower_tail(n, values[rows])), dtype=np.float64)
 
     # An n passes the upper test where the score is above 0, and fails the lower one where the score is 0 or more.
     low = _first_at_least(upper, near[0], slope, strictly=True)
@@ -337,7 +337,7 @@ def _next_guess(n: Integers, distance: Floats, low: Integers, high: Integers, tu
 def _closed_form(values: Integers, channel: SamplingChannel, tail: float) -> tuple[Floats, Floats]:
     """Return both ends before clamping."""
     p = float(channel.sampling_rate)
-    z2 = float(special.ndtri(tail)) ** 2
+    z2 = float(scipy.special.ndtri(tail)) ** 2
     x = values / p
     c1, c0 = z2 * (1 - p) / p, z2 * channel.noise.variance / p**2
     middle = x + c1 / 2
@@ -355,7 +355,7 @@ def _response_ends(
     doubt = _DOUBT * tail
     far = max(noise.reach_of(math.log(2 / doubt)) - 1, 0)
     most = np.maximum(devices + far, 0)
-    z = -float(special.ndtri(tail - doubt / 2))
+    z = -float(scipy.special.ndtri(tail - doubt / 2))
     near = _score_ends(values, devices, most, channel, z)
     slope = 2 * z / np.maximum(near[1] - near[0], 1)
     low, high = most + 1, np.full(most.shape, -1)
@@ -391,7 +391,7 @@ def _widen(
     test = channel.upper_tail if upper else channel.lower_tail
 
     def score(n: Integers, rows: Integers) -> Floats:
-        quantile = special.ndtri(test(np.minimum(n, total[rows]), total[rows], values[rows], excess))
+        quantile = scipy.special.ndtri(test(np.minimum(n, total[rows]), total[rows], values[rows], excess))
         beyond = n > total[rows]
         return np.asarray(np.where(beyond, np.inf, quantile + z if upper else -z - quantile), dtype=np.float64)
 

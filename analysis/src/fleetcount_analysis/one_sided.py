@@ -13,9 +13,9 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
+import scipy
 from fleetcount_mechanisms.asymmetric import approximate_detection
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.estimates import Direction
@@ -91,7 +91,7 @@ def found_probabilities(
     slack = _per_cell(thresholds, truth) - truth
     slack = slack if direction == "up" else -slack
     keep = -np.expm1(-float(epsilon))
-    found = special.betainc(aggregators, np.maximum(slack, 0) + 1, keep)
+    found = scipy.special.betainc(aggregators, np.maximum(slack, 0) + 1, keep)
     return np.asarray(np.where(slack >= 0, found, 0.0), dtype=np.float64)
 
 

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Final, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, sparse
 
 from fleetcount_analysis.channels import NoiseSize, SamplingChannel, noise_sum
 from fleetcount_analysis.errors import NoOptimumError, RangeError, ShapeError, TooLargeError
@@ -129,11 +129,13 @@ def user_optimum(prior: ArrayLike, loss: Loss, ratio: float | Fraction) -> UserO
     if size - 1 > _LARGEST_PROGRAM:
         raise TooLargeError(f"the linear program has n = {size - 1}; allowed is 1 to {_LARGEST_PROGRAM}")
     cost = weights[:, None] * loss_matrix(loss, size - 1)
-    here, below = sparse.eye_array(size - 1, size), sparse.eye_array(size - 1, size, k=1)
-    columns = sparse.eye_array(size)
-    private = sparse.vstack([sparse.kron(a * below - here, columns), sparse.kron(a * here - below, columns)])
-    rows = sparse.kron(columns, np.ones((1, size)))
-    solved = optimize.linprog(
+    here, below = scipy.sparse.eye_array(size - 1, size), scipy.sparse.eye_array(size - 1, size, k=1)
+    columns = scipy.sparse.eye_array(size)
+    private = scipy.sparse.vstack(
+        [scipy.sparse.kron(a * below - here, columns), scipy.sparse.kron(a * here - below, columns)]
+    )
+    rows = scipy.sparse.kron(columns, np.ones((1, size)))
+    solved = scipy.optimize.linprog(
         cost.ravel(),
         A_ub=private.tocsr(),
         b_ub=np.zeros(2 * (size - 1) * size),

@@ -18,10 +18,10 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
+import scipy
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
-from scipy import stats
 
 from fleetcount_analysis.answers.metering import first_group, share_prior
 from fleetcount_analysis.answers.noises import noise_total
@@ -113,10 +113,10 @@ def _counts(design: Design, seen: int, noises: int) -> tuple[NDArray[np.int64], 
     noise = design.noise
     if isinstance(noise, OneSidedNoise):
         keep, sign = -math.expm1(-float(noise.epsilon)), 1 if noise.direction == "up" else -1
-        reach = int(stats.nbinom.isf(math.exp(-_LOG_TAIL), noises, keep))
+        reach = int(scipy.stats.nbinom.isf(math.exp(-_LOG_TAIL), noises, keep))
         below, above = (0, reach) if sign == 1 else (reach, 0)
         counts, step = _steps(seen - above, seen + below)
-        return counts, stats.nbinom.logpmf(sign * (seen - counts), noises, keep), step == 1
+        return counts, scipy.stats.nbinom.logpmf(sign * (seen - counts), noises, keep), step == 1
     law = noise_total(noise, noises)
     reach = law.reach_of(_LOG_TAIL)
     counts, step = _steps(seen - reach, seen + reach)

@@ -25,11 +25,11 @@ from fractions import Fraction
 from typing import Final, cast
 
 import numpy as np
+import scipy
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
-from scipy import special, stats
 
 from fleetcount_analysis.answers.noises import ScaledNoise, noise_total
 from fleetcount_analysis.answers.tails import SumLaw, first_true, tail_of
@@ -162,7 +162,7 @@ def _distances(design: Design, sums: Sums, level: Fraction, tail: float) -> tupl
     inside, hit, miss = np.clip(estimates, 0, total), float(channel.hit), float(channel.miss)
     noise = float(channel.weight) ** 2 * channel.cell.variance + miss**2 * channel.others.variance
     variance = inside * hit * (1 - hit) + (total - inside) * miss * (1 - miss) + noise
-    least = -float(special.ndtri(tail)) * np.sqrt(variance) / (hit - miss)
+    least = -float(scipy.special.ndtri(tail)) * np.sqrt(variance) / (hit - miss)
     return estimates, np.maximum(estimates - low, least), np.maximum(high - estimates, least)
 
 
@@ -210,7 +210,7 @@ def _guess(law: SumLaw, values: Integers, step: int) -> Integers:
 
 def _one_sided(noise: OneSidedNoise, values: Integers, terms: int, error: float) -> Ends:
     """Return [Y - m, Y] for noise >= 0 and [Y, Y + m] for noise <= 0, m the upper quantile of the negative binomial."""
-    reach = max(0, int(stats.nbinom.isf(error, terms, -math.expm1(-float(noise.epsilon)))))
+    reach = max(0, int(scipy.stats.nbinom.isf(error, terms, -math.expm1(-float(noise.epsilon)))))
     return (values - reach, values) if noise.direction == "up" else (values, values + reach)
 
 
@@ -225,16 +225,16 @@ def _one_sided_difference(design: Design, values: Integers, later: int, earlier:
 
 def _negative_binomial_reach(added: int, taken: int, chance: float, tail: float) -> int:
     """Return the largest m with P[A - B >= m] > tail, A and B independent sums of so many geometric draws from 0 on."""
-    last = int(stats.nbinom.isf(_IGNORED * tail, taken, chance))
+    last = int(scipy.stats.nbinom.isf(_IGNORED * tail, taken, chance))
     if last > _MOST_TERMS:
         raise TooLargeError(f"one-sided noise that spreads over {last} numbers; exact differences go to {_MOST_TERMS}")
     below = np.arange(last + 1)
-    masses = stats.nbinom.pmf(below, taken, chance)
+    masses = scipy.stats.nbinom.pmf(below, taken, chance)
 
     def likely(m: int) -> bool:
-        return float(masses @ stats.nbinom.sf(below + (m - 1), added, chance)) + _IGNORED * tail > tail
+        return float(masses @ scipy.stats.nbinom.sf(below + (m - 1), added, chance)) + _IGNORED * tail > tail
 
-    low, high = -last - 1, int(stats.nbinom.isf(_IGNORED * tail, added, chance)) + 1
+    low, high = -last - 1, int(scipy.stats.nbinom.isf(_IGNORED * tail, added, chance)) + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if likely(middle) else (low, middle)

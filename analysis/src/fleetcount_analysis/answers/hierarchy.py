@@ -24,9 +24,9 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
+import scipy
 from fleetcount_mechanisms.noise import NoiseLaw
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from fleetcount_analysis.answers.noises import NoiseTotal, noise_total
 from fleetcount_analysis.answers.tails import tail_of
@@ -282,4 +282,4 @@ def half_width(parts: tuple[tuple[float, int, NoiseTotal], ...], level: Fraction
     while high - low > 1e-6 * spread:
         middle = (low + high) / 2
         low, high = (low, middle) if float(height @ np.sin(angles * middle)) >= wanted else (middle, high)
-    return high + blur * -float(special.ndtri(error * _DOUBT / 2)) + 1e-9
+    return high + blur * -float(scipy.special.ndtri(error * _DOUBT / 2)) + 1e-9

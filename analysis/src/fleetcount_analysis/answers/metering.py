@@ -24,9 +24,9 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
+import scipy
 from fleetcount_mechanisms.noise import NoiseLaw
 from numpy.typing import NDArray
-from scipy import special
 
 from fleetcount_analysis.answers.noises import noise_total
 from fleetcount_analysis.channels import LARGEST_COUNT
@@ -168,8 +168,8 @@ def share_prior(x: NDArray[np.int64], y: NDArray[np.int64], prior: float, weight
     """Return log P[y | x] with a share that is Beta(weight prior, weight (1 - prior)); -inf for y above x."""
     a, b = weight * prior, weight * (1 - prior)
     rest = np.maximum(x - y, 0)
-    choose = special.gammaln(x + 1.0) - special.gammaln(y + 1.0) - special.gammaln(rest + 1.0)
-    chance = choose + special.betaln(y + a, rest + b) - special.betaln(a, b)
+    choose = scipy.special.gammaln(x + 1.0) - scipy.special.gammaln(y + 1.0) - scipy.special.gammaln(rest + 1.0)
+    chance = choose + scipy.special.betaln(y + a, rest + b) - scipy.special.betaln(a, b)
     return np.asarray(np.where(y <= x, chance, -np.inf), dtype=np.float64)
 
 

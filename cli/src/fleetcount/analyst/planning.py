@@ -11,6 +11,7 @@ from math import isqrt
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import scipy
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.reading import read
 from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
@@ -22,7 +23,6 @@ from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_que
 from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
-from scipy.special import ndtri
 
 from fleetcount.analyst.statements import Statement, statement_of
 from fleetcount.analyst.tables import Row, Table, Tabular, axes_for, html_table
@@ -254,7 +254,7 @@ def title_of(planned: Plan) -> str:
 def half_widths(planned: Plan) -> dict[str, Any]:
     """Return what the picture of a plan shows over the true count: half the interval and its two causes, in devices."""
     counts = np.unique(np.rint(np.geomspace(1, max(planned.devices, 2), _POINTS)))
-    quantile, empty = float(ndtri(float((1 + planned.level) / 2))), planned.sd(0)
+    quantile, empty = float(scipy.special.ndtri(float((1 + planned.level) / 2))), planned.sd(0)
     both = np.array([planned.sd(round(count)) for count in counts])
     return {
         "counts": counts.tolist(),

@@ -11,8 +11,8 @@ It is sharp when every device has a value (a question with an "elsewhere"); devi
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from fleetcount_simulator.model import Case, Integers
 
@@ -32,7 +32,7 @@ def alarms(
 ) -> NDArray[np.bool_]:
     """Return which runs of a sampling case raise the alarm."""
     scores = mover_scores(outputs, participants, float(case.design.exposure), _noise_variance(case))
-    return np.asarray(scores > stats.norm.isf(false_alarm), dtype=np.bool_)
+    return np.asarray(scores > scipy.stats.norm.isf(false_alarm), dtype=np.bool_)
 
 
 def alarm_power(case: Case, holders: int, others: int, liars: int, false_alarm: float = FALSE_ALARM) -> float:
@@ -42,12 +42,12 @@ def alarm_power(case: Case, holders: int, others: int, liars: int, false_alarm: 
     """
     rate, noise = float(case.design.exposure), _noise_variance(case)
     n = holders + others + liars
-    limit = n * rate + float(stats.norm.isf(false_alarm)) * math.sqrt(n * rate * (1 - rate) + noise)
+    limit = n * rate + float(scipy.stats.norm.isf(false_alarm)) * math.sqrt(n * rate * (1 - rate) + noise)
     spread = math.sqrt(holders * rate * (1 - rate) + noise)
     excess = holders * rate + liars - limit
     if spread == 0:
         return 1.0 if excess > 0 else 0.0
-    return float(stats.norm.cdf(excess / spread))
+    return float(scipy.stats.norm.cdf(excess / spread))
 
 
 def largest_unseen(case: Case, honest: int, false_alarm: float = FALSE_ALARM) -> int:
@@ -56,7 +56,7 @@ def largest_unseen(case: Case, honest: int, false_alarm: float = FALSE_ALARM) ->
     The root in m of m (1 - p) = c sqrt((n + m) p (1 - p) + noise), rounded down.
     """
     rate, noise = float(case.design.exposure), _noise_variance(case)
-    square = float(stats.norm.isf(false_alarm)) ** 2
+    square = float(scipy.stats.norm.isf(false_alarm)) ** 2
     # (1-p)^2 m^2 - c^2 p (1-p) m - c^2 (n p (1-p) + noise) = 0
     a, b = (1 - rate) ** 2, square * rate * (1 - rate)
     constant = square * (honest * rate * (1 - rate) + noise)

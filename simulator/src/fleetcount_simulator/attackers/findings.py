@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from fleetcount_simulator.model import Attacker, Row
 
@@ -36,10 +36,10 @@ def share_of(successes: int, trials: int) -> Measured:
         return Measured(trials=0, value=math.nan, low=0.0, high=1.0, least=0.0)
     tail = (1 - _LEVEL) / 2
     low, least = (
-        float(stats.beta.ppf(chance, successes, trials - successes + 1)) if successes else 0.0
+        float(scipy.stats.beta.ppf(chance, successes, trials - successes + 1)) if successes else 0.0
         for chance in (tail, _LUCK)
     )
-    high = float(stats.beta.isf(tail, successes + 1, trials - successes)) if successes < trials else 1.0
+    high = float(scipy.stats.beta.isf(tail, successes + 1, trials - successes)) if successes < trials else 1.0
     return Measured(trials=trials, value=successes / trials, low=low, high=high, least=least)
 
 
@@ -50,7 +50,7 @@ def mean_of(values: NDArray[np.float64]) -> Measured:
     if trials < 2:
         return Measured(trials=trials, value=value, low=-math.inf, high=math.inf, least=-math.inf)
     error = float(values.std(ddof=1)) / math.sqrt(trials)
-    half, far = (float(stats.norm.isf(tail)) * error for tail in ((1 - _LEVEL) / 2, _LUCK))
+    half, far = (float(scipy.stats.norm.isf(tail)) * error for tail in ((1 - _LEVEL) / 2, _LUCK))
     return Measured(trials=trials, value=value, low=value - half, high=value + half, least=value - far)
 
 

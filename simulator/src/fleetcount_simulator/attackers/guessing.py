@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from fleetcount_analysis.channels import noise_size, noise_sum
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from numpy.typing import NDArray
-from scipy import stats
 
 from fleetcount_simulator.engines.answer_laws import AnswerLaw
 from fleetcount_simulator.engines.noise_sums import summed_noise
@@ -240,8 +240,8 @@ def _cell_law(noise: NoiseLaw, noises: int, others: int, rate: float) -> CellLaw
     start, log_mass = _noise_law(noise, noises)
     if others == 0:
         return CellLaw(start=start, log_mass=log_mass)
-    low, high = (int(end) for end in stats.binom.ppf([_TAIL, 1 - _TAIL], others, rate))
-    sampled = stats.binom.pmf(np.arange(low, high + 1), others, rate)
+    low, high = (int(end) for end in scipy.stats.binom.ppf([_TAIL, 1 - _TAIL], others, rate))
+    sampled = scipy.stats.binom.pmf(np.arange(low, high + 1), others, rate)
     with np.errstate(divide="ignore"):
         mass = np.log(np.convolve(sampled, np.exp(log_mass)))
     return CellLaw(start=start + low, log_mass=np.asarray(mass, dtype=np.float64))
@@ -259,6 +259,6 @@ def _noise_law(noise: NoiseLaw, noises: int) -> tuple[int, Floats]:
         reach = law.reach
         return -reach, law.log_mass(np.arange(-reach, reach + 1))
     success = -math.expm1(-float(noise.epsilon))
-    reach = int(stats.nbinom.isf(1e-18, noises, success)) + 1
-    mass = np.asarray(stats.nbinom.logpmf(np.arange(reach + 1), noises, success), dtype=np.float64)
+    reach = int(scipy.stats.nbinom.isf(1e-18, noises, success)) + 1
+    mass = np.asarray(scipy.stats.nbinom.logpmf(np.arange(reach + 1), noises, success), dtype=np.float64)
     return (0, mass) if noise.direction == "up" else (-reach, mass[::-1])

@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Final, cast
 
 import numpy as np
+import scipy
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.accounting.charges import moved_cells
 from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses, units_loss
@@ -26,7 +27,6 @@ from fleetcount_mechanisms.design import MOST_AGGREGATORS
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_transport.toml_values import exact_number
 from numpy.typing import NDArray
-from scipy import stats
 
 from fleetcount_simulator.attackers.findings import finding, share_of
 from fleetcount_simulator.attackers.guessing import CellLaw, noise_cell_law
@@ -169,9 +169,12 @@ def _best_rate(case: Case, windows: int, honest: int) -> float | None:
         return None
     copies = moved_cells(design) * windows
     if isinstance(design.noise, GaussianNoise):
-        return float(stats.norm.cdf(math.sqrt(copies / float(design.noise.variance)) / 2))
+        return float(scipy.stats.norm.cdf(math.sqrt(copies / float(design.noise.variance)) / 2))
     up = 1 / (1 + math.exp(-float(cast("Fraction", design.noise.epsilon))))
-    above, even = float(stats.binom.sf(copies // 2, copies, up)), float(stats.binom.pmf(copies / 2, copies, up))
+    above, even = (
+        float(scipy.stats.binom.sf(copies // 2, copies, up)),
+        float(scipy.stats.binom.pmf(copies / 2, copies, up)),
+    )
     return above + even / 2
 
 
