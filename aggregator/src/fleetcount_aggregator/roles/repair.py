@@ -139,7 +139,7 @@ async def settle_restored(context: Context, steps: ReleaseSteps) -> None:
     a store that was not put back.
     """
     store = context.store
-    if not isinstance(store, Store) or not await store.restored():
+    if not await store.restored():
         return
     repair, adoption = Repair(context, steps, store), Adoption(context, store)
     while True:
