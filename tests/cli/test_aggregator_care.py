@@ -242,7 +242,7 @@ def test_doctor_says_of_a_store_of_a_later_version_what_status_says(
     assert "has schema version 99" in status.error_line
     assert f"FAILED  store: {status.error_line.partition(': ')[2]}" in fleetcount("doctor", *CONFIG).out
     change(state, "UPDATE schema_version SET version = 1")
-    monkeypatch.setattr("fleetcount.run.doctor_aggregator.SQLITE", later(schema.SQLITE))
+    monkeypatch.setattr("fleetcount.run.doctor.SQLITE", later(schema.SQLITE))
     assert "of version 1: the next start brings it to 2" in fleetcount("doctor", *CONFIG).out, "before an upgrade"
 
 

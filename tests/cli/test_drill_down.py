@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fleetcount.question.files import read_question
-from fleetcount.study.plan_walks import parse_levels
+from fleetcount.study.plan_windows import parse_levels
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release import record_from_json

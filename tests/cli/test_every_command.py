@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import click
 from fleetcount.__main__ import cli
-from fleetcount.command.examples import EXAMPLES
+from fleetcount.command.base import EXAMPLES
 
 from tests.support.cases import case
 

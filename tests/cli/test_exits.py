@@ -1,7 +1,7 @@
 """Every family of errors has its exit code, and an error is one printable line."""
 
 import pytest
-from fleetcount.command.exits import (
+from fleetcount.command.base import (
     CannotReachError,
     CheckFailedError,
     ExitCode,

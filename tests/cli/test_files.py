@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fleetcount.command.files import check_output_directory, read_bytes, read_text, staged_directory, write_file
+from fleetcount.command.options import check_output_directory, read_bytes, read_text, staged_directory, write_file
 from fleetcount_protocol.errors import UsageError
 
 

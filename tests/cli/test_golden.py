@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from fleetcount.command.exits import CheckFailedError
+from fleetcount.command.base import CheckFailedError
 from fleetcount.evidence.golden import golden, parse_golden
 from fleetcount_analysis.papers.golden import check_group
 from fleetcount_analysis.papers.golden_rows import MalformedGoldenError

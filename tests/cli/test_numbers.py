@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from fleetcount.command.numbers import EPSILON, SAMPLING_RATE, parse_count, parse_number
+from fleetcount.command.options import EPSILON, SAMPLING_RATE, parse_count, parse_number
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -460,7 +460,7 @@ def test_a_question_that_had_to_be_submitted_before_is_refused_and_its_seed_stay
     signed = read_question(deployed / "q.question").question.schedule.submission
     assert signed is not None
     late = SimpleNamespace(time=lambda: float(signed.latest - 19))
-    monkeypatch.setattr("fleetcount.question.sign.time", late)
+    monkeypatch.setattr("fleetcount.question.create.time", late)
 
     refused = fleetcount("question", "submit", "--config", "dep/alpha/aggregator.toml", "q.question")
 

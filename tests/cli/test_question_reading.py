@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount.command.exits import CheckFailedError
-from fleetcount.command.results import utc
+from fleetcount.command.base import CheckFailedError, utc
 from fleetcount.question.files import read_question
 from fleetcount.read.records import Chain
 from fleetcount_aggregator.windows.status import read_status

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from fleetcount.command.exits import RefusedByPolicyError, describe
-from fleetcount.command.results import utc
+from fleetcount.command.base import RefusedByPolicyError, describe, utc
 from fleetcount.question.files import describe_question, question_json, unsigned
 from fleetcount.read import release as reading
 from fleetcount.read import states

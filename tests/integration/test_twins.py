@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fleetcount.run.doctor_aggregator import _peer
+from fleetcount.run.doctor import _peer
 from fleetcount.run.doctor_checks import Severity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerRefusalError

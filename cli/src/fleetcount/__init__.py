@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from fleetcount.analyst.keys import Keys, read_keys
     from fleetcount.analyst.planning import PlannedCount, plan
     from fleetcount.analyst.releases import Release, UnverifiedError, VerifiedRelease, read_release
-    from fleetcount.analyst.statements import Statement
     from fleetcount.analyst.studies import Study, simulate
-    from fleetcount.analyst.tables import MissingPackageError, Table
+    from fleetcount.analyst.tables import MissingPackageError, Statement, Table
 else:
     _HOMES = {
         "keys": "Keys read_keys",

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import click
 
 from fleetcount import __version__
-from fleetcount.command.exits import ExitCode, describe
-from fleetcount.command.lazy import LazyGroup, table
+from fleetcount.command.base import ExitCode, LazyGroup, describe, table
 
 _TABLE = table(
     [

@@ -1,14 +1,14 @@
 """Groups of a device's commands: what each holds, in which module, and what its help says.
 
-Loads no command: the module of one is imported when it is called (`command.lazy`).
+Loads no command: the module of one is imported when it is called (`command.base`).
 """
 
 import click
 
-from fleetcount.command.lazy import LazyGroup, table
+from fleetcount.command.base import LazyGroup, table
 
-_LEDGER = "fleetcount.run.device_ledger"
-_QUESTIONS = "fleetcount.run.device_questions"
+_LEDGER = "fleetcount.run.device"
+_QUESTIONS = "fleetcount.run.device"
 
 
 @click.group(

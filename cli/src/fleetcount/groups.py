@@ -1,18 +1,18 @@
 """Groups of commands: what each holds, in which module, and what its help says.
 
-Loads no command: the module of one is imported when it is called (`command.lazy`). The groups of a device stand in
+Loads no command: the module of one is imported when it is called (`command.base`). The groups of a device stand in
 `device_groups`, since a car has no others.
 """
 
 import click
 
-from fleetcount.command.lazy import LazyGroup, table
+from fleetcount.command.base import LazyGroup, table
 
 _CREATE = "fleetcount.question.create"
-_SIGN = "fleetcount.question.sign"
+_SIGN = "fleetcount.question.create"
 _ORDERS = "fleetcount.question.orders"
 _RELEASE = "fleetcount.read.release"
-_STORE = "fleetcount.run.store"
+_STORE = "fleetcount.run.aggregator"
 _KEYS = "fleetcount.keys.aggregator_keys"
 _PKI = "fleetcount.keys.pki"
 

@@ -23,8 +23,7 @@ from fleetcount_protocol.question.signing import verify_signed_question
 
 from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.releases import Labels, cells_named
-from fleetcount.analyst.statements import Statement
-from fleetcount.analyst.tables import Tabular, axes_for, html_table
+from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
 from fleetcount.read.records import QUESTION_FILE, question_of_records
 from fleetcount.read.table import KeptTable, read_table
 

@@ -24,9 +24,8 @@ from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
-from fleetcount.analyst.statements import Statement, statement_of
-from fleetcount.analyst.tables import Row, Table, Tabular, axes_for, html_table
-from fleetcount.command.numbers import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse_number
+from fleetcount.analyst.tables import Row, Statement, Table, Tabular, axes_for, html_table, statement_of
+from fleetcount.command.options import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,9 +21,8 @@ from fleetcount_protocol.release import ReleaseRecord, record_from_json, verify_
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.analyst.keys import Keys
-from fleetcount.analyst.statements import Statement, statement_of
-from fleetcount.analyst.tables import Row, Tabular, axes_for, html_table, library
-from fleetcount.command.files import read_text
+from fleetcount.analyst.tables import Row, Statement, Tabular, axes_for, html_table, library, statement_of
+from fleetcount.command.options import read_text
 from fleetcount.read.report import readable_counts
 from fleetcount.read.table import opened_numbers, place_note, places_of
 

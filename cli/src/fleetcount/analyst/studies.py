@@ -18,7 +18,7 @@ from fleetcount_simulator.study.registries import STANDARD
 from fleetcount_simulator.study.scale import ThisProcess, WorkerPool
 
 from fleetcount.analyst.tables import Row, Table, html_table
-from fleetcount.command.files import check_output_directory
+from fleetcount.command.options import check_output_directory
 
 
 def simulate(

@@ -8,12 +8,9 @@ from typing import Final
 
 import click
 
-from fleetcount.command.exits import CheckFailedError
-from fleetcount.command.files import check_output_directory, staged_directory
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.numbers import Count
+from fleetcount.command.base import JSON, CheckFailedError, StrictCommand, show
+from fleetcount.command.options import Count, check_output_directory, staged_directory
 from fleetcount.command.progress import progress_for
-from fleetcount.command.results import JSON, show
 
 _LEAST: Final = 1000
 _MOST: Final = 10**12

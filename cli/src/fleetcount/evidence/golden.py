@@ -13,10 +13,8 @@ from typing import Final, cast
 import click
 from fleetcount_protocol.errors import UsageError
 
-from fleetcount.command.exits import CheckFailedError
-from fleetcount.command.files import read_text
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.results import JSON, show
+from fleetcount.command.base import JSON, CheckFailedError, StrictCommand, show
+from fleetcount.command.options import read_text
 
 _MAX_DIGITS: Final = 60
 _LARGEST_FLOAT_EXPONENT: Final = 308

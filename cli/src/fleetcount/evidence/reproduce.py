@@ -10,11 +10,9 @@ from typing import Final
 import click
 from fleetcount_protocol.errors import UsageError
 
-from fleetcount.command.files import check_output_directory, staged_directory
-from fleetcount.command.lazy import OneOf, StrictCommand
-from fleetcount.command.numbers import SEED
+from fleetcount.command.base import JSON, OneOf, StrictCommand, show
+from fleetcount.command.options import SEED, check_output_directory, staged_directory
 from fleetcount.command.progress import progress_for
-from fleetcount.command.results import JSON, show
 
 PAPERS: Final = ("sampling", "asymmetric", "geometric", "inferential")
 

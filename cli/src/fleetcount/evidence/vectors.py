@@ -8,9 +8,7 @@ from pathlib import Path
 import click
 from fleetcount_protocol.errors import FleetcountError, UsageError
 
-from fleetcount.command.exits import CheckFailedError, one_line
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.results import JSON, show
+from fleetcount.command.base import JSON, CheckFailedError, StrictCommand, one_line, show
 
 
 @click.command(cls=StrictCommand, short_help="Replay VDAF test vectors.")

@@ -21,9 +21,8 @@ from fleetcount_protocol.window.fields import HpkeKey
 from fleetcount_protocol.window.succession import Succession, encode_signed_succession, sign_succession
 from fleetcount_simulator.network.deployments import write_store_key
 
-from fleetcount.command.files import write_file
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.numbers import Count
+from fleetcount.command.base import StrictCommand
+from fleetcount.command.options import Count, write_file
 from fleetcount.keys.descriptors import encode_descriptor, read_descriptor
 
 

@@ -26,9 +26,8 @@ from fleetcount_simulator.network.deployments import (
 )
 from fleetcount_simulator.network.ports import free_ports
 
-from fleetcount.command.files import check_output_directory, write_file
-from fleetcount.command.lazy import OneOf, StrictCommand
-from fleetcount.command.numbers import EPSILON, Count
+from fleetcount.command.base import OneOf, StrictCommand
+from fleetcount.command.options import EPSILON, Count, check_output_directory, write_file
 from fleetcount.keys.descriptors import check_names, encode_descriptor, toml_text
 
 MAX_DEVICES = 10_000

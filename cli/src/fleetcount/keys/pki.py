@@ -19,9 +19,8 @@ from fleetcount_protocol.channel.user_names import slot_name
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 
-from fleetcount.command.files import write_file
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.numbers import Count
+from fleetcount.command.base import StrictCommand
+from fleetcount.command.options import Count, write_file
 from fleetcount.keys.descriptors import check_names
 from fleetcount.keys.pki_directory import Issued, PkiDirectory, read_request
 

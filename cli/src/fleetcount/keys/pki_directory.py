@@ -35,7 +35,7 @@ from fleetcount_protocol.channel.deny_list import DenyList, decode_signed_deny_l
 from fleetcount_protocol.errors import MachineError, PeerError, UsageError
 from fleetcount_protocol.ids import Digest
 
-from fleetcount.command.files import check_output_directory, read_bytes, write_file
+from fleetcount.command.options import check_output_directory, read_bytes, write_file
 
 _AUTHORITIES: Final = ("devices", "aggregators")
 _OF_DEVICES: Final = frozenset({Purpose.DEVICE, Purpose.READER})

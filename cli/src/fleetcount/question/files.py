@@ -24,9 +24,8 @@ from fleetcount_protocol.question.signing import (
     question_to_json,
 )
 
-from fleetcount.command.exits import one_line
-from fleetcount.command.files import read_bytes, write_file
-from fleetcount.command.results import utc
+from fleetcount.command.base import one_line, utc
+from fleetcount.command.options import read_bytes, write_file
 from fleetcount.command.statements import privacy_lines, views_json
 
 _COIN_WORDS: Final = {Coin.WINDOW: "one window", Coin.DAY: "a whole UTC day", Coin.QUESTION: "the whole question"}

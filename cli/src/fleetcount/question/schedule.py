@@ -18,8 +18,8 @@ from fleetcount_protocol.limits import (
 from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule, Submission
 from fleetcount_transport.toml_table import Table
 
-from fleetcount.command.numbers import parse_length
-from fleetcount.command.results import utc
+from fleetcount.command.base import utc
+from fleetcount.command.options import parse_length
 
 _MANY: Final = ("windows", "until")
 SCHEDULE_KEYS: Final = (

@@ -5,18 +5,27 @@ are, `promise` which noise is released.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast
 
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, kind_of_law
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
+from fleetcount_mechanisms.losses import PlannedNoise, noise_for
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
+from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_ZOOMS
 from fleetcount_protocol.question.fields import Coin, DrillDown, Participants
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import (
@@ -32,15 +41,200 @@ from fleetcount_protocol.window.domain import (
     Prefixes,
     SquareGrid,
     ValueDomain,
+    zooms_of,
 )
-from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS, Aggregator, Mode, UploadStyle
+from fleetcount_protocol.window.fields import (
+    MECHANISM_NUMBERS,
+    MODE_FORMS,
+    Aggregator,
+    Mode,
+    Release,
+    ReleaseKind,
+    UploadStyle,
+)
 from fleetcount_transport.toml_table import Table, read_toml
-from fleetcount_transport.toml_values import Range, exact_number
+from fleetcount_transport.toml_values import Range, exact_number, shown
 
 from fleetcount.keys.descriptors import read_descriptor
-from fleetcount.question.promise import read_promise
 from fleetcount.question.schedule import SCHEDULE_KEYS, read_schedule
-from fleetcount.question.spec_refusals import told_by_key
+
+# Refusals of a specification that come from the rules of a question or a law, told by file, line, key and value.
+#
+# The rules know fields, not files: their first words say which key of the file stands behind them.
+
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    r"first|round_one_opens|delay_s|earliest start": ("schedule.opens",),
+    r"latest start": ("schedule.submit_by",),
+    r"every_s": ("schedule.every",),
+    r"windows|the last window expires|[0-9]+ units have": ("schedule.windows", "schedule.until"),
+    r"round_one_s|round_one_closes|round one": ("schedule.round_one", "schedule.window"),
+    r"round_two_s|round_two_closes|round two|the rounds": ("schedule.window",),
+    r"expiry_s|expiry": ("schedule.expires_after",),
+    r"coin": ("schedule.coin",),
+    r"delta": ("release.delta",),
+    r"release has": ("release.thresholds",),
+    r"one-sided|release|level": ("release.kind",),
+    r"number of levels|levels?": ("drill_down.levels",),
+    r"threshold": ("drill_down.threshold",),
+    r"most_survivors|a cell has": ("drill_down.most_survivors",),
+    r"grid|cells?": ("domain.columns", "domain.cells"),
+    r"bins?|edges?": ("domain.edges",),
+    r"categor(y|ies)|names?": ("domain.names",),
+    r"signal": ("question.signal",),
+    r"min_batch_size": ("question.min_batch_size",),
+    r"a drill-down is": ("question.mode",),
+    r"sampling rate": ("mechanism.sampling_rate",),
+    r"aggregators?": ("aggregators",),
+}
+"""By the first words of a refusal: the keys, the first of which that is given is meant."""
+_WINDOW: Final = re.compile(r"window [0-9]+ of the question: ")
+
+
+@contextmanager
+def told_by_key(root: Table) -> Generator[None]:
+    """Give refusals of the block file, line, key and value; of those that stand for no one key the file alone.
+
+    Raises:
+        UsageError: in place of a QuestionError or MechanismError; what has its place already goes through.
+    """
+    try:
+        yield
+    except (QuestionError, MechanismError) as error:
+        said = _WINDOW.sub("", str(error))
+        key = next((_given(root, keys) for words, keys in _KEYS.items() if re.match(rf"({words})\b", said)), None)
+        if key is None:
+            raise root.source.refuse("", said) from None
+        section, _, name = key.rpartition(".")
+        table = root.section(section, None) if section else root
+        what = f"is {shown(table.raw(name))}" if section else "do not fit"
+        raise table.wrong(name, f"{what}: {said}") from None
+
+
+def _given(root: Table, keys: tuple[str, ...]) -> str | None:
+    for key in keys:
+        section, _, name = key.rpartition(".")
+        table = root.section(section, None) if section else root
+        if table.has(name):
+            return key
+    return None
+
+
+# What comes out of a question and what that may tell of a device: [release] of its specification file.
+#
+# Reads text and solves for the noise; it must not know when windows are, but for how many share a toss of the coin.
+
+_STRENGTHS: Final = {
+    ReleaseKind.GAUSSIAN: ("sd", "variance"),
+    ReleaseKind.GEOMETRIC: ("noise_epsilon",),
+    ReleaseKind.ONE_SIDED: ("noise_epsilon",),
+    ReleaseKind.EXACT: (),
+}
+"""The keys, one of which gives each aggregator's noise of a window; without one it is solved for `epsilon`."""
+_NOISE_KEYS: Final = ("epsilon", "noise_epsilon", "sd", "variance")
+_RELEASE_KEYS: Final = ("kind", *_NOISE_KEYS, "delta", "level", "thresholds", "zooms")
+_LAWS: Final[dict[ReleaseKind, type[PlannedNoise]]] = {
+    ReleaseKind.GEOMETRIC: TwoSidedNoise,
+    ReleaseKind.ONE_SIDED: OneSidedNoise,
+    ReleaseKind.GAUSSIAN: GaussianNoise,
+}
+_DELTA: Final = Range("(0, 1/1000]")
+_EPSILON: Final = Range("(0, 100]")
+_NOISE_EPSILON: Final = Range("(0, 10]")
+_VARIANCE: Final = Range("[1/4, 100000000]")
+_SD: Final = Range("[1/2, 10000]")
+_LEVEL: Final = Range("(0, 1)")
+
+
+def read_promise(
+    root: Table, answer: AnswerLaw, domain: ValueDomain, shape: ScheduleShape, epsilon: Fraction | None
+) -> tuple[Release, Fraction]:
+    """Return the release of every window, and the delta at which the whole question is stated.
+
+    `epsilon`, when given, stands in place of the file's.
+
+    Raises:
+        UsageError: with key, value and what is allowed.
+    """
+    table = root.section("release", _RELEASE_KEYS)
+    usual = ReleaseKind.GEOMETRIC if shape.windows == 1 else ReleaseKind.GAUSSIAN
+    kinds = {kind.label: kind for kind in _STRENGTHS}
+    kind = kinds[table.choice("kind", tuple(kinds), usual.label)]
+    delta = table.number("delta", _DELTA, STATED_DELTA)
+    zooms = _zooms(table, domain)
+    given = _given_key(table, kind, epsilon)
+    if given is None:
+        noise: NoNoise | PlannedNoise = NoNoise()
+    elif given == "epsilon":
+        target = table.number("epsilon", _EPSILON) if epsilon is None else epsilon
+        try:
+            noise = _solved_noise(kind, answer, shape, target, delta, zooms)
+        except MechanismError as error:
+            if epsilon is not None:
+                raise
+            raise table.wrong("epsilon", f"is {table.raw('epsilon')!r}: {error}") from None
+    elif given == "noise_epsilon":
+        noise = (OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise)(table.number(given, _NOISE_EPSILON))
+    else:
+        noise = GaussianNoise(table.number(given, _VARIANCE) if given == "variance" else table.number(given, _SD) ** 2)
+    release = Release(
+        kind=kind,
+        noise_epsilon=noise.epsilon,
+        noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
+        level=table.number("level", _LEVEL, Fraction(95, 100)),
+        thresholds=_thresholds(table),
+        zooms=1 if zooms is None else zooms.count,
+    )
+    return release, delta
+
+
+def _given_key(table: Table, kind: ReleaseKind, epsilon: Fraction | None) -> str | None:
+    """Return the key that gives the noise, "epsilon" too where the command line does; None of an exact release."""
+    own, given = _STRENGTHS[kind], [key for key in _NOISE_KEYS if table.has(key)]
+    if kind is ReleaseKind.EXACT:
+        if given or epsilon is not None:
+            raise table.refuse("kind", "'geometric' or 'gaussian' beside a noise's size: an exact release has no noise")
+        return None
+    wrong = [key for key in given if key not in ("epsilon", *own)]
+    if wrong:
+        said = f"is for another kind: {kind.label!r} is asked, whose noise is given by {' or '.join(own)}"
+        raise table.wrong(wrong[0], said)
+    if epsilon is not None:
+        return "epsilon"
+    if len(given) != 1:
+        allowed = f"exactly one of epsilon (of the whole question, at delta) and {' or '.join(own)} (of a window)"
+        raise table.refuse("epsilon", allowed)
+    return given[0]
+
+
+def _solved_noise(
+    kind: ReleaseKind, answer: AnswerLaw, shape: ScheduleShape, epsilon: Fraction, delta: Fraction, zooms: Zooms | None
+) -> PlannedNoise:
+    if shape.windows == 1 and (kind is not ReleaseKind.GAUSSIAN or delta == STATED_DELTA):
+        # A single release has a promise without delta, or at the delta that all single ones are stated at.
+        return noise_for(answer, epsilon, _LAWS[kind], 1 if zooms is None else zooms.count)
+    # The exact sum of geometric losses has no filter: a ledger adds up more, and geometric noise is for who knows that.
+    in_ledgers = kind is ReleaseKind.GAUSSIAN
+    return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], in_ledgers=in_ledgers, zooms=zooms)
+
+
+def _zooms(table: Table, domain: ValueDomain) -> Zooms | None:
+    """Return the zooms at which a release counts the squares of a grid, None at one alone."""
+    count = table.integer("zooms", 1, MAX_ZOOMS, 1)
+    try:
+        return zooms_of(domain, count)
+    except QuestionError as error:
+        raise table.wrong("zooms", f"is {count}: {error}") from None
+
+
+def _thresholds(table: Table) -> tuple[int, ...]:
+    """Return the thresholds of a one-sided release; an empty tuple for another kind."""
+    value = table.raw("thresholds") if table.has("thresholds") else None
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not value or not all(type(one) is int for one in cast("list[object]", value)):
+        raise table.refuse("thresholds", "a list of whole numbers, one per value")
+    return tuple(cast("list[int]", value))
+
 
 _SECTIONS: Final = ("question", "domain", "drill_down", "schedule", "mechanism", "release", "aggregators")
 _QUESTION_KEYS: Final = ("name", "deployment", "signal", "mode", "min_batch_size", "time_precision_s", "upload_style")

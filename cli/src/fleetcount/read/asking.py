@@ -20,7 +20,7 @@ from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import read_toml
 
-from fleetcount.command.exits import CannotReachError
+from fleetcount.command.base import CannotReachError
 from fleetcount.read.readers import Reader
 
 TIMEOUT_S: Final = 15.0

@@ -17,11 +17,16 @@ from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
-from fleetcount.command.exits import one_line
-from fleetcount.command.files import check_output_file
-from fleetcount.command.lazy import OneOf, StrictCommand
-from fleetcount.command.numbers import Count, NumberRange, parse_count, parse_number, parse_spans, spans_text
-from fleetcount.command.results import JSON, show
+from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
+from fleetcount.command.options import (
+    Count,
+    NumberRange,
+    check_output_file,
+    parse_count,
+    parse_number,
+    parse_spans,
+    spans_text,
+)
 from fleetcount.read.records import by_reason
 from fleetcount.read.table import KeptTable, place_note, places_of, read_table
 

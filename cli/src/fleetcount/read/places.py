@@ -27,9 +27,8 @@ from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 
-from fleetcount.command.files import check_output_file, write_file
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.results import JSON, show
+from fleetcount.command.base import JSON, StrictCommand, show
+from fleetcount.command.options import check_output_file, write_file
 from fleetcount.read.records import Chain, kept_records, question_of_records
 
 _FILE: Final = click.Path(path_type=Path)

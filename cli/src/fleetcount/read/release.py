@@ -25,11 +25,17 @@ from fleetcount_protocol.release import record_to_json
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.toml_table import read_toml
 
-from fleetcount.command.exits import CannotReachError, RefusedByPolicyError, one_line
-from fleetcount.command.files import check_output_directory, staged_directory
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.numbers import Count, spans_text
-from fleetcount.command.results import EXPLAIN, JSON, show, utc
+from fleetcount.command.base import (
+    EXPLAIN,
+    JSON,
+    CannotReachError,
+    RefusedByPolicyError,
+    StrictCommand,
+    one_line,
+    show,
+    utc,
+)
+from fleetcount.command.options import Count, check_output_directory, spans_text, staged_directory
 from fleetcount.question.files import read_question
 from fleetcount.read.asking import WindowReader
 from fleetcount.read.readers import Reader, read_reader

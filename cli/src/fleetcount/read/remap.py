@@ -18,11 +18,8 @@ from fleetcount_analysis.remap import LOSSES, Loss, Remap, sampling_remap
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_from_json, verify_record_signatures
 
-from fleetcount.command.exits import one_line
-from fleetcount.command.files import check_output_file, read_text, write_file
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.numbers import NumberRange, parse_count, parse_number
-from fleetcount.command.results import JSON, show
+from fleetcount.command.base import JSON, StrictCommand, one_line, show
+from fleetcount.command.options import NumberRange, check_output_file, parse_count, parse_number, read_text, write_file
 
 _FILE = click.Path(path_type=Path)
 _LARGEST_COUNT: Final = 100_000

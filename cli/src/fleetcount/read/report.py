@@ -21,7 +21,7 @@ from fleetcount_protocol.release import (
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 
-from fleetcount.command.exits import RefusedByPolicyError, one_line
+from fleetcount.command.base import RefusedByPolicyError, one_line
 from fleetcount.command.statements import privacy_lines, statement_json
 
 MOST_ROWS: Final = 200

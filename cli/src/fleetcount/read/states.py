@@ -23,9 +23,8 @@ from fleetcount_protocol.question.orders import started_question
 from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.window import Window
 
-from fleetcount.command.exits import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line
-from fleetcount.command.results import show, utc
-from fleetcount.keys.operator import operator_of
+from fleetcount.command.base import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line, show, utc
+from fleetcount.keys.descriptors import operator_of
 from fleetcount.question.orders import installed_question
 from fleetcount.read.readers import read_reader
 

@@ -27,8 +27,7 @@ from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import H3Cells, SquareGrid
 from fleetcount_protocol.window.window import Window
 
-from fleetcount.command.files import read_text
-from fleetcount.command.numbers import parse_spans
+from fleetcount.command.options import parse_spans, read_text
 from fleetcount.read.records import Chain, kept_records, question_of_records
 
 _AREAS: Final = (".geojson", ".json")

@@ -11,9 +11,8 @@ from fleetcount_protocol.release import record_from_json, verify_record_signatur
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.trust_files import read_succession, succeeded
 
-from fleetcount.command.files import read_text
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.results import JSON, show
+from fleetcount.command.base import JSON, StrictCommand, show
+from fleetcount.command.options import read_text
 from fleetcount.read.readers import read_reader
 
 _FILE = click.Path(path_type=Path)

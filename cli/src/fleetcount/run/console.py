@@ -13,8 +13,8 @@ from fleetcount_protocol.ids import split_listener
 from fleetcount_site.console.looking import Ask, Looker
 from fleetcount_site.console.showing import show
 
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.numbers import Count
+from fleetcount.command.base import StrictCommand
+from fleetcount.command.options import Count
 from fleetcount.run.health import ask_bytes
 
 _PORT: Final = 8_001

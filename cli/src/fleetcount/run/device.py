@@ -8,22 +8,329 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
+from typing import Any, Final
 
 import click
-from fleetcount_client.assembly import identity_of
-from fleetcount_client.config import load_settings
+from fleetcount_client.assembly import book_of, identity_of
+from fleetcount_client.charges import Charge
+from fleetcount_client.config import DeviceSettings, load_settings
 from fleetcount_client.device import Device
+from fleetcount_client.ledger import spent_within
 from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_client.question_rows import QuestionRow, QuestionState
 from fleetcount_client.renewal import check_next, next_file
+from fleetcount_client.spool import Spool, SpoolFile
+from fleetcount_client.spool_rows import NotedRefusal
+from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 from fleetcount_client.transport import Unreachable
+from fleetcount_mechanisms.accounting.vectors import decimal_of
 from fleetcount_protocol.errors import MachineError, UsageError
 
-from fleetcount.command.exits import CannotReachError, ExitCode, RefusedByPolicyError, one_line
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.results import JSON, show
-from fleetcount.run.device_ledger import CONFIG, time_text
+from fleetcount.command.base import (
+    JSON,
+    CannotReachError,
+    ExitCode,
+    RefusedByPolicyError,
+    StrictCommand,
+    one_line,
+    show,
+)
+
+# `fleetcount device ledger` and `spool`: let a device's owner read what was answered, spent and refused.
+#
+# Prints no truth, no coin and no key. Loads no cryptography.
+
+CONFIG = click.option(
+    "--config", "config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The device's file."
+)
+_LAST_TIME: Final = 253_402_300_799
+
+
+@click.command("ledger", cls=StrictCommand)
+@CONFIG
+@JSON
+def ledger(config: Path, as_json: bool) -> None:
+    """List every answered window and reserved unit with its cost, the totals of the period, and what was refused."""
+    settings, spool = open_spool(config)
+    charges = spool.charges()
+    policy, now = settings.policy, int(time.time())
+    spent = spent_within(policy, charges, now - policy.budget_period_s, now + 1)
+    ahead = sum(not charge.sent for charge in charges)
+    lines = [one_line(_charge_line(charge)) for charge in charges]
+    lines.append(
+        f"answered {len(charges) - ahead}, reserved {ahead}; in the last {policy.budget_period_s} s: {spent.charges}"
+        f" charges, within epsilon {decimal_text(spent.epsilon)} of {decimal_text(policy.total_epsilon)}"
+        f" at delta {policy.total_delta}"
+    )
+    lines.append(
+        f"all operators together, if none is honest: they see {decimal_text(spent.answers)} of these answers on average"
+        f" and any of them with a chance of at most {decimal_text(min(spent.chance, 1))};"
+        f" trust = {policy.trust.value!r}"
+    )
+    if spent.one_sided:
+        lines.append(f"{spent.one_sided} of them were one-sided: the sum holds for a value replaced by none only")
+    if spent.without_epsilon:
+        lines.append(f"{spent.without_epsilon} of them had no finite loss; their cost is the exposure alone")
+    for refusal in spool.refusals():
+        text = f"refused {refusal.question_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
+        lines.append(one_line(f"{time_text(refusal.refused_at)}  {text}"))
+    found = {
+        "charges": [_charge_json(charge) for charge in charges],
+        "answered": len(charges) - ahead,
+        "reserved": ahead,
+        "epsilon": decimal_text(spent.epsilon),
+        "budget": decimal_text(policy.total_epsilon),
+        "delta": str(policy.total_delta),
+        "period_s": policy.budget_period_s,
+        "refused": [_refusal_json(refusal) for refusal in spool.refusals()],
+    }
+    show(found, lines, as_json=as_json)
+
+
+def _charge_json(charge: Charge) -> dict[str, Any]:
+    return {
+        "asked_at": charge.asked_at,
+        "charge_id": charge.charge_id.hex(),
+        "sent": charge.sent,
+        "epsilon": None if charge.epsilon is None else str(charge.epsilon),
+        "relation": charge.relation.value,
+        "exposure": str(charge.exposure),
+        "signal": charge.signal,
+        "name": charge.name,
+    }
+
+
+def _refusal_json(refusal: NotedRefusal) -> dict[str, Any]:
+    return {
+        "refused_at": refusal.refused_at,
+        "question_id": refusal.question_id.hex(),
+        "name": refusal.name,
+        "rule": refusal.rule,
+        "message": refusal.message,
+    }
+
+
+@click.command("spool", cls=StrictCommand)
+@CONFIG
+@JSON
+def spool(config: Path, as_json: bool) -> None:
+    """List every answer with its phase and how many messages still wait for a receipt; shows no content."""
+    _, store = open_spool(config)
+    reports = store.reports()
+    rows: list[dict[str, Any]] = [
+        {
+            "window_id": report.window_id.hex(),
+            "phase": report.phase.name.lower(),
+            "waiting": sum(len(store.outbox(report.window_id, number)) for number in (0, 1, 2)),
+            "reason": report.reason,
+        }
+        for report in reports
+    ]
+    lines = [f"{one['window_id'][:12]}  {one['phase']:<10} {one['waiting']} waiting  {one['reason']}" for one in rows]
+    lines.append(f"{len(reports)} answers, {sum(not report.phase.final for report in reports)} unfinished")
+    show(rows, map(one_line, lines), as_json=as_json)
+
+
+def open_spool(config: Path) -> tuple[DeviceSettings, Spool]:
+    """Return the settings and the spool of a device that has run; raises UsageError for one that has not."""
+    settings = load_settings(config)
+    if not settings.state_file.is_file():
+        raise UsageError(f"state file {settings.state_file} does not exist: this device has not run yet")
+    return settings, SpoolFile(settings.state_file).device()
+
+
+def _charge_line(charge: Charge) -> str:
+    cost = "no finite loss"
+    if charge.epsilon is not None:
+        cost = f"epsilon {charge.epsilon}"
+    elif charge.loss is not None:
+        shown = zip(charge.loss.orders, map(decimal_of, charge.loss.at), strict=True)
+        cost = "Renyi " + ", ".join(f"{decimal_text(at)} at order {order}" for order, at in shown)
+    what = "answered" if charge.sent else "reserved"
+    return (
+        f"{time_text(charge.asked_at)}  {charge.charge_id.hex()[:12]}  {what}  {cost:<24} {charge.relation.value:<9}"
+        f" exposure {charge.exposure!s:<8} {charge.signal}  {charge.name}"
+    )
+
+
+def time_text(seconds: float) -> str:
+    """Return a Unix time as people read it, UTC."""
+    return datetime.fromtimestamp(min(max(seconds, 0), _LAST_TIME), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def decimal_text(value: object) -> str:
+    """Return an exact number with at most five places."""
+    fraction = Fraction(str(value))
+    decimal = Decimal(fraction.numerator) / Decimal(fraction.denominator)
+    return f"{decimal.quantize(Decimal('0.00001')).normalize():f}"
+
+
+# `fleetcount device question` and `device log`: what a device is asked again and again, and its owner's say in it.
+#
+# Prints what was asked, reserved, answered and refused; never a truth, a coin or a key.
+
+_SHORTEST_ID: Final = 8
+_QUESTION = click.argument("which", metavar="QUESTION")
+
+
+@click.command("list", cls=StrictCommand)
+@CONFIG
+@JSON
+def list_questions(config: Path, as_json: bool) -> None:
+    """List every question with its state, its windows and what it costs the device."""
+    book, spool, settings = _open(config)
+    rows = book.rows()
+    lines: list[str] = []
+    for row in rows:
+        lines.append(one_line(f"{row.question_id.hex()[:12]}  {row.state.name.lower():<8} {row.name}  {row.reason}"))
+        lines += [one_line(f"    {line}") for line in _about(book.known(row), row, spool)]
+    lines.append(f"{len(rows)} questions; new ones: {settings.join.value}; trust = {settings.policy.trust.value!r}")
+    show([_row_json(row, spool) for row in rows], [*lines, _private_line(settings)], as_json=as_json)
+
+
+def _row_json(row: QuestionRow, spool: Spool) -> dict[str, Any]:
+    held = _reserved(spool, row.question_id)
+    sent = sum(charge.sent for charge in held)
+    known = {
+        "question_id": row.question_id.hex(),
+        "name": row.name,
+        "state": row.state.name.lower(),
+        "reason": row.reason,
+    }
+    return known | {"sent": sent, "reserved": len(held) - sent}
+
+
+@click.command("join", cls=StrictCommand)
+@CONFIG
+@_QUESTION
+def join(config: Path, which: str) -> None:
+    """Reserve what every window left of a question costs, all at once, and take part in it from now on.
+
+    Exit code 3, with nothing reserved, when the policy or the budget does not allow it.
+    """
+    book, spool, _ = _open(config)
+    row = _find(book, which)
+    refusal = book.join(row.question_id)
+    if refusal is not None:
+        raise RefusedByPolicyError(f"{row.name}: {refusal.rule}: {refusal.message}")
+    held = len(_reserved(spool, row.question_id))
+    click.echo(one_line(f"joined {row.question_id.hex()[:12]}  {row.name}: {held} charges, each with its own time"))
+
+
+@click.command("leave", cls=StrictCommand)
+@CONFIG
+@_QUESTION
+def leave(config: Path, which: str) -> None:
+    """Leave a question and free what was reserved for windows that nothing was ever sent for."""
+    book, spool, _ = _open(config)
+    row = _find(book, which)
+    freed = book.leave(row.question_id)
+    kept = len(_reserved(spool, row.question_id))
+    click.echo(one_line(f"left {row.question_id.hex()[:12]}  {row.name}: {freed} charges freed, {kept} stay (sent)"))
+
+
+@click.command("reserved", cls=StrictCommand)
+@CONFIG
+@JSON
+def reserved(config: Path, as_json: bool) -> None:
+    """List every unit that is reserved and not yet answered, with its time and the answers it stands for."""
+    _, spool, _ = _open(config)
+    held = [charge for charge in spool.charges() if charge.question_id is not None and not charge.sent]
+    rows = [{"from": one.asked_at, "until": one.asked_until, "name": one.name} for one in held]
+    lines = [one_line(f"{time_text(one.asked_at)} to {time_text(one.asked_until)}  {one.name}") for one in held]
+    show(rows, [*lines, f"{len(held)} reserved"], as_json=as_json)
+
+
+@click.command("log", cls=StrictCommand)
+@CONFIG
+@JSON
+def log(config: Path, as_json: bool) -> None:
+    """Tell in words what this device was asked, what it reserved, answered and refused, the oldest first."""
+    book, spool, settings = _open(config)
+    told = sorted([*_answers(spool), *_question_lines(book, spool), *_refusals(spool)])
+    lines = [one_line(f"{time_text(moment)}  {text}") for moment, text in told]
+    lines.append(f"{len(told)} entries; a truth is never among them. {_private_line(settings)}")
+    show([{"at": moment, "text": text} for moment, text in told], lines, as_json=as_json)
+
+
+def _answers(spool: Spool) -> Iterator[tuple[float, str]]:
+    for answer in spool.answers():
+        said = {"delivered": "answered", "given_up": "sent, but not receipted in time", "rejected": "sent, but refused"}
+        how = said.get(answer.phase.name.lower(), "being answered")
+        why = f" ({answer.reason})" if answer.reason else ""
+        yield answer.asked_at, f"{how}: {answer.name!r} about {answer.signal}{why}"
+
+
+def _question_lines(book: Subscriptions, spool: Spool) -> Iterator[tuple[float, str]]:
+    said = {
+        QuestionState.OFFERED: "asked to join {name!r}; waits for your word (fleetcount device question join)",
+        QuestionState.JOINED: "joined {name!r}: {reserved} charges reserved or sent",
+        QuestionState.LEFT: "left {name!r}: {reserved} charges stay, as something was sent for them",
+        QuestionState.REFUSED: "refused to join {name!r}: {reason}",
+        QuestionState.ENDED: "{name!r} has ended: {reserved} charges stay, as something was sent for them",
+    }
+    for row in book.rows():
+        held = len(_reserved(spool, row.question_id))
+        yield row.changed_at, said[row.state].format(name=row.name, reserved=held, reason=row.reason)
+
+
+def _refusals(spool: Spool) -> Iterator[tuple[float, str]]:
+    for refusal in spool.refusals():
+        yield refusal.refused_at, f"refused: {refusal.name!r} ({refusal.rule}: {refusal.message})"
+
+
+def _about(known: KnownQuestion, row: QuestionRow, spool: Spool) -> Iterator[str]:
+    schedule, one = known.asked.schedule, known.asked
+    yield (
+        f"{schedule.windows} windows from {time_text(schedule.opens(0))} to {time_text(schedule.end)} about"
+        f" {one.signal}, one every {schedule.every_s} s; a coin holds for a {one.coin.name.lower()}"
+    )
+    held = _reserved(spool, row.question_id)
+    if held:
+        sent, answers = sum(charge.sent for charge in held), sum(charge.answers for charge in held)
+        yield (
+            f"{sent} charges sent, {len(held) - sent} reserved; if no operator were honest, all together would see"
+            f" {decimal_text(answers)} of its answers on average"
+        )
+
+
+def _reserved(spool: Spool, question_id: bytes) -> list[Charge]:
+    return [charge for charge in spool.charges() if charge.question_id == question_id]
+
+
+def _private_line(settings: DeviceSettings) -> str:
+    if settings.private is None:
+        return "No place or value is private."
+    names = ", ".join(sorted(settings.private.signals))
+    return (
+        f"In your private places and at your private values of {names} the answer is 'none'; no other party can tell."
+    )
+
+
+def _find(book: Subscriptions, which: str) -> QuestionRow:
+    """Return the question of a name or of the beginning of an id.
+
+    Raises:
+        UsageError: none, or more than one.
+    """
+    found = [
+        row
+        for row in book.rows()
+        if row.name == which or (len(which) >= _SHORTEST_ID and row.question_id.hex().startswith(which.lower()))
+    ]
+    if len(found) != 1:
+        raise UsageError(f"{len(found)} questions are called {which!r}; 'fleetcount device question list' shows ids")
+    return found[0]
+
+
+def _open(config: Path) -> tuple[Subscriptions, Spool, DeviceSettings]:
+    settings, spool = open_spool(config)
+    return book_of(settings, spool), spool, settings
 
 
 @click.command("run", cls=StrictCommand)

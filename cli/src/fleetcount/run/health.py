@@ -18,9 +18,7 @@ from fleetcount_protocol.ids import split_listener
 from fleetcount_transport.settings import overridden
 from fleetcount_transport.toml_table import read_toml
 
-from fleetcount.command.exits import CannotReachError, CheckFailedError
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.results import JSON, show
+from fleetcount.command.base import JSON, CannotReachError, CheckFailedError, StrictCommand, show
 
 _WAIT_S: Final = 5.0
 _MOST_BYTES: Final = 4 * 2**20

@@ -10,7 +10,7 @@ from fleetcount_relay.app import run
 from fleetcount_relay.config import load_relay_config
 from fleetcount_transport.logs import configure
 
-from fleetcount.command.lazy import StrictCommand
+from fleetcount.command.base import StrictCommand
 
 
 @click.command("relay", cls=StrictCommand)

@@ -24,12 +24,9 @@ from fleetcount_simulator.network.plan import faultless_plan
 from fleetcount_simulator.network.run import Ask, QuestionAsked, ask_question
 from fleetcount_site.watch.events import EventWriter
 
-from fleetcount.command.exits import RefusedByPolicyError, one_line
-from fleetcount.command.files import check_output_directory, staged_directory
-from fleetcount.command.lazy import OneOf, StrictCommand
-from fleetcount.command.numbers import EPSILON, SAMPLING_RATE, SEED, Count
+from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, one_line, show
+from fleetcount.command.options import EPSILON, SAMPLING_RATE, SEED, Count, check_output_directory, staged_directory
 from fleetcount.command.progress import WORTH_SAYING_S, Progress, duration_text, progress_for
-from fleetcount.command.results import EXPLAIN, JSON, show
 from fleetcount.read.report import release_json
 from fleetcount.show.demo_question import DemoOptions, DemoQuestion, check_together, question_of
 from fleetcount.show.demo_results import tell_window, tell_windows

@@ -34,8 +34,8 @@ from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.populations.sumo_fleet import MOST_CARS, drive_fleet, sumo_position, sumo_speed
 from fleetcount_simulator.truths import MAX_VEHICLES, parse_truths
 
-from fleetcount.command.files import read_text
-from fleetcount.study.plan_walks import FALSE_PLACES
+from fleetcount.command.options import read_text
+from fleetcount.study.plan_windows import FALSE_PLACES
 
 DEFAULT_VEHICLES: Final = 2000
 LEVEL: Final = Fraction(95, 100)

@@ -18,7 +18,7 @@ from fleetcount_simulator.demo_scenarios import BOLOGNA_GRID
 from fleetcount_simulator.network.run import WindowAsked
 from fleetcount_site.watch.events import EventWriter, WatchedQuestion
 
-from fleetcount.command.exits import describe
+from fleetcount.command.base import describe
 from fleetcount.show.demo_question import DemoOptions, DemoQuestion
 
 _COMMAND: Final = "fleetcount demo"

@@ -17,9 +17,8 @@ from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_site.publish.site import MARK, write_entry, write_site
 
 from fleetcount.analyst.keys import read_keys
-from fleetcount.command.exits import one_line
-from fleetcount.command.files import check_output_directory
-from fleetcount.command.lazy import StrictCommand
+from fleetcount.command.base import StrictCommand, one_line
+from fleetcount.command.options import check_output_directory
 from fleetcount.show.site_sources import sources_of
 
 _FILE: Final = click.Path(path_type=Path)

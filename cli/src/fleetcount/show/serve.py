@@ -10,8 +10,8 @@ from fleetcount_protocol.ids import is_loopback
 from fleetcount_site.publish.serve import check_site, site_routes
 from fleetcount_site.serving import listen, run, secured
 
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.numbers import Count
+from fleetcount.command.base import StrictCommand
+from fleetcount.command.options import Count
 
 
 @click.command("serve", cls=StrictCommand)

@@ -31,7 +31,7 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_site.publish.entry import Entry, PinnedKey, WindowEntry
 from fleetcount_site.publish.site import write_record
 
-from fleetcount.command.files import read_text
+from fleetcount.command.options import read_text
 from fleetcount.read.records import QUESTION_FILE, Chain, kept_records, question_of_records
 from fleetcount.read.table import opened_numbers, place_note, places_of, table_of
 

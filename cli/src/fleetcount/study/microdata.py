@@ -26,10 +26,8 @@ from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range
 
 from fleetcount import __version__
-from fleetcount.command.exits import RefusedByPolicyError
-from fleetcount.command.files import check_output_directory, read_text, staged_directory
-from fleetcount.command.lazy import StrictCommand
-from fleetcount.command.results import JSON, show
+from fleetcount.command.base import JSON, RefusedByPolicyError, StrictCommand, show
+from fleetcount.command.options import check_output_directory, read_text, staged_directory
 
 ACKNOWLEDGEMENT: Final = "anonymised, not differentially private"
 EXAMPLE_SPEC: Final = f'''\

@@ -28,14 +28,20 @@ from fleetcount.analyst.planning import (
     square_zooms,
     title_of,
 )
-from fleetcount.command.exits import one_line
-from fleetcount.command.files import check_output_directory, staged_directory
-from fleetcount.command.lazy import OneOf, StrictCommand
-from fleetcount.command.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, Count, Length
-from fleetcount.command.results import EXPLAIN, JSON, show
+from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, one_line, show
+from fleetcount.command.options import (
+    DELTA,
+    EPSILON,
+    LEVEL,
+    POSTERIOR,
+    SAMPLING_RATE,
+    Count,
+    Length,
+    check_output_directory,
+    staged_directory,
+)
 from fleetcount.command.statements import privacy_lines, statement_json
-from fleetcount.study.plan_walks import parse_levels, plan_walks
-from fleetcount.study.plan_windows import PlannedQuestion, compare_ways
+from fleetcount.study.plan_windows import PlannedQuestion, compare_ways, parse_levels, plan_walks
 
 _FILE = click.Path(path_type=Path)
 _MOST_DEVICES: Final = 10**9

@@ -17,12 +17,9 @@ import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_simulator.examples import example_about, example_names, example_text
 
-from fleetcount.command.exits import one_line
-from fleetcount.command.files import check_output_directory
-from fleetcount.command.lazy import OneOf, StrictCommand
-from fleetcount.command.numbers import SEED, Count
+from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
+from fleetcount.command.options import SEED, Count, check_output_directory
 from fleetcount.command.progress import progress_for
-from fleetcount.command.results import JSON, show
 
 if TYPE_CHECKING:  # The examples can be printed without the extra `simulator`: the rest is imported where it is used.
     from fleetcount_simulator.model import EngineName

@@ -1,0 +1,369 @@
+"""Types of options: numbers and spans in their range, and where results go."""
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import click
+from fleetcount_protocol.errors import MachineError, UsageError
+
+# The one grammar of numbers and of spans of them on the command line and in specification files, and its click types.
+#
+# ASCII digits only, a point as decimal sign, exact values: a number is never read through a float. Texts outside the
+# grammar (nan, inf, '1,5', '1_0', full-width digits, blanks) are refused with the value and the allowed range.
+
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_RATIO: Final = re.compile(r"[+-]?[0-9]{1,30}/0*[1-9][0-9]{0,29}", re.ASCII)
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
+_LENGTH: Final = re.compile(r"([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
+_UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+_SHOWN: Final = 40
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberRange:
+    """The allowed values of a number: from `low` to `high`, each end included or not."""
+
+    low: Fraction
+    high: Fraction
+    low_included: bool = True
+    high_included: bool = True
+
+    def __contains__(self, value: Fraction) -> bool:
+        above = value >= self.low if self.low_included else value > self.low
+        return above and (value <= self.high if self.high_included else value < self.high)
+
+    def __str__(self) -> str:
+        low = f"at least {_text(self.low)}" if self.low_included else f"above {_text(self.low)}"
+        return f"{low} and {'at most' if self.high_included else 'below'} {_text(self.high)}"
+
+
+def _text(value: Fraction) -> str:
+    if value.denominator == 1:
+        return str(value.numerator)
+    decimal = f"{float(value):.12g}"
+    return decimal if Fraction(decimal) == value else f"{value.numerator}/{value.denominator}"
+
+
+def parse_number(text: str, allowed: NumberRange) -> Fraction:
+    """Return the exact value of a decimal ('0.45', '1e-3') or a ratio ('9/20').
+
+    Raises:
+        ValueError: not a number of the grammar, or outside `allowed`; the message names the value and the range.
+    """
+    if not (_DECIMAL.fullmatch(text) or _RATIO.fullmatch(text)):
+        raise ValueError(f"{_shown(text)} is not a number like 0.5 or 1/2; it must be {allowed}")
+    value = Fraction(text)
+    if value not in allowed:
+        raise ValueError(f"{_shown(text)} is out of range; it must be {allowed}")
+    return value
+
+
+def parse_count(text: str, low: int, high: int) -> int:
+    """Return a whole number from `low` to `high`.
+
+    Raises:
+        ValueError: not a whole number in ASCII digits, or outside the range; the message names both.
+    """
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"{_shown(text)} is not a whole number; it must be {low} to {high}")
+    value = int(text)
+    if not low <= value <= high:
+        raise ValueError(f"{_shown(text)} is out of range; it must be {low} to {high}")
+    return value
+
+
+def parse_length(text: object) -> int:
+    """Return the seconds of a length of time ("10 min", "1h").
+
+    Raises:
+        ValueError: not a whole number above 0 with a unit; the message names the value and what is allowed.
+    """
+    match = _LENGTH.fullmatch(text) if isinstance(text, str) else None
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f'{_shown(str(text))} is not a length of time like "10 min"; units are s, min, h, d')
+    return int(match[1]) * _UNIT_S[match[2]]
+
+
+def parse_spans(what: str, text: str, low: int, high: int) -> frozenset[int]:
+    """Return the numbers of "1,5-9", each from `low` to `high`.
+
+    Raises:
+        UsageError: something else, a number outside the range, or a span that goes down.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            start = parse_count(first, low, high)
+            end = parse_count(last, start, high) if dash else start
+        except ValueError as error:
+            raise UsageError(f"{what} {str(error)[:120]}, as in 1,5-9") from None
+        found.update(range(start, end + 1))
+    return frozenset(found)
+
+
+def spans_text(indices: Iterable[int]) -> str:
+    """Return window numbers in words: "windows 3 to 5 and 9"."""
+    ordered = sorted(indices)
+    runs = [list(run) for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
+    spans = [f"{run[0][1]}" if len(run) == 1 else f"{run[0][1]} to {run[-1][1]}" for run in runs]
+    what = "window" if len(ordered) == 1 else "windows"
+    return f"{what} {', '.join(spans[:-1])}{' and ' if len(spans) > 1 else ''}{spans[-1]}"
+
+
+class Length(click.ParamType[int]):
+    """A length of time, in seconds."""
+
+    name = "length"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds, or fail naming the value."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_length(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class ExactNumber(click.ParamType[Fraction]):
+    """An exact number inside a range, as a `Fraction`."""
+
+    name = "number"
+
+    def __init__(self, allowed: NumberRange) -> None:
+        self.allowed = allowed
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        """Return the exact value, or fail naming the value and the range."""
+        if isinstance(value, Fraction):
+            return value
+        try:
+            return parse_number(str(value), self.allowed)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Count(click.ParamType[int]):
+    """A whole number from `low` to `high`."""
+
+    name = "count"
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low = low
+        self.high = high
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the whole number, or fail naming the value and the range."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_count(str(value), self.low, self.high)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+EPSILON: Final = ExactNumber(NumberRange(low=Fraction(1, 1000), high=Fraction(10)))
+"""A privacy loss: 0.001 to 10. Below nothing useful comes out, above nothing is protected."""
+SAMPLING_RATE: Final = ExactNumber(
+    NumberRange(low=Fraction(0), high=Fraction(1, 2), low_included=False, high_included=False)
+)
+"""A sampling rate: strictly between 0 and 1/2."""
+LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999, 1_000_000)))
+"""The level of an interval."""
+POSTERIOR: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False, high_included=False))
+DELTA: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1, 1000), low_included=False))
+"""The delta at which a question is stated: above 0, at most 1/1000."""
+SEED: Final = Count(0, 2**64 - 1)
+"""A scenario's seed: 64 bits."""
+
+
+# Reading what the user names and writing what the user asked for: bounded in size, and whole or not at all.
+#
+# Refuses by name anything but a regular readable file; writes through a temporary name and a rename.
+
+MAX_TEXT_BYTES: Final = 64 * 2**20
+
+
+def read_bytes(path: Path, *, largest: int = MAX_TEXT_BYTES) -> bytes:
+    """Return the whole content of a regular file.
+
+    Raises:
+        UsageError: missing, a directory, a pipe or device, unreadable, empty, or larger than `largest` bytes.
+    """
+    try:
+        # Opening a pipe for reading would wait without end for its writer: O_NONBLOCK, then look at what was opened.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{_shown_path(path)} cannot be read: {_reason(error)}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise UsageError(f"{_shown_path(path)} is {_kind(status.st_mode)}, not a file")
+    with os.fdopen(descriptor, "rb") as file:
+        if not 1 <= status.st_size <= largest:
+            raise UsageError(f"{_shown_path(path)} has {status.st_size} bytes; it must have 1 to {largest}")
+        content = file.read(largest + 1)
+    if not 1 <= len(content) <= largest:
+        raise UsageError(f"{_shown_path(path)} has {len(content)} bytes; it must have 1 to {largest}")
+    return content
+
+
+def read_text(path: Path, *, largest: int = MAX_TEXT_BYTES) -> str:
+    """Return a regular file's content as UTF-8 text without NUL.
+
+    Raises:
+        UsageError: as `read_bytes`, or not UTF-8, or with a NUL inside.
+    """
+    try:
+        text = read_bytes(path, largest=largest).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{_shown_path(path)} is not UTF-8 text (byte {error.start})") from error
+    if "\0" in text:
+        raise UsageError(f"{_shown_path(path)} holds a NUL character at position {text.index(chr(0))}")
+    return text
+
+
+def write_file(path: Path, content: bytes, *, mode: int = 0o644, overwrite: bool = True) -> None:
+    """Write a file whole or not at all, durable before it appears under its name.
+
+    Raises:
+        UsageError: it exists and `overwrite` is False, or its directory does not take files.
+        MachineError: the disk does not take it.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except OSError as error:
+        raise UsageError(f"{_shown_path(path)} cannot be written: {_reason(error)}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        _appear(temporary, path, overwrite=overwrite)
+    except FileExistsError as error:
+        raise UsageError(f"{_shown_path(path)} exists already; nothing was written") from error
+    except OSError as error:
+        raise MachineError(f"{_shown_path(path)} cannot be written: {_reason(error)}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _appear(temporary: Path, path: Path, *, overwrite: bool) -> None:
+    if overwrite:
+        temporary.replace(path)
+    else:
+        path.hardlink_to(temporary)
+
+
+def check_output_file(path: Path) -> None:
+    """Refuse an output file that `write_file` could not write, before any work is done; create nothing.
+
+    Raises:
+        UsageError: it is there and no regular file, or its directory is missing or not writable.
+    """
+    if "\0" in str(path):
+        raise UsageError(f"output {_shown_path(path)} holds a NUL character")
+    try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"output {_shown_path(path)} is {_kind(path.stat().st_mode)}, not a file")
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            raise UsageError(
+                f"output {_shown_path(path)}: {_shown_path(path.parent)} is not a directory one can write to"
+            )
+    except OSError as error:
+        raise UsageError(f"output {_shown_path(path)} cannot be used: {_reason(error)}") from error
+
+
+def check_output_directory(path: Path, *, fresh: bool = False) -> None:
+    """Refuse an output directory that cannot take files, before any work is done; leave nothing there.
+
+    Raises:
+        UsageError: it is no directory, or not writable, or (with `fresh`) it is there and not empty.
+    """
+    if "\0" in str(path):
+        raise UsageError(f"output {_shown_path(path)} holds a NUL character")
+    if path.is_symlink() and not path.exists():
+        raise UsageError(f"output {_shown_path(path)} is a broken link")
+    try:
+        if path.exists():
+            if not path.is_dir():
+                raise UsageError(f"output {_shown_path(path)} exists and is not a directory")
+            # What a run stages in it, or a killed one left, is nothing of the user's.
+            if fresh and any(not one.name.startswith(_stage_prefix(path)) for one in path.iterdir()):
+                raise UsageError(f"output {_shown_path(path)} is not empty; choose a new directory")
+            place = path
+        else:
+            place = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            raise UsageError(f"output {_shown_path(path)}: {_shown_path(place)} is not a directory one can write to")
+        # What may be written to does not always take a directory: /proc, a name with no room for the stage's ending.
+        Path(tempfile.mkdtemp(prefix=_stage_prefix(path), dir=place)).rmdir()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"output {_shown_path(path)} cannot be used: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def staged_directory(target: Path) -> Generator[Path]:
+    """Give a hidden directory; on success its files move into `target`, on failure nothing stays.
+
+    It lies in `target` if that is there, whose parent may be of another file system or not writable, and else beside.
+
+    Raises:
+        UsageError: the output cannot be written to.
+        MachineError: the disk does not take it.
+    """
+    check_output_directory(target)
+    existed = target.exists()
+    stage = (
+        target.absolute() if existed else target.absolute().parent
+    ) / f"{_stage_prefix(target)}{secrets.token_hex(4)}"
+    try:
+        stage.mkdir(parents=True)
+        yield stage
+        target.mkdir(exist_ok=True)
+        for file in sorted(stage.iterdir()):
+            file.replace(target / file.name)
+    except OSError as error:
+        if not existed:
+            with contextlib.suppress(OSError):
+                target.rmdir()
+        raise MachineError(f"output {_shown_path(target)} cannot be written: {_reason(error)}") from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _stage_prefix(target: Path) -> str:
+    return f".{target.name or 'output'}."
+
+
+def _shown_path(path: Path) -> str:
+    text = str(path)
+    return repr(text if len(text) <= 120 else text[:119] + "…")
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text[0].lower() + text[1:] if text else type(error).__name__
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((name for test, name in kinds if test(mode)), "a device")
