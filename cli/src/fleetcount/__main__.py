@@ -34,7 +34,7 @@ _TABLE = table(
         ("golden", "fleetcount.evidence.golden", "golden", "Recompute golden numbers through the public API."),
         ("publish", "fleetcount.show.publish", "publish", "Static pages of releases, checked in the browser."),
         ("serve", "fleetcount.show.serve", "serve", "Serve published pages on this machine."),
-        ("verify", "fleetcount.read.verify", "verify", "Check who signed a release."),
+        ("verify", "fleetcount.read.release", "verify", "Check who signed a release."),
         ("vectors", "fleetcount.evidence.vectors", "vectors", "Replay test vectors of shares and proofs."),
     ]
 )

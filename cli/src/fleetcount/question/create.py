@@ -126,8 +126,8 @@ def print_question(signed: SignedQuestion, explain: bool) -> None:
 
 # `fleetcount question sign` and `submit`: an operator's signature, and the leader's hand-over.
 #
-# Reads, checks and writes files; it must not open a connection. The seed of the verify keys goes to the leader's question
-# directory alone.
+# Reads, checks and writes files; it must not open a connection. The seed of the verify keys goes to the leader's
+# question directory alone.
 
 
 @click.command("sign", cls=StrictCommand)

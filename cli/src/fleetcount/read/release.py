@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 from fleetcount_protocol.messages import ReleaseAnswer
 from fleetcount_protocol.question.orders import (
@@ -21,9 +22,11 @@ from fleetcount_protocol.question.orders import (
     stopped_at,
 )
 from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
-from fleetcount_protocol.release import record_to_json
+from fleetcount_protocol.release import record_from_json, record_to_json, verify_record_signatures
+from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.toml_table import read_toml
+from fleetcount_transport.trust_files import read_succession, succeeded
 
 from fleetcount.command.base import (
     EXPLAIN,
@@ -35,7 +38,7 @@ from fleetcount.command.base import (
     show,
     utc,
 )
-from fleetcount.command.options import Count, check_output_directory, spans_text, staged_directory
+from fleetcount.command.options import Count, check_output_directory, read_text, spans_text, staged_directory
 from fleetcount.question.files import read_question
 from fleetcount.read.asking import WindowReader
 from fleetcount.read.readers import Reader, read_reader
@@ -49,6 +52,59 @@ from fleetcount.read.records import (
     save_record,
 )
 from fleetcount.read.report import checked_record, release_json, statement_lines, table_lines
+
+# `fleetcount verify`: which aggregators signed a release, from its file alone.
+#
+# It reads files and prints names; it asks no aggregator.
+
+_VERIFY_FILE = click.Path(path_type=Path)
+
+
+@click.command(cls=StrictCommand)
+@click.argument("release", type=_VERIFY_FILE, metavar="RELEASE.json")
+@click.option(
+    "--config", type=_VERIFY_FILE, metavar="FILE", help="Of an analyst, device or aggregator: whom you trust."
+)
+@click.option(
+    "--succession", "files", multiple=True, type=_VERIFY_FILE, metavar="FILE", help="A key's successor; in order."
+)
+@JSON
+def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json: bool) -> None:
+    """Check the signatures of every aggregator under a release.
+
+    Without --config the keys are those that the window in the release names: then all of them agree on it, and only
+    those who know the window know who they are. Where an aggregator's signing key was succeeded in between, give the
+    statement.
+
+    Exit code 3 when a signature is missing or does not verify.
+    """
+    record, signatures = record_from_json(read_text(release))
+    if config is None:
+        trusted = {
+            one.aggregator_id: TrustedAggregator(
+                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+            )
+            for one in record.window.aggregators
+        }
+    else:
+        trusted = dict(read_reader(config).trusted)
+    for path in files:
+        name = read_succession(path).succession.aggregator_id
+        if name not in trusted:
+            raise UsageError(f"{path} is about aggregator {name!r}, which is not trusted")
+        trusted[name] = succeeded(trusted[name], [path])
+    verify_record_signatures(record, signatures, trusted)
+    names = ", ".join(f"{one.aggregator_id} ({one.operator})" for one in record.window.aggregators)
+    known = "all of them agree; who they are, the window says" if config is None else f"trusted by {config}"
+    line = f"{release}: window {record.window_id.hex()[:12]} {record.window.name!r}, signed by {names}: {known}"
+    found = {
+        "question": record.window.name,
+        "window_id": record.window_id.hex(),
+        "signed_by": [str(one.aggregator_id) for one in record.window.aggregators],
+        "trusted": config is not None,
+    }
+    show(found, [line], as_json=as_json)
+
 
 _FILE: Final = click.Path(path_type=Path)
 _QUESTION: Final = click.option(
