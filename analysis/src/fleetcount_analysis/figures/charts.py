@@ -153,7 +153,7 @@ class Chart:
     name: str
     title: str
     caption: str
-    panels: Sequence[Panel] | Sequence[MapPanel]
+    panels: Sequence[Panel | MapPanel]
     key: Sequence[tuple[str, Style]] = ()
 
 

@@ -15,7 +15,14 @@ from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.roles.readiness import Watched
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import LedgerRow
-from fleetcount_aggregator.windows.status import QuestionLine, WindowLine, read_spent, read_status, read_windows
+from fleetcount_aggregator.windows.status import (
+    AggregatorStatus,
+    QuestionLine,
+    WindowLine,
+    read_spent,
+    read_status,
+    read_windows,
+)
 from fleetcount_transport.watching import days_left
 
 AskPage = Callable[[str], bytes | None]
@@ -110,7 +117,9 @@ class StateReader:
             for one in ready.get("checks", [])
         ]
         store_error = ""
-        found, unfinished, spent = None, (), {}
+        found: AggregatorStatus | None = None
+        unfinished: Sequence[WindowLine] = ()
+        spent: Mapping[str, Decimal] = {}
         try:
             found = read_status(place, _MOST_WINDOWS)
             unfinished = read_windows(place, _MOST_WINDOWS, unfinished=True)
