@@ -96,7 +96,7 @@ def studied(text: str, output: Path) -> Path:
 
 def plain_figure(drawn: Figure, folder: Path) -> Callable[[], None]:
     """Return what draws the lines and cells of a figure with matplotlib's own settings, and writes its two files."""
-    panels = [axes for axes in drawn.axes if axes.lines or axes.collections]
+    panels = [axes for axes in drawn.axes if (axes.lines or axes.collections) and axes.get_label() != "<colorbar>"]
 
     def made() -> None:
         plain = Figure(figsize=drawn.get_size_inches(), layout="constrained")
