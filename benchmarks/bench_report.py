@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fleetcount_analysis.figures.panels import chart_figure
-from fleetcount_analysis.figures.svg import rendered
-from fleetcount_simulator import report as study_report
+from fleetcount_analysis.figures.charts import chart_figure
+from fleetcount_analysis.figures.files import rendered
 from fleetcount_simulator.report.figures import FIGURES, Missing, figure
 from fleetcount_simulator.report.study import Study, Tables, read_study
 from fleetcount_simulator.scenario.file import parse_scenario
 from fleetcount_simulator.study.experiment import StudySettings, run_study
 from fleetcount_simulator.study.registries import STANDARD
 from fleetcount_simulator.study.scale import ThisProcess
+from fleetcount_site.report import write_report
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
@@ -96,7 +96,7 @@ def studied(text: str, output: Path) -> Path:
 
 def plain_figure(drawn: Figure, folder: Path) -> Callable[[], None]:
     """Return what draws the lines and cells of a figure with matplotlib's own settings, and writes its two files."""
-    panels = [axes for axes in drawn.axes if axes.lines or axes.collections]
+    panels = [axes for axes in drawn.axes if (axes.lines or axes.collections) and axes.get_label() != "<colorbar>"]
 
     def made() -> None:
         plain = Figure(figsize=drawn.get_size_inches(), layout="constrained")
@@ -162,7 +162,7 @@ def figure_row(name: str, study: Study, tables: Tables, folder: Path) -> Row:
 
 def report_row(directory: Path) -> Row:
     """Return the whole report: reading, all figures, the page."""
-    seconds = least_s(lambda: study_report.write(directory), 1.0)
+    seconds = least_s(lambda: write_report(directory), 1.0)
     size = (directory / "report.html").stat().st_size
     return Row(
         path="report: report.html and all figures, 100 scenarios",

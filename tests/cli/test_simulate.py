@@ -124,7 +124,7 @@ def test_the_network_examples_run_real_programs(fleetcount: Callable, tmp_path: 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw no report, which takes a second of a core: for tests of what else a study writes."""
-    monkeypatch.setattr("fleetcount_simulator.report.write", lambda directory, files: directory)
+    monkeypatch.setattr("fleetcount_site.report.write_report", lambda directory: directory)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -303,7 +303,6 @@ def _alive(process: int) -> bool:
 
 
 def test_the_report_is_written_where_it_is_part_of_the_installation(fleetcount: Callable, tmp_path: Path) -> None:
-    pytest.importorskip("fleetcount_simulator.report")
     ran = fleetcount("simulate", study(tmp_path), "--output", tmp_path / "out")
 
     assert ran.code == 0

@@ -4,13 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount_simulator import report
-from fleetcount_site.pages import LINE_SCRIPTS, MAP_SCRIPTS, RECORD_SCRIPTS, page, report_files
+from fleetcount_site.pages import LINE_SCRIPTS, MAP_SCRIPTS, RECORD_SCRIPTS, page
 from playwright.sync_api import Browser
 
-from tests.simulator.report_studies import MadeUp, write_study
 from tests.site.conftest import Visit
-from tests.site.test_report_map import SQUARES as OUTLINES
 
 SQUARES = """fleetcount.made = fleetcount.drawMap(document.getElementById('map'), {
   cells: [1, 2, 3, 4].map(value => { const x = (value - 1) % 2, y = value > 2 ? 1 : 0;
@@ -50,14 +47,3 @@ def test_a_page_from_a_file_shows_its_map_and_breaks_no_rule(
     assert visit.complaints == []
     assert all(one.startswith(("file:", "data:")) for one in visit.requests)
     visit.close()
-
-
-def test_a_report_without_places_or_scripts_loads_nothing(tmp_path: Path) -> None:
-    for name, outlines, files in (("values", (), report_files()), ("pictures", OUTLINES, {})):
-        study = MadeUp(**({"outlines": outlines, "labels": tuple("abcdef")} if outlines else {}))
-        written = report.write(write_study(tmp_path / name, study), files)
-
-        text = written.read_text("utf-8")
-        assert "<script" not in text
-        assert "script-src" not in text
-        assert not (written.parent / "assets").exists()

@@ -1,4 +1,4 @@
-"""The map of a simulation's report: drawn by the module of published pages, from a file, with pictures behind it."""
+"""The map of a study's report: drawn by the module of published pages, from a file, with pictures behind it."""
 
 import json
 import re
@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fleetcount_simulator import report
-from fleetcount_site.pages import report_files
+from fleetcount_site.report import write_report
 from playwright.sync_api import Browser
 
 from tests.simulator.report_studies import MadeUp, write_study
@@ -25,7 +24,7 @@ SQUARES = tuple(
 @pytest.fixture(scope="module")
 def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = MadeUp(outlines=SQUARES, labels=(HOSTILE, *"bcdef"))
-    return report.write(write_study(tmp_path_factory.mktemp("report") / "study", study), report_files())
+    return write_report(write_study(tmp_path_factory.mktemp("report") / "study", study))
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), pytest.param(400, "dark", marks=pytest.mark.nightly)])
@@ -40,15 +39,15 @@ def test_a_report_from_a_file_draws_its_map_and_breaks_no_rule(
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + 30)
 
-    found = re.search(r"(?s)id=\"map-data\">(.*?)</script>", report_page.read_text("utf-8"))
+    found = re.search(r"(?s)id=\"report-data\">(.*?)</script>", report_page.read_text("utf-8"))
     assert found is not None
-    data = json.loads(found[1])
+    drawn = json.loads(found[1])["map"]
     told = page.locator("#map-told").text_content() or ""
-    assert told.startswith(f"b: truth {data['truth'][1]:g}, estimate ")
-    assert data["cells"][0]["label"] == HOSTILE
-    assert page.locator("button[value=truth]").get_attribute("aria-pressed") == "true"
+    assert told.startswith(f"b: truth {drawn['layers'][0]['values'][1]:g}, estimate ")
+    assert drawn["texts"][0].startswith(HOSTILE)
+    assert page.locator("button[value='0']").get_attribute("aria-pressed") == "true"
     assert "devices" in (page.locator("#map-scale").text_content() or "")
-    assert not page.locator("#figure-map .panels").is_visible()
+    assert not page.locator("#figure-map .still").is_visible()
     assert page.title() != "taken"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert visit.complaints == []
@@ -56,13 +55,13 @@ def test_a_report_from_a_file_draws_its_map_and_breaks_no_rule(
     visit.close()
 
 
-def test_a_report_alone_shows_pictures(browser: Browser, report_page: Path, tmp_path: Path) -> None:
+def test_a_report_without_its_scripts_shows_pictures(browser: Browser, report_page: Path, tmp_path: Path) -> None:
     alone = tmp_path / "report.html"
     shutil.copy(report_page, alone)
+    shutil.copytree(report_page.parent / "figures", tmp_path / "figures")
 
     visit = Visit(browser, alone.as_uri())
 
-    assert visit.page.locator("#figure-map .panels svg").count() == 3
-    assert visit.page.locator("#figure-map .panels").is_visible()
-    assert not visit.page.locator("#map-live").is_visible()
+    assert visit.page.locator("#figure-map .still").is_visible()
+    assert not visit.page.locator("#map").is_visible()
     visit.close()

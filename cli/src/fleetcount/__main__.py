@@ -20,7 +20,7 @@ _TABLE = table(
         ("pki", "fleetcount.groups", "pki", "Enrol, renew and revoke: certificates and the deny list."),
         ("question", "fleetcount.groups", "question", "Create, sign, submit, follow and release a question."),
         ("aggregator", "fleetcount.groups", "aggregator", "Run one aggregator."),
-        ("console", "fleetcount.run.console", "console", "See on a page how an aggregator stands."),
+        ("console", "fleetcount.run.console", "console", "Show the state of an aggregator on a page."),
         ("relay", "fleetcount.run.relay", "relay", "Carry many devices' reports to aggregators, unread."),
         ("device", "fleetcount.device_groups", "device", "Run one device; read its ledger and spool."),
         ("doctor", "fleetcount.run.doctor", "doctor", "Check a configuration, its keys, clock and peers."),

@@ -4,7 +4,7 @@ Builds texts; it must not read a record or open a socket. Nothing in a page come
 """
 
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -27,6 +27,7 @@ RECORD_SCRIPTS: Final = ("layout.js", "domain.js", "window.js", "record.js", "si
 _STYLES_OF: Final = {
     "vendor/leaflet/leaflet.js": "vendor/leaflet/leaflet.css",
     "vendor/uplot/uPlot.iife.min.js": "vendor/uplot/uPlot.min.css",
+    "report.js": "report.css",
     "watch.js": "watch.css",
 }
 _KINDS: Final = (".js", ".css", ".png", "LICENSE")
@@ -54,7 +55,6 @@ def page(
     """
     names = list(dict.fromkeys(scripts))
     here = f"{root}{ASSETS}/"
-    styles = [*(_STYLES_OF[name] for name in names if name in _STYLES_OF), "parts.css", "style.css"]
     head = [
         '<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
@@ -64,7 +64,7 @@ def page(
         f"<title>{escaped(title)}</title>",
         # Without it a browser asks the server for an icon that is not there.
         '<link rel="icon" href="data:,">',
-        *(f'<link rel="stylesheet" href="{here}{name}">' for name in styles),
+        *(f'<link rel="stylesheet" href="{here}{name}">' for name in styles_of(names)),
         *(
             f'<link rel="alternate" type="{escaped(kind)}" href="{escaped(address)}">'
             for kind, address in (feeds or {}).items()
@@ -87,6 +87,11 @@ def page(
     return "\n".join(lines) + "\n"
 
 
+def styles_of(scripts: Iterable[str]) -> Sequence[str]:
+    """Return the style sheets of a page with these scripts, in the order of loading."""
+    return [*(_STYLES_OF[name] for name in scripts if name in _STYLES_OF), "parts.css", "style.css"]
+
+
 @cache
 def assets() -> Mapping[str, Path]:
     """Return the files that pages load, by their name below `ASSETS`: our own, and others' under "vendor/"."""
@@ -94,12 +99,3 @@ def assets() -> Mapping[str, Path]:
     own = {path.name: path for path in sorted((package / "static").iterdir()) if path.suffix in _KINDS}
     vendored = sorted(path for path in (package / "vendor").rglob("*") if path.name.endswith(_KINDS))
     return own | {path.relative_to(package).as_posix(): path for path in vendored}
-
-
-def report_files() -> Mapping[str, Path]:
-    """Return what the report of a simulation loads to draw its map, by name as in `assets`, in the order of loading.
-
-    The licence of what others wrote is among it; the report has a style of its own for all else.
-    """
-    names = ("vendor/leaflet/leaflet.css", "parts.css", *MAP_SCRIPTS, "report-map.js", "vendor/leaflet/LICENSE")
-    return {name: assets()[name] for name in names}

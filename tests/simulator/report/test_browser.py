@@ -9,31 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount_simulator import report
-from playwright.sync_api import Browser, Error, Page, sync_playwright
+from fleetcount_site.report import write_report
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 from tests.simulator.report_studies import MadeUp, attack, write_study
 
 pytestmark = pytest.mark.processes
 
-LEAST_TEXT_PX = 9
-
 MEASURE = """() => {
   const shown = element => { const box = element.getBoundingClientRect(); return box.width > 0 && box.height > 0; };
   return {
     headings: [...document.querySelectorAll('h1, h2')].map(one => one.textContent),
-    panels: [...document.querySelectorAll('figure svg')].map(shown),
+    panels: [...document.querySelectorAll('.chart, #map')].map(shown),
+    drawn: [...document.querySelectorAll('.chart canvas')].map(one => {
+      const pixels = one.getContext('2d').getImageData(0, 0, one.width, one.height).data;
+      const found = new Set();
+      for (let place = 0; place < pixels.length; place += 4)
+        if (pixels[place + 3] > 250) found.add(`rgb(${pixels[place]}, ${pixels[place + 1]}, ${pixels[place + 2]})`);
+      return [...found];
+    }),
+    stills: [...document.querySelectorAll('.still')].filter(shown).length,
+    roles: ['s0', 's1', 's2', 'bad', 'ink', 'soft', 'within', 'paper'].map(
+      role => getComputedStyle(document.documentElement).getPropertyValue('--' + role)),
     captions: [...document.querySelectorAll('figcaption')].map(shown),
-    words: [...document.querySelectorAll('svg text')].map(one => ({
-      text: one.textContent,
-      size: parseFloat(one.getAttribute('font-size')) * one.getScreenCTM().a,
-      colour: getComputedStyle(one).fill,
-    })),
-    fills: [...document.querySelectorAll('svg :not(defs) > path, svg use')].map(one => getComputedStyle(one).fill),
+    swatches: [...document.querySelectorAll('.key svg')].map(one => getComputedStyle(one.firstElementChild).fill),
     paper: getComputedStyle(document.documentElement).backgroundColor,
-    outside: [...document.querySelectorAll('svg text')].filter(one => {
-      const box = one.getBoundingClientRect(), frame = one.closest('svg').getBoundingClientRect();
-      return box.left < frame.left - 2 || box.right > frame.right + 2;
+    outside: [...document.querySelectorAll('.chart canvas, .axis, h4, .told, .key li')].filter(one => {
+      const box = one.getBoundingClientRect();
+      return box.left < 0 || box.right > window.innerWidth;
     }).map(one => one.textContent),
     wide: document.documentElement.scrollWidth - window.innerWidth,
   };
@@ -81,7 +84,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "map": MadeUp(outlines=squares, labels=tuple(f"{value}" for value in range(48))),
         "hostile": MadeUp(title=hostile, labels=(hostile, "w" * 300, "道路"), scenario=f"# {hostile}\nname = 'x'"),
     }
-    return {name: report.write(write_study(folder / name, study)) for name, study in studies.items()}
+    return {name: write_report(write_study(folder / name, study)) for name, study in studies.items()}
 
 
 class Visit:
@@ -113,14 +116,18 @@ def test_a_page_is_whole_readable_and_alone(
     seen = visit.seen
 
     assert visit.complaints == []
-    # Pictures inside the page are no requests to anybody.
-    assert [one for one in visit.requests if not one.startswith("data:")] == [pages[name].as_uri()]
+    folder = pages[name].parent.as_uri()
+    asked = [one for one in visit.requests if not one.startswith("data:")]
+    assert [one for one in asked if not one.startswith((f"{folder}/assets/", f"{folder}/figures/"))] == [
+        pages[name].as_uri()
+    ]
     assert seen["wide"] <= 0
     assert seen["headings"][1:4] == ["What was asked", "Three numbers", "What to look out for"]
     assert seen["panels"]
     assert all(seen["panels"])
     assert all(seen["captions"])
-    assert [one for one in seen["words"] if one["size"] < LEAST_TEXT_PX] == []
+    assert seen["stills"] == 0
+    assert all(len(colours) > 3 for colours in seen["drawn"])
     assert seen["outside"] == []
 
 
@@ -130,9 +137,46 @@ def test_colours_follow_the_page(browser: Browser, pages: dict[str, Path]) -> No
     assert light["paper"] == "rgb(255, 255, 255)"
     assert dark["paper"] == "rgb(22, 24, 27)"
     for seen in (light, dark):
-        assert all(word["colour"] != seen["paper"] for word in seen["words"])
-        # A role that the style sheet does not know would be black.
-        assert "rgb(0, 0, 0)" not in seen["fills"]
+        # A role that the style sheet does not know would be empty, and drawn black.
+        assert all(seen["roles"])
+        assert "rgb(0, 0, 0)" not in seen["swatches"]
+        first = {colour for colours in seen["drawn"] for colour in colours}
+        assert set(seen["swatches"]) <= first
+    assert set(light["swatches"]).isdisjoint(dark["swatches"])
+
+
+def test_a_dot_says_its_numbers_by_keyboard_and_by_pointer(browser: Browser, pages: dict[str, Path]) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
+    page = context.new_page()
+    page.goto(pages["sweep"].as_uri())
+    chart, told = page.locator("#attackers-0"), page.locator("#attackers-0-told")
+    chart.focus()
+    page.keyboard.press("ArrowRight")
+    first = told.text_content()
+    page.keyboard.press("ArrowRight")
+    second = told.text_content()
+    ring = chart.locator(".ring").bounding_box()
+    page.keyboard.press("ArrowLeft")
+    again = told.text_content()
+    assert ring is not None
+    page.mouse.move(ring["x"] + ring["width"] / 2 + 4, ring["y"] + ring["height"] / 2)
+    pointed = told.text_content()
+    context.close()
+
+    assert first == again == "sampling · 1,000 · 0: 60 % (50 % to 70 %)"
+    assert second == pointed == "direct · 1,000 · 0: 90 % (85 % to 94 %)"
+
+
+def test_without_scripts_there_are_pictures(browser: Browser, pages: dict[str, Path]) -> None:
+    context = browser.new_context(java_script_enabled=False, offline=True)
+    page = context.new_page()
+    page.goto(pages["map"].as_uri())
+    for still in page.locator(".still").all():
+        still.scroll_into_view_if_needed()
+        expect(still).to_be_visible()
+        expect(still).not_to_have_js_property("naturalWidth", 0)
+    assert not page.locator(".drawn").first.is_visible()
+    context.close()
 
 
 def test_texts_of_a_scenario_stay_texts(browser: Browser, pages: dict[str, Path]) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +17,8 @@ from fleetcount_aggregator.roles.readiness import Readiness, Watched
 from fleetcount_simulator.network.children import Children
 from fleetcount_simulator.network.parties import Parties
 from fleetcount_site import serving
-from fleetcount_site.console.looking import Looker
-from fleetcount_site.console.showing import Looking, console_app
+from fleetcount_site.console.server import LatestState, console_app
+from fleetcount_site.console.state import StateReader
 
 from tests.support.aggregators import Network
 
@@ -33,27 +33,25 @@ class Process:
         """Return a page."""
         return None if self.pages is None else self.pages.get(path)
 
-    def show(self, context: Context, extra: str = "") -> None:
-        """Answer what the aggregator of this context would, and further metrics."""
+    def show(self, context: Context) -> None:
+        """Answer what the aggregator of this context would."""
         readiness = Readiness(context, Watched(certificate_ends={}))
         asked: Any = SimpleNamespace(query={}, accept="")
         self.pages = {path: page(asked).body for path, page in readiness.pages().items()}
-        self.pages["/metrics"] += extra.encode()
         context.metrics.registry.unregister(readiness)
 
-    def say(self, metrics: str, **pages: Any) -> None:
-        """Answer metrics as a text, and other pages as JSON."""
-        ready = 'fleetcount_ready{check="store"} 1\n'
-        self.pages = {"/metrics": (ready + metrics).encode()}
-        self.pages |= {f"/{name}": json.dumps(value).encode() for name, value in pages.items()}
+    def say(self, *checks: Mapping[str, Any], windows: Mapping[str, Any] | None = None) -> None:
+        """Answer these checks on /readyz, else that one holds, and these windows."""
+        told = {"/readyz": {"checks": checks or [{"name": "store", "ok": True}]}, "/windows": windows or {}}
+        self.pages = {path: json.dumps(page).encode() for path, page in told.items()}
 
 
 @contextlib.contextmanager
-def served(looker: Looker) -> Iterator[str]:
-    """Serve a console that looks all the time until the block ends."""
+def served(reader: StateReader) -> Iterator[str]:
+    """Serve a console that reads all the time until the block ends."""
     listener = serving.listen()
-    with listener, Looking(looker, every_s=0.2) as looking:
-        running = serving.server(console_app(looking))
+    with listener, LatestState(reader, every_s=0.2) as latest:
+        running = serving.server(console_app(latest))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
@@ -94,15 +92,14 @@ async def network(tmp_path: Path) -> Network:
 
 
 @pytest.fixture
-def looker(configured: AggregatorConfig, process: Process, network: Network) -> Looker:
-    """Return what looks at both, at the network's time."""
-    return Looker(configured, process.ask, network.clock.now)
+def reader(configured: AggregatorConfig, process: Process, network: Network) -> StateReader:
+    """Return what reads both, at the network's time."""
+    return StateReader(configured, process.ask, network.clock.now)
 
 
 @pytest.fixture
 def console(configured: AggregatorConfig, process: Process) -> Iterator[str]:
-    """Return where a console without a store is shown, with an alert and a check that fails."""
-    checks = [{"name": "peers", "ok": False, "reason": "beta: <b>silent</b> since 40 s"}]
-    process.say('fleetcount_certificate_days_left{certificate="own"} 2\n', readyz={"checks": checks})
-    with served(Looker(configured, process.ask)) as address:
+    """Return where a console without a store is shown, with a check that fails."""
+    process.say({"name": "peers", "ok": False, "reason": "beta: <b>silent</b> since 40 s"})
+    with served(StateReader(configured, process.ask)) as address:
         yield address

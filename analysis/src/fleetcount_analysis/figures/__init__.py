@@ -1,12 +1,12 @@
-"""Draw releases, plans, studies and experiments in one style, as SVG and PNG that come out the same at every run.
+"""Draw releases, plans, studies and experiments in one style, as SVG and PNG.
 
 By matplotlib alone, without a display and without pyplot; it must not compute a number to show: all are arguments.
 """
 
+from fleetcount_analysis.figures.files import save_figure
 from fleetcount_analysis.figures.lines import Line, LinePanel, line_panels, plan_plot
 from fleetcount_analysis.figures.releases import GridGeometry, StepMap, bars_with_intervals, count_map, step_maps
 from fleetcount_analysis.figures.style import PALETTE, new_figure
-from fleetcount_analysis.figures.svg import save_figure
 
 __all__ = [
     "PALETTE",

@@ -8,24 +8,20 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
-from matplotlib.collections import PolyCollection
-from matplotlib.colors import PowerNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.errors import ShapeError
-from fleetcount_analysis.figures.maps import readable_on
+from fleetcount_analysis.figures.maps import Outlines, draw_cells, draw_colour_scale, write_numbers
 from fleetcount_analysis.figures.style import PALETTE, in_style
-from fleetcount_analysis.figures.words import drawable, number
+from fleetcount_analysis.figures.words import drawable
 
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 Floats = NDArray[np.float64]
 
 MOST_ROWS: Final = 40
 _MOST_NUMBERED: Final = 64
-_GAMMA: Final = 0.6
-"""A few full cells stand among many nearly empty ones; the same as in maps of the report."""
 
 
 @in_style
@@ -59,46 +55,23 @@ def draw_places(
 ) -> None:
     """Draw every cell in the colour of its estimate, below 0 as 0, with a scale that names the unit.
 
-    `rings` are corners in degrees, or in one unit of length both ways. Up to 64 cells show their numbers.
+    `rings` are corners in degrees, or in one unit of length both ways. Up to 64 cells show
+    their numbers where these fit.
 
     Raises:
         ShapeError: not one estimate a cell, or no cell.
     """
     values = _same_length(len(rings), estimate)[0]
-    shapes = [np.asarray(ring, dtype=np.float64) for ring in rings]
-    end = max(1.0, float(values.max()))
-    norm = PowerNorm(_GAMMA, vmin=0, vmax=end, clip=True)
-    drawn = PolyCollection(shapes, array=values, norm=norm, cmap="viridis", edgecolors="face", linewidths=0.2)
-    drawn.set_rasterized(len(shapes) > 500)
-    axes.add_collection(drawn)
-    axes.autoscale_view()
-    corners = np.concatenate(shapes)
-    middle = float(corners[:, 1].min() + corners[:, 1].max()) / 2
-    axes.set_aspect(1 / max(0.05, float(np.cos(np.radians(middle)))) if degrees else "equal")
+    outlines = Outlines(shapes=[np.asarray(ring, dtype=np.float64) for ring in rings], degrees=degrees)
+    drawn = draw_cells(axes, outlines, values, top=max(1.0, float(values.max())), colours="viridis")
     names = ("longitude in degrees", "latitude in degrees") if degrees else ("metres east", "metres north")
     axes.set(xlabel=names[0], ylabel=names[1])
-    axes.grid(visible=False)
     axes.ticklabel_format(style="plain", useOffset=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(nbins=3 if degrees else 4))
-    # None above the end: the norm clips, and would put its label upon the last one.
-    steps = [step for step in MaxNLocator(nbins=4, integer=True).tick_values(0, end) if 0 <= step <= end]
-    scale = axes.figure.colorbar(drawn, ax=axes, shrink=0.85, ticks=steps, format=FuncFormatter(_whole))
-    scale.set_label(unit)
-    scale.outline.set_visible(False)
-    if len(shapes) <= _MOST_NUMBERED:
-        _write_numbers(axes, shapes, values, drawn.to_rgba(values))
-
-
-def _whole(value: float, _place: int | None) -> str:
-    return number(round(value))
-
-
-def _write_numbers(axes: Axes, shapes: Sequence[Floats], values: Floats, colours: Floats) -> None:
-    for shape, value, colour in zip(shapes, values.tolist(), colours.tolist(), strict=True):
-        x, y = (shape.min(axis=0) + shape.max(axis=0)) / 2
-        shade = readable_on(colour)
-        axes.text(x, y, number(round(value)), ha="center", va="center", fontsize=7.5, color=shade)
+    draw_colour_scale(axes, drawn, unit, shrink=0.85)
+    if len(rings) <= _MOST_NUMBERED:
+        write_numbers(axes, outlines, values, drawn)
 
 
 @in_style

@@ -1,28 +1,35 @@
-"""Panels of three kinds: lines along an axis, one row a thing, and many cases in a row by rank; and their key.
+"""Charts as values that a picture and a page draw alike: panels of curves, of rows and of ranks, and maps.
 
-Draws measures it is given. Error bars are thin lines behind the dots; every dot says its numbers when pointed at.
+A panel holds marks with their error bars, paths between them, a band and a rule, in the units of its axes. It must not
+compute a measure. `chart_figure` draws a chart with matplotlib; the report's page draws the same values by script.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from fleetcount_analysis.figures.panels import Area, Panel
-from fleetcount_analysis.figures.scales import Scale, scale_of
-from fleetcount_analysis.figures.style import COLOURS, SMALL_PX
-from fleetcount_analysis.figures.svg import noted
-from fleetcount_analysis.figures.words import fitted, number, percent, text_width
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+
+from fleetcount_analysis.figures.lines import TITLE, hide
+from fleetcount_analysis.figures.maps import MapPanel, draw_map_panel
+from fleetcount_analysis.figures.style import COLOURS, in_style, new_figure
+from fleetcount_analysis.figures.words import drawable, number, percent, printable
 
 Axes = Any  # matplotlib's own annotations of Axes are partial.
+Point = tuple[float, float]
 
-WIDTH_PX: Final = 440.0
-_HEIGHT_PX: Final = 300.0
-_ROW_PX: Final = 22.0
-LABEL_PX: Final = 190.0
-"""Most room that the label of a row takes."""
-_MOST_TITLES: Final = 400
+_WIDTH_IN: Final = 6.1
+_HEIGHT_IN: Final = 4.2
+_ROW_IN: Final = 0.3
+_HEAD_IN: Final = 1.1
+_MOST_COLUMNS: Final = 3
+_LETTERS_AN_INCH: Final = 11
+"""Characters of the size of labels that an inch holds at the least, but for a row of capital W."""
+_TITLE_LETTERS_AN_INCH: Final = 9.5
+_MOST_LABEL: Final = 28
 _SHADES: Final = ((58, 123, 213), (194, 84, 157), (224, 135, 42))
 """Blue over purple to orange, apart from both white and black."""
 _MARKERS: Final = (("o", 2.0), ("s", 1.8), ("D", 1.77), ("^", 2.2))
@@ -47,10 +54,15 @@ class Measure:
         """Whether there is an interval too."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
+    @property
+    def ends(self) -> list[float]:
+        """The number and the ends of its interval, those of them that are known."""
+        return [end for end in (self.value, self.low, self.high) if math.isfinite(end)]
+
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Colour (a role or "#rrggbb") and shape of a question, so that it can be told apart without colours too."""
+    """Colour (a role or "#rrggbb") and shape of a group, so that it can be told apart without colours too."""
 
     colour: str
     shape: int = 0
@@ -62,8 +74,28 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """An axis: its range, whether it is logarithmic, its label, and whether its numbers are shares in percent."""
+
+    low: float
+    high: float
+    label: str
+    log: bool = False
+    percent: bool = False
+    whole: bool = False
+
+    def clipped(self, value: float) -> float:
+        """Return the value, or the nearer end of the range."""
+        return min(max(value, self.low), self.high)
+
+    def text(self, value: float) -> str:
+        """Return a number of the axis in words."""
+        return percent(value) if self.percent else number(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One line: measures at places along x."""
+    """One line: measures at places along x; a measure that is not known is a gap."""
 
     x: Sequence[float]
     y: Sequence[Measure]
@@ -81,6 +113,50 @@ class Item:
     others: tuple[tuple[float, Style], ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A dot at (x, y) with the ends of its error bar, if any, and a text that says its numbers, "" if it needs none."""
+
+    x: float
+    y: float
+    style: Style
+    bar: tuple[Point, Point] | None = None
+    text: str = ""
+    small: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One drawing: axes, and what lies in them.
+
+    `alt` is read to a reader who cannot see it. `band` and `rule` lie across the axis `across`. Of a panel of rows
+    `rows` are the labels from top to bottom: row i lies at y = i + 0.5. `empty` are rows about which nothing is known.
+    """
+
+    title: str
+    alt: str
+    x: Scale
+    y: Scale
+    marks: Sequence[Mark] = field(repr=False)
+    paths: Sequence[tuple[Style, Sequence[Point]]] = field(default=(), repr=False)
+    across: Literal["x", "y"] = "y"
+    band: Point | None = None
+    rule: float | None = None
+    rows: Sequence[str] = ()
+    empty: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A figure: panels side by side, what its styles mean, file name without ending, title, caption (plain text)."""
+
+    name: str
+    title: str
+    caption: str
+    panels: Sequence[Panel | MapPanel]
+    key: Sequence[tuple[str, Style]] = ()
+
+
 def styles(count: int, *, ordered: bool = False) -> list[Style]:
     """Return so many styles: distinct colours, or shades from one colour to another for ordered numbers."""
     if not ordered or count <= 4:
@@ -89,7 +165,7 @@ def styles(count: int, *, ordered: bool = False) -> list[Style]:
 
 
 def _shade(share: float) -> str:
-    """Return a colour between the first and the last of `_SHADES`."""
+    """Return a colour between the first and the last of `_SHADES`; `share` is 0 to 1."""
     place = share * (len(_SHADES) - 1)
     lower = min(int(place), len(_SHADES) - 2)
     pairs = zip(_SHADES[lower], _SHADES[lower + 1], strict=True)
@@ -104,53 +180,72 @@ def said(measure: Measure, *, share: bool = False) -> str:
     return f"{form(measure.value)} ({form(measure.low)} to {form(measure.high)})"
 
 
-def key_panel(entries: Sequence[tuple[str, Style]], width: float = WIDTH_PX) -> Panel:
-    """Return what the colours and shapes mean, in as many lines as it takes."""
-    placed: list[tuple[float, float, str, Style]] = []
-    x, y = 0.0, 14.0
-    for label, style in entries:
-        text = fitted(label, width - 40)
-        wide = 20 + text_width(text) + 14
-        if x > 0 and x + wide > width:
-            x, y = 0.0, y + 20
-        placed.append((x, y, text, style))
-        x += wide
+def scale_of(
+    values: Iterable[float],
+    label: str,
+    *,
+    log: bool = False,
+    zero: bool = False,
+    as_percent: bool = False,
+    whole: bool = False,
+) -> Scale:
+    """Return a scale around the finite values, with ticks at whole numbers only where `whole`.
 
-    def draw(area: Area) -> None:
-        axes = area.axes(0, 0, width, y + 6)
-        axes.set(xlim=(0, width), ylim=(y + 6, 0))
-        for left, base, text, style in placed:
-            _dots(axes, [left + 8], [base - 4.5], style, radius=4.5)
-            area.text(left + 18, base, text)
+    `log` holds where all values are positive and differ threefold; `zero` takes 0 in where the scale is linear.
+    """
+    found = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(found), max(found)
+    if log and low > 0 and high / low >= 3:
+        return Scale(low=_one_digit(low / 1.2), high=high * 1.2, label=label, log=True)
+    if zero:
+        low, high = min(0.0, low), max(0.0, high)
+    room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+    low, high = (low if zero and low == 0 else low - room), high + room
+    return Scale(low=low, high=high, label=label, percent=as_percent, whole=whole)
 
-    return Panel(width=width, height=y + 6, alt=f"Key: {', '.join(label for label, _ in entries)}", draw=draw)
+
+def _one_digit(value: float) -> float:
+    """Return a number rounded down to one digit that counts: a logarithmic axis of uPlot counts on from its low end."""
+    power = math.floor(math.log10(value))
+    # Through text: 3 * 10.0 ** -1 is not 0.3.
+    return float(f"{math.floor(value / 10.0**power)}e{power}")
 
 
-def line_panel(curves: Sequence[Curve], x: Scale, y: Scale, *, title: str, alt: str, zero_line: bool = False) -> Panel:
+# Panels.
+
+
+def curve_panel(
+    curves: Sequence[Curve], x: Scale, y: Scale, *, title: str = "", alt: str, zero_line: bool = False
+) -> Panel:
     """Return curves over common axes; a single dot stays a dot."""
-
-    def draw(area: Area) -> None:
-        axes = _framed(area, _HEIGHT_PX, x, y, title=fitted(title, WIDTH_PX - 4, bold=True))
-        if zero_line:
-            axes.axhline(0, color=COLOURS["rule"], linewidth=1.4)
-        for curve in curves:
-            _draw_curve(axes, curve, x, y)
-
-    return Panel(width=WIDTH_PX, height=_HEIGHT_PX, alt=alt, draw=draw)
+    paths = [(curve.style, stretch) for curve in curves for stretch in _stretches(curve, x, y)]
+    marks = [mark for curve in curves for mark in _curve_marks(curve, x, y)]
+    return Panel(title=title, alt=alt, x=x, y=y, marks=marks, paths=paths, rule=0.0 if zero_line else None)
 
 
-def _draw_curve(axes: Axes, curve: Curve, x: Scale, y: Scale) -> None:
-    known = [place for place, measure in enumerate(curve.y) if measure.known]
-    across = [x.clipped(curve.x[place]) for place in known]
-    up = [y.clipped(curve.y[place].value) for place in known]
-    bars = [(at, curve.y[place]) for at, place in zip(across, known, strict=True) if curve.y[place].bounded]
-    for at, measure in bars:
-        ends = [y.clipped(measure.low), y.clipped(measure.high)]
-        axes.plot([at, at], ends, color=curve.style.paint, linewidth=1.4, clip_on=False, solid_capstyle="butt")
-    if len(known) > 1:
-        axes.plot(across, up, color=curve.style.paint, linewidth=2, clip_on=False)
-    titles = [f"{curve.names[place]}: {said(curve.y[place])}" for place in known]
-    _dots(axes, across, up, curve.style, titles=titles)
+def _stretches(curve: Curve, x: Scale, y: Scale) -> Iterator[list[Point]]:
+    """Yield the stretches of a curve between measures that are not known, so that no line runs across a gap."""
+    stretch: list[Point] = []
+    for at, measure in zip(curve.x, curve.y, strict=True):
+        if measure.known:
+            stretch.append((x.clipped(at), y.clipped(measure.value)))
+        elif stretch:
+            yield stretch
+            stretch = []
+    if stretch:
+        yield stretch
+
+
+def _curve_marks(curve: Curve, x: Scale, y: Scale) -> Iterator[Mark]:
+    for place, name, measure in zip(curve.x, curve.names, curve.y, strict=True):
+        if not measure.known:
+            continue
+        at, bar = x.clipped(place), None
+        if measure.bounded:
+            ends = [y.clipped(measure.low), y.clipped(measure.high)]
+            bar = ((at, ends[0]), (at, ends[1]))
+        text = f"{name}: {said(measure, share=y.percent)}"
+        yield Mark(x=at, y=y.clipped(measure.value), style=curve.style, bar=bar, text=text)
 
 
 def row_panel(
@@ -158,139 +253,164 @@ def row_panel(
     x: Scale,
     *,
     alt: str,
-    band: tuple[float, float] | None = None,
-    line: float | None = None,
-    share: bool = False,
+    band: Point | None = None,
+    rule: float | None = None,
     named_by: str = "",
 ) -> Panel:
     """Return one row an item: dot, interval and further marks.
 
     `band` is where the dots should be, `named_by` stands above the labels and says what they are.
     """
-    labels = [fitted(item.label, LABEL_PX, SMALL_PX) for item in items]
-    left = max(text_width(label, SMALL_PX) for label in labels) + 12
-    head = 16 if named_by else 0
-    height = len(items) * _ROW_PX + 52 + head
-    named_by = fitted(named_by, WIDTH_PX - 4, SMALL_PX)
-    rows = Scale(low=0, high=len(items), log=False, label=named_by, ticks=())
-
-    def draw(area: Area) -> None:
-        axes = _framed(area, height, x, rows, left=left)
-        axes.invert_yaxis()
-        if band is not None:
-            axes.axvspan(*map(x.clipped, band), color=COLOURS["band"], linewidth=0, zorder=0)
-        if line is not None:
-            axes.axvline(x.clipped(line), color=COLOURS["rule"], linewidth=1.4)
-        for place, (item, label) in enumerate(zip(items, labels, strict=True)):
-            base = 8 + head + (place + 0.5) * (height - 50 - head) / len(items) + 4
-            area.text(0, base, label, size=SMALL_PX)
-            _draw_row(axes, item, place + 0.5, x, share=share)
-            if not item.measure.known:
-                area.text(left + 8, base, "nothing released", size=SMALL_PX, colour="soft")
-
-    return Panel(width=WIDTH_PX, height=height, alt=alt, draw=draw)
-
-
-def _draw_row(axes: Axes, item: Item, y: float, x: Scale, *, share: bool) -> None:
-    for value, style in item.others:
-        if math.isfinite(value):
-            _dots(axes, [x.clipped(value)], [y], style, radius=4.6)
-    if item.measure.bounded:
-        ends = [x.clipped(item.measure.low), x.clipped(item.measure.high)]
-        axes.plot(ends, [y, y], color=item.style.paint, linewidth=2, clip_on=False, solid_capstyle="butt")
-    if item.measure.known:
-        title = f"{item.label}: {said(item.measure, share=share)}"
-        _dots(axes, [x.clipped(item.measure.value)], [y], item.style, titles=[title])
-
-
-def rank_panel(
-    items: Sequence[Item], y_label: str, *, alt: str, band: tuple[float, float] | None = None, line: float | None = None
-) -> Panel:
-    """Return many items side by side from the lowest to the highest, as shares in percent."""
-    ordered = sorted((item for item in items if item.measure.known), key=lambda item: item.measure.value)
-    ends = [end for item in ordered for end in (item.measure.low, item.measure.high, item.measure.value)]
-    y = scale_of([*ends, *(band or ())], y_label, as_percent=True)
-    x = scale_of([1, len(ordered)], "cases, from the lowest to the highest", whole=True)
+    marks: list[Mark] = []
+    for place, item in enumerate(items):
+        y, measure = place + 0.5, item.measure
+        marks += [Mark(x=x.clipped(value), y=y, style=style) for value, style in item.others if math.isfinite(value)]
+        if measure.known:
+            bar = ((x.clipped(measure.low), y), (x.clipped(measure.high), y)) if measure.bounded else None
+            text = f"{item.label}: {said(measure, share=x.percent)}"
+            marks.append(Mark(x=x.clipped(measure.value), y=y, style=item.style, bar=bar, text=text))
     return Panel(
-        width=WIDTH_PX, height=_HEIGHT_PX, alt=alt, draw=partial(_draw_ranks, ordered, x=x, y=y, band=band, line=line)
+        title="",
+        alt=alt,
+        x=x,
+        y=Scale(low=0, high=len(items), label=named_by),
+        marks=marks,
+        across="x",
+        band=band,
+        rule=rule,
+        rows=[printable(item.label) for item in items],
+        empty=[place for place, item in enumerate(items) if not item.measure.known],
     )
 
 
-def _draw_ranks(
-    ordered: Sequence[Item], area: Area, *, x: Scale, y: Scale, band: tuple[float, float] | None, line: float | None
-) -> None:
-    axes = _framed(area, _HEIGHT_PX, x, y)
-    if band is not None:
-        axes.axhspan(*band, color=COLOURS["band"], linewidth=0, zorder=0)
-    if line is not None:
-        axes.axhline(line, color=COLOURS["rule"], linewidth=1.4)
-    by_style: dict[Style, list[tuple[int, Item]]] = {}
+def rank_panel(
+    items: Sequence[Item], y_label: str, *, alt: str, band: Point | None = None, rule: float | None = None
+) -> Panel:
+    """Return many items side by side from the lowest to the highest, as shares in percent."""
+    ordered = sorted((item for item in items if item.measure.known), key=lambda item: item.measure.value)
+    y = scale_of([*(end for item in ordered for end in item.measure.ends), *(band or ())], y_label, as_percent=True)
+    marks = []
     for place, item in enumerate(ordered, start=1):
-        by_style.setdefault(item.style, []).append((place, item))
-    radius = 2.8 if len(ordered) <= 120 else 1.6
-    for style, members in by_style.items():
-        bars = [(place, item.measure) for place, item in members if item.measure.bounded]
-        at, low, high = ([place for place, _ in bars], [one.low for _, one in bars], [one.high for _, one in bars])
-        axes.vlines(at, low, high, colors=style.paint, linewidth=1.2)
-        titles = [f"{item.label}: {said(item.measure, share=True)}" for _, item in members]
-        places, values = [place for place, _ in members], [item.measure.value for _, item in members]
-        _dots(axes, places, values, style, radius=radius, titles=titles)
+        measure = item.measure
+        bar = ((place, measure.low), (place, measure.high)) if measure.bounded else None
+        text = f"{item.label}: {said(measure, share=True)}"
+        marks.append(Mark(x=place, y=measure.value, style=item.style, bar=bar, text=text, small=True))
+    x = scale_of([1, len(ordered)], "cases, from the lowest to the highest", whole=True)
+    return Panel(title="", alt=alt, x=x, y=y, marks=marks, band=band, rule=rule)
 
 
-def _dots(
-    axes: Axes,
-    x: Sequence[float],
-    y: Sequence[float],
-    style: Style,
-    *,
-    radius: float = 3.6,
-    titles: Sequence[str] = (),
-) -> None:
+# With matplotlib.
+
+
+@in_style
+def chart_figure(chart: Chart) -> Figure:
+    """Return all panels in rows of at most three, the title above them and the key below."""
+    columns = 2 if len(chart.panels) == 4 else min(_MOST_COLUMNS, len(chart.panels))
+    rows = [chart.panels[first : first + columns] for first in range(0, len(chart.panels), columns)]
+    sizes = [[_size(panel) for panel in row] for row in rows]
+    width = columns * max(wide for row in sizes for wide, _ in row)
+    heights = [max(high for _, high in row) for row in sizes]
+    title = _lines(drawable(chart.title), int(width * _TITLE_LETTERS_AN_INCH))
+    figure, axes = new_figure(width, sum(heights) + 0.3 * len(title) + 0.3, columns, len(rows), heights)
+    for place, panel in zip(axes, chart.panels, strict=False):
+        if isinstance(panel, MapPanel):
+            draw_map_panel(place, panel)
+        else:
+            _draw_panel(place, panel)
+    hide(axes[len(chart.panels) :])
+    figure.suptitle("\n".join(title), **TITLE)
+    if chart.key:
+        _draw_key(figure, chart.key, width)
+    return figure
+
+
+def _size(panel: Panel | MapPanel) -> Point:
+    """Return how wide and high a panel is, in inches."""
+    if isinstance(panel, MapPanel):
+        return panel.size_in
+    return _WIDTH_IN, (len(panel.rows) * _ROW_IN + _HEAD_IN) if panel.rows else _HEIGHT_IN
+
+
+def _lines(text: str, most: int) -> list[str]:
+    """Return a text in lines of at most so many characters, broken between words where it can."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > most:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()[:most]
+    return lines
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    _set_scale(axes, "x", panel.x)
+    _set_scale(axes, "y", panel.y)
+    axes.set_title(drawable(panel.title, int(_WIDTH_IN * _LETTERS_AN_INCH * 0.75)))
+    if panel.rows:
+        labels = [drawable(row, _MOST_LABEL) for row in panel.rows]
+        axes.set_yticks([place + 0.5 for place in range(len(labels))], labels)
+        axes.set(ylim=(len(labels), 0), ylabel="")
+        if panel.y.label:
+            _write_over_rows(axes, panel.y.label)
+        axes.grid(visible=False, axis="y")
+    along = panel.across == "x"
+    if panel.band is not None:
+        (axes.axvspan if along else axes.axhspan)(*panel.band, color=COLOURS["within"], linewidth=0, zorder=0)
+    if panel.rule is not None:
+        (axes.axvline if along else axes.axhline)(panel.rule, color=COLOURS["rule"], linewidth=1.4)
+    for style, path in panel.paths:
+        axes.plot(*zip(*path, strict=True), color=style.paint, linewidth=1.8, clip_on=False)
+    for style in dict.fromkeys(mark.style for mark in panel.marks):
+        _draw_marks(axes, style, [mark for mark in panel.marks if mark.style == style])
+    for place in panel.empty:
+        axes.text(panel.x.low, place + 0.5, " nothing released", va="center", fontsize=8.5, color=COLOURS["soft"])
+
+
+def _write_over_rows(axes: Axes, label: str) -> None:
+    """Write what the rows are above their labels, from the left edge of the figure on."""
+    axes.set_title(" ")  # The room for it.
+    place = {"xycoords": ("figure fraction", "axes fraction"), "textcoords": "offset points", "fontsize": 8.5}
+    axes.annotate(drawable(label, 2 * _MOST_LABEL), (0.01, 1), (0, 6), in_layout=False, **place)
+
+
+def _set_scale(axes: Axes, name: Literal["x", "y"], scale: Scale) -> None:
+    axes.set(**{f"{name}scale": "log" if scale.log else "linear"})
+    axes.set(**{f"{name}lim": (scale.low, scale.high), f"{name}label": drawable(scale.label, 80)})
+    axis = axes.xaxis if name == "x" else axes.yaxis
+    if scale.log:
+        # 2 and 5 times a power of ten where there are few powers.
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if scale.high / scale.low <= 1e3 else (1,)))
+    else:
+        axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=scale.whole))
+    axes.minorticks_off()
+    axis.set_major_formatter(FuncFormatter(lambda value, _: scale.text(value)))
+
+
+def _draw_marks(axes: Axes, style: Style, marks: Sequence[Mark]) -> None:
+    bars = [mark.bar for mark in marks if mark.bar is not None]
+    for (left, lower), (right, upper) in bars:
+        axes.plot([left, right], [lower, upper], color=style.paint, linewidth=1.3, clip_on=False, solid_capstyle="butt")
     marker, size = _MARKERS[style.shape % len(_MARKERS)]
     axes.plot(
-        x,
-        y,
+        [mark.x for mark in marks],
+        [mark.y for mark in marks],
         linestyle="none",
         marker=marker,
-        markersize=size * radius,
+        markersize=size * (2.0 if marks[0].small else 3.2),
         markeredgewidth=0,
         color=style.paint,
         clip_on=False,
         zorder=3,
-        gid=noted(titles[:_MOST_TITLES]) if titles else None,
     )
 
 
-def _framed(area: Area, height: float, x: Scale, y: Scale, *, title: str = "", left: float = 0.0) -> Axes:
-    """Return axes with grid, ticks and labels, and room for their words; `left` is room wanted besides."""
-    top = (22.0 if title else 4.0) + (20.0 if y.label else 4.0)
-    left, right, bottom = max(left, y.widest + 10), WIDTH_PX - 14, height - 42
-    if x.ticks and x.share(x.ticks[-1]) > 0.5:  # The word of the last tick stands in the picture too.
-        half = text_width(x.said(x.ticks[-1]), SMALL_PX) / 2 + 2
-        right = min(right, left + (WIDTH_PX - half - left) / x.share(x.ticks[-1]))
-    axes = area.axes(left, top, right, bottom)
-    axes.set(
-        xscale="log" if x.log else "linear",
-        yscale="log" if y.log else "linear",
-        xlim=(x.low, x.high),
-        ylim=(y.low, y.high),
-    )
-    axes.set_xticks(x.ticks, ["" for _ in x.ticks])
-    axes.set_yticks(y.ticks, ["" for _ in y.ticks])
-    axes.minorticks_off()
-    axes.tick_params(length=0)
-    axes.grid(visible=True, color=COLOURS["grid"])
-    axes.spines["bottom"].set(visible=True, color=COLOURS["rule"], linewidth=1)
-    for tick, word in zip(x.ticks, x.words(right - left), strict=True):
-        if word:
-            middle = left + x.share(tick) * (right - left)
-            area.text(middle, bottom + 16, word, size=SMALL_PX, colour="soft", anchor="middle")
-    for tick in y.ticks:
-        height_px = bottom - y.share(tick) * (bottom - top)
-        area.text(left - 6, height_px + 4, y.said(tick), size=SMALL_PX, colour="soft", anchor="end")
-    area.text(right, height - 6, x.label, size=SMALL_PX, colour="soft", anchor="end")
-    if title:
-        area.text(2, 15, title, bold=True)
-    if y.label:
-        area.text(2, top - 10, y.label, size=SMALL_PX, colour="soft")
-    return axes
+def _draw_key(figure: Figure, key: Sequence[tuple[str, Style]], width: float) -> None:
+    handles = []
+    for label, style in key:
+        marker, size = _MARKERS[style.shape % len(_MARKERS)]
+        text = drawable(label, int(width * _LETTERS_AN_INCH) - 6)
+        handles.append(
+            Line2D([], [], linestyle="none", marker=marker, markersize=4 * size, color=style.paint, label=text)
+        )
+    letters = 5 + max(len(label) for label, _ in key)
+    across = max(1, min(len(key), int(width * _LETTERS_AN_INCH / letters)))
+    figure.legend(handles=handles, loc="outside lower left", ncols=across)

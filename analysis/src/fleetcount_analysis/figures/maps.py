@@ -1,4 +1,4 @@
-"""Maps of the places that values have: one colour a cell, a scale below, numbers in the cells where they fit.
+"""Maps of the places that values have: one colour a cell, a scale beside, numbers in the cells where they fit.
 
 Outlines come as well-known text or as a grid. Maps of many cells are a picture inside the figure.
 """
@@ -6,33 +6,35 @@ Outlines come as well-known text or as a grid. Maps of many cells are a picture 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import PowerNorm
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from fleetcount_analysis.figures.panels import Area, Panel
-from fleetcount_analysis.figures.style import SMALL_PX
-from fleetcount_analysis.figures.words import fitted, number, text_width
+from fleetcount_analysis.figures.words import drawable, number
 
 Floats = NDArray[np.float64]
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 
-MAP_WIDTH_PX: Final = 300.0
-_MOST_HEIGHT_PX: Final = 420.0
-_LEAST_HEIGHT_PX: Final = 90.0
-_TOP_PX: Final = 26.0
-_NUMBER_PX: Final = 10.5
-_CORNERS: Final = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+_WIDTH_IN: Final = 4.3
+_MOST_HEIGHT_IN: Final = 5.6
+_LEAST_HEIGHT_IN: Final = 1.2
+_NUMBER_PT: Final = 7.5
+_LETTER_EM: Final = 0.66
+"""How wide a digit is at the most, in sizes of the font."""
 _MOST_SHAPES: Final = 500
-"""Cells from which on a map is a picture: as shapes they would fill the page."""
+"""Cells from which on a map is a picture: as shapes they would fill the file."""
 _MOST_NUMBERED: Final = 150
+_GAMMA: Final = 0.6
+"""A few full cells stand among many nearly empty ones: a linear scale would leave those all one colour."""
 _EMPTY: Final = "#b9b9b9"
 _STREET: Final = "#a8a8a8"
+"""A grey that stands out from dark cells and from light ones; streets are thin, since the colours are the message."""
 _AREA: Final = "POLYGON(("
 _LINE: Final = "LINESTRING("
 _NO_NUMBER: Final = re.compile(r"[A-Z(),]+")
@@ -40,19 +42,19 @@ _NO_NUMBER: Final = re.compile(r"[A-Z(),]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outlines:
-    """The shapes of all cells in the pixels of a map, made once for all its panels: an array (n, 2) for each.
+    """The shapes of all cells, an array (n, 2) of x and y for each, in metres or degrees; or roads, if `are_lines`.
 
-    `streets` are thin lines over the cells' colours, in pixels too, so that a reader sees where a cell is.
+    `streets` are thin lines over the cells' colours, so that a reader sees where a cell is.
     """
 
     shapes: Sequence[Floats] = field(repr=False)
-    height: float
-    lines: bool = False
+    degrees: bool = False
+    are_lines: bool = False
     streets: Sequence[Floats] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, texts: Sequence[str], unit: str) -> "Outlines":
-        """Return the cells scaled to the width of a map, north up; degrees are stretched as at their middle.
+        """Return the cells of well-known texts; `unit` is "deg" or "m".
 
         Raises:
             ValueError: an outline that is neither POLYGON((x y, ...)) nor LINESTRING(x y, ...).
@@ -61,128 +63,137 @@ class Outlines:
         if odd is not None:
             raise ValueError(f"outline {odd[:40]!r} is no polygon and no line")
         counts = [text.count(",") + 1 for text in texts]
-        numbers = np.array(_NO_NUMBER.sub(" ", " ".join(texts)).split(), dtype=np.float64)
-        corners = numbers.reshape(sum(counts), 2)
-        if unit == "deg":
-            middle = (corners[:, 1].min() + corners[:, 1].max()) / 2
-            corners = corners * (max(0.05, math.cos(math.radians(middle))), 1.0)
-        return cls._scaled(corners, np.cumsum(counts)[:-1], lines=texts[0].startswith(_LINE))
-
-    @classmethod
-    def corners(cls, text: str) -> list[tuple[float, float]]:
-        """Return the corners that an outline's text names, as they stand there."""
-        numbers = [float(one) for one in _NO_NUMBER.sub(" ", text).split()]
-        return list(zip(numbers[::2], numbers[1::2], strict=True))
+        corners = np.array(_NO_NUMBER.sub(" ", " ".join(texts)).split(), dtype=np.float64).reshape(sum(counts), 2)
+        shapes = np.split(corners, np.cumsum(counts)[:-1])
+        return cls(shapes=shapes, degrees=unit == "deg", are_lines=texts[0].startswith(_LINE))
 
     @classmethod
     def grid(cls, columns: int, rows: int, streets: Sequence[Floats] = ()) -> "Outlines":
-        """Return squares row by row from the south-western corner, as the cells 1..V of a square grid are numbered.
+        """Return squares of side 1 row by row from the south-western corner, as cells 1..V of a grid are numbered.
 
         `streets` are lines (n, 2) in sides of a square from that corner.
         """
         column, row = np.tile(np.arange(columns), rows), np.repeat(np.arange(rows), columns)
         corners = np.stack([np.stack([column + x, row + y], axis=1) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))], 1)
-        made = cls._scaled(corners.reshape(-1, 2).astype(np.float64), np.arange(4, 4 * columns * rows, 4))
-        corner, side = made.shapes[0][0], np.ptp(made.shapes[0][:, 0])
-        return replace(made, streets=[corner + line * (side, -side) for line in streets])
+        return cls(shapes=list(corners.astype(np.float64)), streets=streets)
 
-    @classmethod
-    def _scaled(cls, corners: Floats, splits: NDArray[np.int64], *, lines: bool = False) -> "Outlines":
-        low, high = corners.min(axis=0), corners.max(axis=0)
+    @property
+    def aspect(self) -> float:
+        """How many times higher a unit of y is drawn than one of x: a degree of longitude is as at the middle."""
+        if not self.degrees:
+            return 1.0
+        low, high = self.extent
+        return 1 / max(0.05, math.cos(math.radians(float(low[1] + high[1]) / 2)))
+
+    @property
+    def extent(self) -> tuple[Floats, Floats]:
+        """The south-western and the north-eastern corner, (x, y) each."""
+        corners = np.concatenate(self.shapes)
+        return corners.min(axis=0), corners.max(axis=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MapPanel:
+    """A map: colours run from 0 to `top`, a value that is not a number is grey, below 0 is shown as 0.
+
+    `texts` are what a page tells a reader of each cell.
+    """
+
+    title: str
+    outlines: Outlines = field(repr=False)
+    values: Floats = field(repr=False)
+    top: float
+    colours: Literal["viridis", "cividis"] = "viridis"
+    unit: str = "devices"
+    texts: Sequence[str] = field(default=(), repr=False)
+
+    @property
+    def alt(self) -> str:
+        """What is read to a reader who cannot see the map."""
+        known = self.values[np.isfinite(self.values)]
+        spread = f"from {number(float(known.min()))} to {number(float(known.max()))}" if known.size else "nothing known"
+        return f"{self.title}, map of {len(self.values)} cells, {spread} {self.unit}"
+
+    @property
+    def size_in(self) -> tuple[float, float]:
+        """How wide and high the map is drawn with its title and its scale, in inches."""
+        low, high = self.outlines.extent
         wide, tall = np.maximum(high - low, 1e-12)
-        scale = min((MAP_WIDTH_PX - 2) / wide, _MOST_HEIGHT_PX / tall)
-        height = max(_LEAST_HEIGHT_PX, float(tall * scale))
-        x = (MAP_WIDTH_PX - wide * scale) / 2 + (corners[:, 0] - low[0]) * scale
-        y = height - (height - tall * scale) / 2 - (corners[:, 1] - low[1]) * scale
-        return cls(shapes=np.split(np.column_stack([x, y]), splits), height=height, lines=lines)
+        height = _WIDTH_IN * 0.94 * float(tall / wide) * self.outlines.aspect
+        return _WIDTH_IN, min(_MOST_HEIGHT_IN, max(_LEAST_HEIGHT_IN, height)) + 0.8
 
 
-def map_panel(outlines: Outlines, values: Floats, *, title: str, top: float, colours: str, unit: str) -> Panel:
-    """Return one map; colours run from 0 to `top`, not a number is grey, below 0 is shown as 0.
-
-    A few full cells stand among many nearly empty ones: a linear scale would leave those all one colour.
-    """
-    norm = PowerNorm(0.6, vmin=0, vmax=top, clip=True)
-    painted = mpl.colormaps[colours].with_extremes(bad=_EMPTY)(norm(np.ma.masked_invalid(values)))
-    bottom = _TOP_PX + outlines.height
-
-    def draw(area: Area) -> None:
-        area.text(0, 15, fitted(title, MAP_WIDTH_PX, bold=True), bold=True)
-        axes = area.axes(0, _TOP_PX, MAP_WIDTH_PX, bottom)
-        axes.set(xlim=(0, MAP_WIDTH_PX), ylim=(outlines.height, 0))
-        _draw_shapes(axes, outlines, painted)
-        if len(values) <= _MOST_NUMBERED and not outlines.lines:
-            rooms = _write_numbers(area, outlines.shapes, values, painted)
-            if outlines.streets and rooms:  # No street runs through a number.
-                boxes, paints = zip(*rooms, strict=True)
-                axes.add_collection(
-                    PolyCollection(boxes, facecolors=paints, edgecolors="none", zorder=3), autolim=False
-                )
-        _draw_scale(area, bottom + 10, top, colours, unit)
-
-    known = values[np.isfinite(values)]
-    spread = f"from {number(float(known.min()))} to {number(float(known.max()))}" if known.size else "nothing released"
-    alt = f"{title}, map of {len(values)} cells, {spread} {unit}"
-    return Panel(width=MAP_WIDTH_PX, height=bottom + 42, alt=alt, draw=draw)
+def draw_map_panel(axes: Axes, panel: MapPanel) -> None:
+    """Draw a map without axes, its scale below it."""
+    axes.set_title(drawable(panel.title, 40))
+    axes.set_axis_off()
+    drawn = draw_cells(axes, panel.outlines, panel.values, top=panel.top, colours=panel.colours)
+    draw_colour_scale(axes, drawn, panel.unit, location="bottom", shrink=0.96, aspect=36, pad=0.02)
+    if len(panel.values) <= _MOST_NUMBERED and not panel.outlines.are_lines:
+        write_numbers(axes, panel.outlines, panel.values, drawn)
 
 
-def _draw_shapes(axes: Axes, outlines: Outlines, painted: Floats) -> None:
+def draw_cells(axes: Axes, outlines: Outlines, values: Floats, *, top: float, colours: str) -> Any:
+    """Draw every cell in the colour of its value and return the collection; the axes keep the cells' proportions."""
     many = len(outlines.shapes) > _MOST_SHAPES
-    if outlines.lines:
-        drawn: Any = LineCollection(outlines.shapes, colors=painted, linewidths=2.5, capstyle="round")
-    else:
+    painted: dict[str, Any] = {
+        "array": np.ma.masked_invalid(values),
+        "cmap": mpl.colormaps[colours].with_extremes(bad=_EMPTY),
+        "norm": PowerNorm(_GAMMA, vmin=0, vmax=top, clip=True),
+        "rasterized": many,
+    }
+    if outlines.are_lines:
+        drawn: Any = LineCollection(outlines.shapes, linewidths=2.5, capstyle="round", **painted)
+    elif many:
         # Without smoothed edges there are no seams between the cells of a picture.
-        drawn = PolyCollection(outlines.shapes, facecolors=painted, edgecolors="none", antialiased=not many)
-    drawn.set(rasterized=many, clip_on=False)
-    axes.add_collection(drawn, autolim=False)
+        drawn = PolyCollection(outlines.shapes, edgecolors="none", antialiased=False, **painted)
+    else:
+        drawn = PolyCollection(outlines.shapes, edgecolors="face", linewidths=0.2, **painted)
+    axes.add_collection(drawn)
     if outlines.streets:
-        # In a grey that stands out from dark cells and from light ones, and thin: the colours are the message.
-        axes.add_collection(
-            LineCollection(outlines.streets, colors=_STREET, linewidths=0.5, capstyle="round"), autolim=False
-        )
+        lines = LineCollection(outlines.streets, colors=_STREET, linewidths=0.5, capstyle="round")
+        axes.add_collection(lines, autolim=False)
+    axes.autoscale_view()
+    axes.margins(0.01)
+    axes.set_aspect(outlines.aspect)
+    axes.grid(visible=False)
+    return drawn
 
 
-def _write_numbers(
-    area: Area, shapes: Sequence[Floats], values: Floats, painted: Floats
-) -> list[tuple[Floats, Sequence[float]]]:
-    """Write the numbers of cells that have room for them, in black on light cells and in white on dark ones.
+def draw_colour_scale(axes: Axes, drawn: Any, unit: str, **where: Any) -> None:
+    """Draw the scale of the colours of cells, with whole numbers and the unit; `where` is as of Figure.colorbar."""
+    end = float(drawn.norm.vmax)
+    # None above the end: the norm clips, and would put its label upon the last one.
+    steps = [step for step in MaxNLocator(nbins=4, integer=True).tick_values(0, end) if 0 <= step <= end]
+    whole = FuncFormatter(lambda value, _: number(round(value)))
+    scale = axes.figure.colorbar(drawn, ax=axes, ticks=steps, format=whole, **where)
+    scale.set_label(drawable(unit, 40))
+    scale.outline.set_visible(False)
 
-    Returns the corners of the room that each number takes and the colour of its cell.
-    """
-    rooms: list[tuple[Floats, Sequence[float]]] = []
-    for shape, value, colour in zip(shapes, values.tolist(), painted.tolist(), strict=True):
+
+def write_numbers(axes: Axes, outlines: Outlines, values: Floats, drawn: Any) -> None:
+    """Write the numbers of cells that have room for them, in black on light cells and in white on dark ones."""
+    low, high = outlines.extent
+    across, up = high - low
+    room = axes.get_window_extent()
+    points_a_unit = min(room.width / across, room.height / up / outlines.aspect) * 72 / axes.figure.dpi
+    colours = drawn.to_rgba(drawn.get_array())
+    for shape, value, colour in zip(outlines.shapes, values.tolist(), colours.tolist(), strict=True):
         if not math.isfinite(value):
             continue
         text = number(round(value))
-        low, high = shape.min(axis=0), shape.max(axis=0)
-        wide, tall = high - low
-        if text_width(text, _NUMBER_PX) > wide - 2 or tall < _NUMBER_PX + 2:
+        wide, tall = np.ptp(shape, axis=0) * points_a_unit
+        if len(text) * _LETTER_EM * _NUMBER_PT > wide - 2 or tall < _NUMBER_PT + 2:
             continue
-        middle = (low + high) / 2
-        x, y = float(middle[0]), float(middle[1]) + _TOP_PX + 4
-        area.text(x, y, text, size=_NUMBER_PX, colour=readable_on(colour), anchor="middle")
-        reach = np.array([text_width(text, _NUMBER_PX) / 2 + 1.5, _NUMBER_PX / 2 + 0.5])
-        rooms.append((middle + reach * _CORNERS, colour))
-    return rooms
+        x, y = (shape.min(axis=0) + shape.max(axis=0)) / 2
+        # No street runs through a number.
+        behind = {"facecolor": colour, "edgecolor": "none", "pad": 0.8} if outlines.streets else None
+        axes.text(
+            x, y, text, ha="center", va="center", fontsize=_NUMBER_PT, color=readable_on(colour), bbox=behind, zorder=4
+        )
 
 
 def readable_on(colour: Sequence[float]) -> str:
     """Return black or white, whichever stands out more from a colour (relative luminance of WCAG 2.2)."""
     red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in colour[:3])
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"
-
-
-def _draw_scale(area: Area, y: float, top: float, colours: str, unit: str) -> None:
-    """Draw the colour scale with round numbers below it."""
-    axes = area.axes(0, y, MAP_WIDTH_PX, y + 8)
-    axes.imshow(np.linspace(0, 1, 256)[np.newaxis], cmap=colours, aspect="auto", extent=(0, 1, 0, 1))
-    free = -1.0
-    for value in (0.0, float(f"{top / 8:.1g}"), float(f"{top / 3:.1g}"), top):
-        text = number(value) if value < top else f"{number(value)} {unit}"
-        x = MAP_WIDTH_PX * (value / top) ** 0.6
-        anchor = "start" if value == 0 else "end" if value == top else "middle"
-        wanted = text_width(text, SMALL_PX)
-        start = x - wanted * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
-        if start > free:
-            area.text(x, y + 22, text, size=SMALL_PX, colour="soft", anchor=anchor)
-            free = start + wanted + 6

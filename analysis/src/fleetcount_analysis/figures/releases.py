@@ -12,10 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.errors import RangeError, ShapeError
-from fleetcount_analysis.figures.charts import Item, Measure, Style, key_panel, row_panel
-from fleetcount_analysis.figures.maps import Outlines, map_panel
-from fleetcount_analysis.figures.panels import Chart, chart_figure
-from fleetcount_analysis.figures.scales import scale_of
+from fleetcount_analysis.figures.charts import Chart, Item, Measure, Style, chart_figure, row_panel, scale_of
+from fleetcount_analysis.figures.maps import MapPanel, Outlines
 
 Floats = NDArray[np.float64]
 
@@ -74,17 +72,22 @@ def count_map(  # noqa: PLR0913 - what is drawn and how it is labelled, by name
     estimates, width = geometry.values(estimate), geometry.values(high) - geometry.values(low)
     truths = estimates if truth is None else geometry.values(truth)
     shared = max(scale, float(np.max(estimates)), float(np.max(truths)))
-    drawn = [
-        ("Estimate", estimates, shared, "viridis"),
-        (f"Width of the {level_percent:g} % interval", width, max(1.0, float(np.max(width))), "cividis"),
-        ("Truth (known only in a simulation)", truths, shared, "viridis"),
-    ]
     streets = [np.asarray(line, dtype=np.float64) / geometry.size for line in geometry.streets]
     outlines = Outlines.grid(geometry.columns, geometry.rows, streets)
     panels = [
-        map_panel(outlines, values, title=name, top=top, colours=colours, unit=unit)
-        for name, values, top, colours in (drawn if truth is not None else drawn[:2])
+        MapPanel(title="Estimate", outlines=outlines, values=estimates, top=shared, unit=unit),
+        MapPanel(
+            title=f"Width of the {level_percent:g} % interval",
+            outlines=outlines,
+            values=width,
+            top=max(1.0, float(np.max(width))),
+            colours="cividis",
+            unit=unit,
+        ),
     ]
+    if truth is not None:
+        title_of_truth = "Truth (known only in a simulation)"
+        panels.append(MapPanel(title=title_of_truth, outlines=outlines, values=truths, top=shared, unit=unit))
     drawn_over = f"; {geometry.source}" if geometry.source else ""
     note = f"north up, side of a square {geometry.size:g} m{drawn_over})"
     where = f"{title[:-1]}; {note}" if title.endswith(")") else f"{title} ({note}".strip()
@@ -117,7 +120,7 @@ def step_maps(steps: Sequence[StepMap], *, truth: Sequence[float], title: str = 
         top = shared if one.outlines is seen.outlines else max(1.0, *one.estimates)
         values = np.asarray(one.estimates, dtype=np.float64)
         outlines = Outlines.of(one.outlines, "m")
-        panels.append(map_panel(outlines, values, title=one.title, top=top, colours="viridis", unit=unit))
+        panels.append(MapPanel(title=one.title, outlines=outlines, values=values, top=top, unit=unit))
     return chart_figure(Chart(name="walk", title=title, caption="", panels=panels))
 
 
@@ -153,11 +156,5 @@ def bars_with_intervals(
     more = f" (the {MOST_BARS} largest of {len(labels)})" if len(labels) > MOST_BARS else ""
     key = [("estimate, interval", Style("s0")), ("truth (simulation only)", seen)]
     panel = row_panel(items, scale_of(ends, unit, zero=True), alt=f"{len(items)} estimates with intervals")
-    chart = Chart(
-        name="bars",
-        title=title + more,
-        caption="",
-        panels=[panel],
-        key=key_panel(key if truth is not None else key[:1]),
-    )
-    return chart_figure(chart)
+    shown = key if truth is not None else key[:1]
+    return chart_figure(Chart(name="bars", title=title + more, caption="", panels=[panel], key=shown))

@@ -1,4 +1,4 @@
-"""The style of every figure: colours on paper and in the dark, fonts, sizes and grid, under matplotlib's settings.
+"""The style of every figure: colours, fonts, sizes and grid, under matplotlib's settings.
 
 Values and one decorator; it draws nothing. A colour is named by its role (`COLOURS`), so that a page can show it in the
 dark, or written as "#rrggbb" where the colour itself is the message.
@@ -19,12 +19,7 @@ _Result = TypeVar("_Result")
 
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 
-PX_PER_INCH: Final = 72
 _MARGIN_IN: Final = 0.1
-"""A pixel of a panel is a point of matplotlib, and the unit of its SVG; a PNG has two pixels for one."""
-FONT_PX: Final = 13.0
-"""Size of the text of a panel that is shown at its own width."""
-SMALL_PX: Final = FONT_PX - 1
 
 PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b5b5b")
 """Okabe and Ito's colours, told apart with every common colour blindness."""
@@ -34,31 +29,13 @@ COLOURS: Final = {
     "soft": "#595959",
     "rule": "#8a8a8a",
     "grid": "#e4e4e4",
-    "band": "#d9efe6",
+    "within": "#d9efe6",
     "paper": "#ffffff",
     "bad": "#b3261e",
     **{f"s{number}": colour for number, colour in enumerate(PALETTE)},
 }
 """Roles on paper: text, text beside, axes, grid, the range where a measurement should be, background, a broken
-promise, and questions s0 to s6."""
-
-DARK: Final = {
-    "ink": "#ececec",
-    "soft": "#b4b4b4",
-    "rule": "#8f8f8f",
-    "grid": "#33373c",
-    "band": "#17402f",
-    "paper": "#16181b",
-    "bad": "#ff8a80",
-    "s0": "#5fb3e8",
-    "s1": "#ff9a52",
-    "s2": "#3fd0a4",
-    "s3": "#e7a3cb",
-    "s4": "#f2bd42",
-    "s5": "#9fd6f5",
-    "s6": "#b8b8b8",
-}
-"""The same roles on a dark page."""
+promise, and groups s0 to s6. The style sheets of pages have the same roles, for light and for dark."""
 
 # Any: matplotlib types the keys as a closed list that differs between its versions.
 _SETTINGS: Final[Any] = {
@@ -89,8 +66,8 @@ _SETTINGS: Final[Any] = {
     "figure.titleweight": "bold",
     "svg.hashsalt": "fleetcount",  # Names inside an SVG file depend on its content alone.
     "svg.fonttype": "none",
-    "figure.dpi": PX_PER_INCH,
-    "savefig.dpi": 2 * PX_PER_INCH,
+    "figure.dpi": 72,
+    "savefig.dpi": 144,
     "savefig.facecolor": COLOURS["paper"],
 }
 
@@ -107,17 +84,14 @@ def in_style(draw: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Resul
 
 
 @in_style
-def sheet(width: float, height: float) -> Figure:
-    """Return an empty figure of so many pixels, for panels that place their axes themselves."""
-    figure = Figure(figsize=(width / PX_PER_INCH, height / PX_PER_INCH))
-    FigureCanvasAgg(figure)
-    return figure
+def new_figure(
+    width: float, height: float, columns: int = 1, rows: int = 1, heights: list[float] | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure, sizes in inches, and its axes row by row, placed by matplotlib.
 
-
-@in_style
-def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure, sizes in inches, and its axes row by row, placed by matplotlib."""
+    `heights` are shares of the height, one a row.
+    """
     # Words at the edge of a picture need as much room as those between panels.
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=_MARGIN_IN, h_pad=_MARGIN_IN))
     FigureCanvasAgg(figure)
-    return figure, list(np.atleast_1d(figure.subplots(rows, columns)).ravel())
+    return figure, list(np.atleast_1d(figure.subplots(rows, columns, height_ratios=heights)).ravel())

@@ -97,10 +97,9 @@ class Study:
             MachineError: the disk does not take it.
         """
         # Matplotlib is loaded where a report is drawn.
-        from fleetcount_simulator import report
-        from fleetcount_site.pages import report_files
+        from fleetcount_site.report import write_report
 
-        return report.write(self.directory, report_files())
+        return write_report(self.directory)
 
     def _table(self, name: str, why: str = "") -> Table:
         with Tables(self.directory) as tables:

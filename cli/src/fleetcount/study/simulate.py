@@ -4,7 +4,6 @@ Reads options, shows progress and a short table; the study itself is `fleetcount
 """
 
 import contextlib
-import importlib.util
 import signal
 import sys
 from collections.abc import Generator, Sequence
@@ -146,12 +145,11 @@ def _run(
     settings = StudySettings(engine=engine, runs=runs, output=target, csv=csv, command=tuple(sys.argv[1:]))
     with _interruptible(target), progress_for() as progress:
         summaries = run_study(study, settings, STANDARD, runner, progress.step)
-        if importlib.util.find_spec("fleetcount_simulator.report") is not None:
-            progress.step("drawing the report", 0, 1)
-            from fleetcount_site.pages import report_files
+        progress.step("drawing the report", 0, 1)
+        from fleetcount_site.report import write_report
 
-            importlib.import_module("fleetcount_simulator.report").write(target, report_files())
-            progress.step("drawing the report", 1, 1)
+        write_report(target)
+        progress.step("drawing the report", 1, 1)
     return summaries
 
 

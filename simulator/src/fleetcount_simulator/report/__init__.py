@@ -1,61 +1,77 @@
-"""The report of a study: report.html and figures/*.svg and *.png, from the tables in its output directory.
+"""What the report of a study says: sentences, figures and tables, from the tables in its output directory.
 
-Reads what `fleetcount simulate` has written and changes none of it. Every file appears whole or not at all.
+Reads what `fleetcount simulate` has written and changes none of it. `fleetcount_site.report` makes the page.
 """
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from fleetcount_analysis.figures.panels import Chart, chart_figure
-from fleetcount_analysis.figures.svg import rendered
-from fleetcount_protocol.errors import MachineError
+from fleetcount_analysis.figures.charts import Chart
 
+from fleetcount_simulator.report.conclusions import Headline, Notice, headlines, introduction, lead, warnings_of
 from fleetcount_simulator.report.figures import FIGURES, Missing, figure
-from fleetcount_simulator.report.page import ASSETS, page
 from fleetcount_simulator.report.study import Tables, read_study
-from fleetcount_simulator.study.directory import StudyDirectory
-
-__all__ = ["write"]
+from fleetcount_simulator.report.tables import ReportTable, report_tables
 
 
-def write(directory: Path, browser: Mapping[str, Path] | None = None) -> Path:
-    """Write the report of the study in a directory, finished or not, and return the path of report.html.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A report from top to bottom; all texts are plain. `facts` are what it takes to repeat the study, by name."""
 
-    Figures of an earlier report that have no data any more are removed. `browser` are style sheets and scripts by name,
-    in the order of loading, by which a map is drawn in the page itself (`fleetcount_site.pages.report_files`); they are
-    put into the directory's folder assets/. Without them, or without a map, the page has pictures only.
+    name: str
+    title: str
+    lead: str
+    introduction: Sequence[str]
+    has_cases: bool
+    headlines: Sequence[Headline]
+    notices: Sequence[Notice]
+    figures: Sequence[Chart | Missing] = field(repr=False)
+    tables: Sequence[ReportTable] = field(repr=False)
+    facts: Mapping[str, str]
+    scenario: str = field(repr=False)
+
+
+def read_report(directory: Path) -> Report:
+    """Return the report of the study in a directory, finished or not.
 
     Raises:
         ScenarioError: the directory holds no study, or its tables cannot be read.
-        MachineError: the disk does not take it.
     """
-    target = StudyDirectory(directory)
     with Tables(directory) as tables:
         study = read_study(directory, tables)
-        made = [figure(name, study, tables) for name in FIGURES]
-    try:
-        (directory / "figures").mkdir(exist_ok=True)
-        for one in made:
-            if isinstance(one, Missing):
-                for kind in ("svg", "png"):
-                    (directory / "figures" / f"{one.name}.{kind}").unlink(missing_ok=True)
-    except OSError as error:
-        raise MachineError(f"figures cannot be written: {error.strerror or error}") from error
-    for one in made:
-        if not isinstance(one, Missing):
-            for ending, content in rendered(chart_figure(one), title=one.title, description=one.caption).items():
-                target.write(Path("figures") / f"{one.name}.{ending}", content)
-    loaded = dict(browser or {}) if any(isinstance(one, Chart) and one.numbers for one in made) else {}
-    for name, path in loaded.items():
-        _copy(target, Path(ASSETS) / name, path)
-    target.write("report.html", page(study, made, tuple(loaded)))
-    return directory / "report.html"
+        figures = [figure(name, study, tables) for name in FIGURES]
+    record = study.record
+    scenario = str(record.get("scenario", ""))
+    return Report(
+        name=str(record.get("name", "")),
+        title=str(record.get("title") or record.get("name") or "A study"),
+        lead=lead(scenario),
+        introduction=introduction(study),
+        has_cases=bool(study.cases),
+        headlines=headlines(study),
+        notices=warnings_of(study),
+        figures=figures,
+        tables=report_tables(study),
+        facts=_facts(record),
+        scenario=scenario,
+    )
 
 
-def _copy(target: StudyDirectory, name: Path, source: Path) -> None:
-    try:
-        content = source.read_bytes()
-        (target.path / name).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MachineError(f"{name} cannot be written: {error.strerror or error}") from error
-    target.write(name, content)
+def _facts(record: Mapping[str, Any]) -> Mapping[str, str]:
+    machine = record.get("machine") or {}
+    seconds = record.get("seconds")
+    facts = {
+        "Command": shlex.join(["fleetcount", *map(str, record.get("command", ()))]),
+        "Scenario file": str(record.get("file")),
+        "Seed": str(record.get("seed")),
+        "Version": f"fleetcount {record.get('version')}",
+        "Engine": str(record.get("engine")),
+        "Started": str(record.get("started")),
+        "Took": "" if seconds is None else f"{seconds:,.1f} s",
+        "Machine": f"{machine.get('system')}, {machine.get('processor')}, {machine.get('cores')} cores, "
+        f"Python {machine.get('python')}, NumPy {machine.get('numpy')}",
+    }
+    return {name: value for name, value in facts.items() if value not in {"", "None"}}

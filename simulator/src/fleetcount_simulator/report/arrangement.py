@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleetcount_analysis.figures.words import number, text_width
+from fleetcount_analysis.figures.words import number
 
 from fleetcount_simulator.report.study import CaseResult, Study
 
@@ -113,14 +113,14 @@ def arranged(study: Study, x: Dimension, most: int = MOST_PANELS) -> View:
     return View(x=x, lines=lines, labels=labels, panels=shown, left_out=len(panels) - len(shown))
 
 
-def row_names(study: Study, room: float, size: float) -> tuple[dict[int, str], str]:
-    """Return a name for every case that fits into so many pixels, and what it is made of ("" where it says so itself).
+def row_names(study: Study, most: int) -> tuple[dict[int, str], str]:
+    """Return a name of at most so many characters for every case, and what it is made of ("" where it says so itself).
 
     Where the names of the cases are too long, only what differs is left, without saying what it is.
     """
     names = {case.index: case.name for case in study.cases}
     dimensions = varying(study)
-    if not dimensions or all(text_width(name, size) <= room for name in names.values()):
+    if not dimensions or all(len(name) <= most for name in names.values()):
         return names, ""
     plain = {
         case.index: " · ".join(_plain(value) for one in dimensions if (value := one.of(case)) is not None)
@@ -131,11 +131,6 @@ def row_names(study: Study, room: float, size: float) -> tuple[dict[int, str], s
 
 def _plain(value: Value) -> str:
     return number(value) if isinstance(value, (int, float)) else str(value)
-
-
-def short(text: str, most: int) -> str:
-    """Return a text of at most so many characters; what was cut is shown by dots."""
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _lines(others: Sequence[Dimension]) -> Dimension | None:

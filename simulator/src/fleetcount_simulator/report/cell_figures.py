@@ -3,16 +3,14 @@
 It reads one case at one epoch from the tables, the one with most devices in its cells.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_analysis.figures.charts import Item, Measure, Style, key_panel, row_panel
-from fleetcount_analysis.figures.maps import Outlines, map_panel
-from fleetcount_analysis.figures.panels import Chart
-from fleetcount_analysis.figures.scales import scale_of
+from fleetcount_analysis.figures.charts import Chart, Item, Measure, Style, row_panel, scale_of
+from fleetcount_analysis.figures.maps import MapPanel, Outlines
+from fleetcount_analysis.figures.words import number
 from numpy.typing import NDArray
 
 from fleetcount_simulator.report.study import CaseResult, Study, Tables
@@ -33,9 +31,9 @@ def cell_chart(study: Study, tables: Tables) -> Chart | None:
     for case in study.cases:
         epoch = tables.rows(_FULLEST, [case.index]) if case.released else []
         if epoch:
-            number = int(epoch[0]["epoch"])
-            cells = tables.rows(_CELLS, [case.index, number])
-            which = _which(study, case, number)
+            shown = int(epoch[0]["epoch"])
+            cells = tables.rows(_CELLS, [case.index, shown])
+            which = _which(study, case, shown)
             return _maps(case, cells, tables, which) or _bars(case, cells, which)
     return None
 
@@ -65,35 +63,30 @@ def _maps(case: CaseResult, cells: Sequence[Mapping[str, Any]], tables: Tables, 
     width = _column(cells, "high") - _column(cells, "low")
     shared = max(1.0, float(np.nanmax(truth)), float(np.nanmax(estimate)))
     widest = max(1.0, float(np.nanmax(width)))
-    drawn = (
-        ("Truth", truth, shared, "viridis"),
-        ("Estimate", estimate, shared, "viridis"),
-        ("Width of the interval", width, widest, "cividis"),
-    )
+    texts = [_text(str(place["label"]), cell) for place, cell in zip(places, cells, strict=True)]
+    same: dict[str, Any] = {"outlines": outlines, "texts": texts}
     return Chart(
         name="map",
         title="Truth, estimate and how wide the interval is",
         caption=f"{which}Truth and estimate have one colour scale, so equal colours are equal numbers; an estimate "
         "below 0 is drawn as 0. Only a simulation knows the truth. It does not show how other runs would look.",
         panels=[
-            map_panel(outlines, values, title=title, top=top, colours=colours, unit="devices")
-            for title, values, top, colours in drawn
+            MapPanel(title="Truth", values=truth, top=shared, **same),
+            MapPanel(title="Estimate", values=estimate, top=shared, **same),
+            MapPanel(title="Width of the interval", values=width, top=widest, colours="cividis", **same),
         ],
-        numbers="" if outlines.lines else _numbers(places, cells),
     )
 
 
-def _numbers(places: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]]) -> str:
-    """Return labels, outlines and numbers of all cells as JSON, null for what is not known."""
-    shapes = [
-        {"value": value, "label": str(place["label"]), "ring": Outlines.corners(place["outline"])}
-        for value, place in enumerate(places, start=1)
-    ]
-    columns = {
-        name: [number if math.isfinite(number) else None for number in _column(cells, name).tolist()]
-        for name in ("truth", "estimate", "low", "high")
-    }
-    return json.dumps({"degrees": places[0]["unit"] == "deg", "cells": shapes, **columns}, allow_nan=False)
+def _text(label: str, cell: Mapping[str, Any]) -> str:
+    """Return what a reader is told of a cell."""
+    truth, estimate, low, high = (_plain(cell[name]) for name in ("truth", "estimate", "low", "high"))
+    if not math.isfinite(estimate):
+        return f"{label}: truth {number(truth)}, nothing released"
+    # No count explains an estimate far below 0: "0 to 0" would read as an exact count.
+    below = estimate < 0 and low == high == 0
+    interval = "0, below noise" if below else f"{number(low)} to {number(high)}"
+    return f"{label}: truth {number(truth)}, estimate {number(estimate)}, interval {interval}"
 
 
 def _bars(case: CaseResult, cells: Sequence[Mapping[str, Any]], which: str) -> Chart:
@@ -122,7 +115,7 @@ def _bars(case: CaseResult, cells: Sequence[Mapping[str, Any]], which: str) -> C
                 alt=f"Estimates of {len(items)} values with intervals and truths",
             )
         ],
-        key=key_panel([("estimate, interval", Style("s0")), ("truth", Style("s1", 2))]),
+        key=[("estimate, interval", Style("s0")), ("truth", Style("s1", 2))],
     )
 
 

@@ -1,6 +1,6 @@
 """What a reader should know first: what was asked of whom, the three numbers that matter, and what went wrong.
 
-Makes plain sentences from measures; it must not draw or write HTML. A warning is given where a measurement
+Makes plain sentences from measures; it must not draw or write a page. A warning is given where a measurement
 contradicts what it should be by more than its error bars, never on the number alone.
 """
 
@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from fleetcount_analysis.figures.charts import Measure, said
-from fleetcount_analysis.figures.words import number, percent
+from fleetcount_analysis.figures.words import number, percent, short
 
-from fleetcount_simulator.report.arrangement import short
 from fleetcount_simulator.report.figures import coverage_band
 from fleetcount_simulator.report.study import Z95, CaseResult, Study
 

@@ -1,6 +1,6 @@
 """The figures of a study: what each shows, how it is read, and why one is missing.
 
-Chooses and labels; measures come summed up from `study`, and `fleetcount_analysis.figures` draws them.
+Chooses and labels; measures come summed up from `study`, and a page or `fleetcount_analysis.figures` draws them.
 """
 
 import math
@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleetcount_analysis.figures.charts import (
-    LABEL_PX,
+    Chart,
     Curve,
     Item,
     Measure,
+    Panel,
+    Scale,
     Style,
-    key_panel,
-    line_panel,
+    curve_panel,
     rank_panel,
     row_panel,
+    scale_of,
     styles,
 )
-from fleetcount_analysis.figures.panels import Chart, Panel
-from fleetcount_analysis.figures.scales import Scale, scale_of
-from fleetcount_analysis.figures.style import SMALL_PX
 from fleetcount_analysis.figures.words import number
 
 from fleetcount_simulator.report.arrangement import (
@@ -37,16 +36,27 @@ from fleetcount_simulator.report.arrangement import (
     varying,
 )
 from fleetcount_simulator.report.cell_figures import cell_chart
-from fleetcount_simulator.report.question_figures import last_guesses, rules_chart, tracker_chart
+from fleetcount_simulator.report.question_figures import last_guesses, number_in, rules_chart, tracker_chart
 from fleetcount_simulator.report.study import LEAST_INTERVALS, CaseResult, Study, Tables
 
 MOST_ROWS: Final = 30
 MOST_ATTACKER_ROWS: Final = 40
-_NAME_PX: Final = 0.8 * LABEL_PX
-"""Names of cases longer than this would leave too little room for the dots: their values stand for them."""
+_MOST_NAME: Final = 26
+"""Names of cases with more characters would leave too little room for the dots: their values stand for them."""
 
-FIGURES: Final = ("error", "coverage", "epsilon", "map", "attackers", "shift", "bias", "epochs", "rules", "tracker")
-"""Names of all figures, in the order of the page; also the names of their files."""
+FIGURES: Final = {
+    "error": "Error",
+    "coverage": "Coverage",
+    "epsilon": "Error against epsilon",
+    "map": "Truth and estimate",
+    "attackers": "Attackers",
+    "shift": "What lies can do",
+    "bias": "Bias under drop-out",
+    "epochs": "Over the epochs",
+    "rules": "What a promise costs",
+    "tracker": "Who sees all windows",
+}
+"""All figures by the names of their files, in the order of the page, and what a reader calls them."""
 
 _NO_CELLS: Final = "the table of cells was left out (metrics.keep_cells = false), or no first run was released"
 _GUESSES: Final = ("guess_rate", "exposure")
@@ -121,7 +131,7 @@ def _error_rows(study: Study, caption: str) -> Chart | str:
     if len(study.cases) < 2:
         return "there is one case, and its error is among the three numbers above"
     shown = study.cases[:MOST_ROWS]
-    names, named_by = _case_names(study)
+    names, named_by = row_names(study, _MOST_NAME)
     items = [_item(study, case, case.error, names) for case in shown]
     x = scale_of(_ends(items), "error in devices of a cell", log=True, zero=True)
     more = f"The first {MOST_ROWS} of {len(study.cases)} cases. " if len(study.cases) > MOST_ROWS else ""
@@ -192,14 +202,14 @@ def _epochs(study: Study) -> Chart | str:
         names = [f"{case.name}, epoch {row['epoch']}" for row in rows]
         for name, kept in (("error", curves), ("error_fleet", whole)):
             errors: list[Measure] = [row.get(name, Measure(math.nan)) for row in rows]
-            kept.extend(pieces(Curve(x=x, y=errors, names=names, style=style)))
+            kept.append(Curve(x=x, y=errors, names=names, style=style))
         people = [Measure(row["participants"]) for row in rows]
         counted.append(Curve(x=x, y=people, names=names, style=style))
     x_axis = scale_of([place for curve in curves for place in curve.x], "epoch", whole=True)
     panels = [
-        _curve_panel(curves, x_axis, "error in devices of a cell", "", zero=True),
-        _curve_panel(whole, x_axis, "error of the whole fleet's count", "", zero=True),
-        _curve_panel(counted, x_axis, "devices counted", "", zero=True),
+        _epoch_panel(curves, x_axis, "error in devices of a cell"),
+        _epoch_panel(whole, x_axis, "error of the whole fleet's count"),
+        _epoch_panel(counted, x_axis, "devices counted"),
     ]
     more = f"The first {len(shown)} of {len(study.cases)} cases. " if len(study.cases) > len(shown) else ""
     return Chart(
@@ -210,25 +220,12 @@ def _epochs(study: Study) -> Chart | str:
         f"{_together(study)}{more}It does not show what somebody learns who reads all releases: that is in the "
         "statement.",
         panels=panels,
-        key=key_panel([(case.name, style) for case, style in zip(shown, made, strict=True)])
-        if len(shown) > 1
-        else None,
+        key=[(case.name, style) for case, style in zip(shown, made, strict=True)] if len(shown) > 1 else (),
     )
 
 
 def _together(study: Study) -> str:
     return f"Each dot is {study.epoch_step} epochs together. " if study.epoch_step > 1 else ""
-
-
-def pieces(curve: Curve) -> list[Curve]:
-    """Return the stretches of a curve between epochs without a release, so that no line runs across them."""
-    known = [place for place, measure in enumerate(curve.y) if measure.known]
-    starts = [place for place in known if place - 1 not in set(known)] if len(known) < len(curve.y) else [0]
-    ends = [*starts[1:], len(curve.y)]
-    return [
-        Curve(x=curve.x[low:high], y=curve.y[low:high], names=curve.names[low:high], style=curve.style)
-        for low, high in zip(starts, ends, strict=True)
-    ]
 
 
 def _lines_of(
@@ -246,7 +243,7 @@ def _lines_of(
     style = dict(zip(view.labels, _line_styles(view), strict=True))
     cases = [case for _, series in view.panels for line in series for case in line.cases]
     x_axis = scale_of([_at(x, case) for case in cases], x.label, log=True)
-    values = [end for case in cases for end in _reach(measure(case)) if not log or end > 0]
+    values = [end for case in cases for end in measure(case).ends if not log or end > 0]
     y_axis = scale_of(values, label, log=log, zero=zero)
     panels: list[Panel] = []
     for title, series in view.panels:
@@ -260,18 +257,20 @@ def _lines_of(
             for line in series
         ]
         panels.append(
-            line_panel(curves, x_axis, y_axis, title=title, alt=_told(title, label, x, series, measure), zero_line=zero)
+            curve_panel(
+                curves, x_axis, y_axis, title=title, alt=_told(title, label, x, series, measure), zero_line=zero
+            )
         )
     return panels, view
 
 
-def _curve_panel(curves: Sequence[Curve], x: Scale, label: str, title: str, *, zero: bool) -> Panel:
-    values = [end for curve in curves for measure in curve.y for end in _reach(measure)]
-    y = scale_of(values, label, zero=zero)
+def _epoch_panel(curves: Sequence[Curve], x: Scale, label: str) -> Panel:
+    values = [end for curve in curves for measure in curve.y for end in measure.ends]
+    y = scale_of(values, label, zero=True)
     alt = (
         f"{label} by {x.label}, from {number(min(values, default=math.nan))} to {number(max(values, default=math.nan))}"
     )
-    return line_panel(curves, x, y, title=title, alt=alt)
+    return curve_panel(curves, x, y, alt=alt)
 
 
 def _line_styles(view: View) -> list[Style]:
@@ -298,10 +297,6 @@ def _at(x: Dimension, case: CaseResult) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def _reach(measure: Measure) -> list[float]:
-    return [end for end in (measure.value, measure.low, measure.high) if math.isfinite(end)]
-
-
 def _lower(label: str) -> str:
     return label[:1].lower() + label[1:]
 
@@ -310,8 +305,8 @@ def _beyond(view: View) -> str:
     return f"{view.left_out} more panels would follow: see the tables. " if view.left_out else ""
 
 
-def _key(view: View) -> Panel | None:
-    return key_panel(list(zip(view.labels, _line_styles(view), strict=True))) if view.labels else None
+def _key(view: View) -> Sequence[tuple[str, Style]]:
+    return list(zip(view.labels, _line_styles(view), strict=True))
 
 
 # One row or one place a case.
@@ -322,16 +317,16 @@ def _coverage(study: Study) -> Chart | str:
         return f"fewer than {LEAST_INTERVALS} intervals a case do not show how often they hold the truth"
     levels = {case.level for case in study.cases}
     band = coverage_band(max(levels)) if len(levels) == 1 else None
-    line = max(levels) if len(levels) == 1 else None
-    names, named_by = _case_names(study)
+    rule = max(levels) if len(levels) == 1 else None
+    names, named_by = row_names(study, _MOST_NAME)
     items = [_item(study, case, case.coverage, names) for case in study.cases]
     told = sum(1 for case in study.cases if band and case.coverage.known and band[0] <= case.coverage.value <= band[1])
     alt = f"Coverage of {len(items)} cases; {told} of them are inside the band"
     if len(items) > MOST_ROWS:
-        panel = rank_panel(items, "intervals that hold the truth", alt=alt, band=band, line=line)
+        panel = rank_panel(items, "intervals that hold the truth", alt=alt, band=band, rule=rule)
     else:
         x = scale_of([*_ends(items), *(band or ())], "intervals that hold the truth", as_percent=True)
-        panel = row_panel(items, x, alt=alt, band=band, line=line, share=True, named_by=named_by)
+        panel = row_panel(items, x, alt=alt, band=band, rule=rule, named_by=named_by)
     return Chart(
         name="coverage",
         title="Coverage: how often an interval holds the truth",
@@ -344,21 +339,17 @@ def _coverage(study: Study) -> Chart | str:
     )
 
 
-def _case_names(study: Study) -> tuple[dict[int, str], str]:
-    return row_names(study, _NAME_PX, SMALL_PX)
-
-
 def _item(study: Study, case: CaseResult, measure: Measure, names: Mapping[int, str]) -> Item:
     return Item(label=names[case.index], measure=measure, style=case_styles(study)[case.mechanism])
 
 
-def _mechanism_key(study: Study) -> Panel | None:
+def _mechanism_key(study: Study) -> Sequence[tuple[str, Style]]:
     made = list(case_styles(study).items())
-    return key_panel(made) if len(made) > 1 else None
+    return made if len(made) > 1 else ()
 
 
 def _ends(items: Sequence[Item]) -> list[float]:
-    return [end for item in items for end in _reach(item.measure)]
+    return [end for item in items for end in item.measure.ends]
 
 
 def _range(items: Sequence[Item]) -> str:
@@ -379,7 +370,7 @@ def _attackers(study: Study) -> Chart | str:
         return "no attacker guesses in this scenario" if study.attackers else "the scenario has no attackers"
     worst = sorted(rows, key=lambda row: row["bound"] - row["measured"])[:MOST_ATTACKER_ROWS]
     shown = [row for row in rows if any(row is one for one in worst)]
-    names, named_by = row_names(study, LABEL_PX / 2, SMALL_PX)
+    names, named_by = row_names(study, _MOST_NAME // 2)
     labels, same = _attacker_labels(shown, names if len(study.cases) > 1 else {})
     items = [
         Item(
@@ -403,11 +394,10 @@ def _attackers(study: Study) -> Chart | str:
                 items,
                 x,
                 alt=f"Guess rates of {len(items)} attacks against their bounds",
-                share=True,
                 named_by=named_by if same or not named_by else f"attacker · {named_by}",
             )
         ],
-        key=key_panel([("measured", Style("s0")), ("promised at most", Style("s1", 2))]),
+        key=[("measured", Style("s0")), ("promised at most", Style("s1", 2))],
     )
 
 
@@ -422,7 +412,7 @@ def _shift(study: Study) -> Chart | str:
     x = [float(row["bound"]) for row in rows]
     y = [_measured(row) for row in rows]
     curve = Curve(x=x, y=y, names=[_attacker_label(row, names) for row in rows], style=Style("s0"))
-    ends = [end for measure in y for end in _reach(measure)]
+    ends = [end for measure in y for end in measure.ends]
     x_axis = scale_of(x, "shift that m lies can cause, m/p", log=True)
     floor = min(x) / 3
     y_axis = scale_of([max(end, floor) for end in [*ends, *x]], "shift measured, devices", log=True)
@@ -435,18 +425,13 @@ def _shift(study: Study) -> Chart | str:
         caption="Each lie weighs 1/p devices, p the sampling rate: dots should lie on the orange line. 95 % intervals "
         "over the runs; what reaches below the axis is cut. It does not show whether the lie is noticed: see the alarm "
         "in the table of attackers.",
-        panels=[line_panel([promised, curve], x_axis, y_axis, title="", alt=alt)],
-        key=key_panel([("measured", Style("s0")), ("m/p", Style("s1", 2))]),
+        panels=[curve_panel([promised, curve], x_axis, y_axis, alt=alt)],
+        key=[("measured", Style("s0")), ("m/p", Style("s1", 2))],
     )
 
 
 def _measured(row: Mapping[str, Any]) -> Measure:
-
-    def end(name: str) -> float:
-        value = row.get(name)
-        return float(value) if isinstance(value, (int, float)) else math.nan
-
-    return Measure(end("measured"), end("low"), end("high"))
+    return Measure(*(number_in(row, name) for name in ("measured", "low", "high")))
 
 
 def _attacker_labels(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> tuple[list[str], str]:

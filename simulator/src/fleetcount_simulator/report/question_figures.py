@@ -7,9 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fleetcount_analysis.figures.charts import Curve, Measure, Style, key_panel, line_panel, styles
-from fleetcount_analysis.figures.panels import Chart
-from fleetcount_analysis.figures.scales import scale_of
+from fleetcount_analysis.figures.charts import Chart, Curve, Measure, Style, curve_panel, scale_of, styles
 from fleetcount_analysis.figures.words import number
 
 from fleetcount_simulator.report.study import Study
@@ -33,7 +31,7 @@ def rules_chart(study: Study) -> Chart | str:
         chosen = [name for name in names if (_COIN in name) is sampled]
         curves = [_rule(study, name, style[name]) for name in chosen]
         ends = "; ".join(f"{curve.names[-1]}: {number(curve.y[-1].value)}" for curve in curves)
-        panels.append(line_panel(curves, x, y, title=title, alt=f"{title}: {y.label} against windows. {ends}."))
+        panels.append(curve_panel(curves, x, y, title=title, alt=f"{title}: {y.label} against windows. {ends}."))
     return Chart(
         name="rules",
         title="What one promise for all windows costs, rule by rule",
@@ -42,7 +40,7 @@ def rules_chart(study: Study) -> Chart | str:
         "the scatter of who is sampled, which is not shown, and protects against all aggregators together, as the "
         "truth in shares does not.",
         panels=panels,
-        key=key_panel([(name, style[name]) for name in names]),
+        key=[(name, style[name]) for name in names],
     )
 
 
@@ -92,7 +90,7 @@ def tracker_chart(study: Study) -> Chart | str:
             f"{title}: {number(first['measured'])} after {first['questions']} windows, {number(last['measured'])} "
             f"after {last['questions']}; promised {number(last['bound'])}"
         )
-        panels.append(line_panel(_tracker(rows), x, y, title=title, alt=alt))
+        panels.append(curve_panel(_tracker(rows), x, y, title=title, alt=alt))
     more = f"The first {len(shown)} of {len(groups)}. " if len(groups) > len(shown) else ""
     return Chart(
         name="tracker",
@@ -102,7 +100,7 @@ def tracker_chart(study: Study) -> Chart | str:
         "is a formula; orange: the most that the promise for so many windows allows. Guesses say little of a promise "
         f"with a large epsilon: the table of attackers holds `beyond_promise` against delta. {more}",
         panels=panels,
-        key=key_panel(_KEY if any(_end(row, "theory") == _end(row, "theory") for row in every) else (_KEY[0], _KEY[2])),
+        key=_KEY if any(math.isfinite(number_in(row, "theory")) for row in every) else (_KEY[0], _KEY[2]),
     )
 
 
@@ -113,9 +111,9 @@ def _windows(row: Mapping[str, Any]) -> int:
 def _tracker(rows: Sequence[Mapping[str, Any]]) -> list[Curve]:
     windows = [float(row["questions"]) for row in rows]
     made = [
-        [Measure(_end(row, "bound")) for row in rows],
-        [Measure(_end(row, "theory")) for row in rows],
-        [Measure(*(_end(row, name) for name in ("measured", "low", "high"))) for row in rows],
+        [Measure(number_in(row, "bound")) for row in rows],
+        [Measure(number_in(row, "theory")) for row in rows],
+        [Measure(*(number_in(row, name) for name in ("measured", "low", "high"))) for row in rows],
     ]
     return [
         Curve(x=windows, y=measures, names=[f"{name}, {at:g} windows" for at in windows], style=style)
@@ -124,6 +122,7 @@ def _tracker(rows: Sequence[Mapping[str, Any]]) -> list[Curve]:
     ]
 
 
-def _end(row: Mapping[str, Any], name: str) -> float:
+def number_in(row: Mapping[str, Any], name: str) -> float:
+    """Return a number of a row, nan where it has none."""
     value = row.get(name)
     return float(value) if isinstance(value, (int, float)) else math.nan

@@ -1,19 +1,17 @@
-"""The tables of a report as HTML: cases, what went wrong on the way, attackers, privacy statement.
+"""The tables of a report: cases, what went wrong on the way, attackers, privacy statement.
 
-Formats and escapes; a table of many rows scrolls in its own box and can be reached by keyboard.
+Formats numbers as texts; it must not write a page.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fleetcount_analysis.figures.charts import Measure, said
-from fleetcount_analysis.figures.words import number, percent, printable
+from fleetcount_analysis.figures.words import number, percent
 
 from fleetcount_simulator.report.study import CaseResult, Study
-
-MOST_ROWS: Final = 1000
 
 _MEASURES: Final = {
     "guess_rate": "right guesses",
@@ -31,12 +29,27 @@ _MEASURES: Final = {
 _SHARES: Final = ("guess_rate", "exposure", "alarm", "posterior", "refused")
 
 
-def clean(text: object) -> str:
-    """Return a text for HTML: escaped, without control characters."""
-    return escape(printable(str(text)))
+BROKEN: Final = "BROKEN"
+"""What the last column of the attackers says of a promise that was not kept."""
 
 
-def case_table(study: Study) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTable:
+    """A table: the first column names the row, the first `texts` columns are running text."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int = 1
+
+
+def report_tables(study: Study) -> list[ReportTable]:
+    """Return all tables that have rows."""
+    made = (case_table(study), attacker_table(study), statement_table(study), tally_table(study))
+    return [table for table in made if table.rows]
+
+
+def case_table(study: Study) -> ReportTable:
     """Return a row for every case, with error bars."""
     head = (
         *(
@@ -50,7 +63,7 @@ def case_table(study: Study) -> str:
         ),
         *("width", "epsilon of a release", "epsilon in all"),
     )
-    return _table("Cases", head, [_case_row(case) for case in study.cases])
+    return ReportTable(caption="Cases", head=head, rows=[_case_row(case) for case in study.cases])
 
 
 def _case_row(case: CaseResult) -> list[str]:
@@ -74,25 +87,23 @@ def _loss(epsilon: float | None, delta: float) -> str:
     return f"{number(epsilon)}, delta {delta:.0e}" if delta else number(epsilon)
 
 
-def tally_table(study: Study) -> str:
-    """Return what the engine counted besides, a mean per release; "" when there was nothing."""
+def tally_table(study: Study) -> ReportTable:
+    """Return what the engine counted besides, a mean per release."""
     names = list(dict.fromkeys(name for case in study.cases for name in case.tallies))
-    if not names:
-        return ""
     rows = [
-        [case.name, *(number(case.tallies.get(name, 0) / max(1, case.asked)) for name in names)] for case in study.cases
+        [case.name, *(number(case.tallies.get(name, 0) / max(1, case.asked)) for name in names)]
+        for case in study.cases
+        if names
     ]
     heads = ("case", *(name.replace("_", " ") for name in names))
-    return _table("Reports on their way, mean of a release", heads, rows)
+    return ReportTable(caption="Reports on their way, mean of a release", head=heads, rows=rows)
 
 
-def attacker_table(study: Study) -> str:
-    """Return what every attacker achieved; "" without attackers."""
-    if not study.attackers:
-        return ""
+def attacker_table(study: Study) -> ReportTable:
+    """Return what every attacker achieved."""
     names = {case.index: case.name for case in study.cases}
     head = ("attacker", "case", "measure", "target", "tries", "measured", "computed", "promised at most", "promise")
-    return _table("Attackers", head, [_attacker_row(row, names) for row in study.attackers])
+    return ReportTable(caption="Attackers", head=head, rows=[_attacker_row(row, names) for row in study.attackers])
 
 
 def _attacker_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
@@ -111,11 +122,11 @@ def _attacker_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]
         said(told, share=share),
         form(_plain(row.get("theory"))),
         form(_plain(row.get("bound"))),
-        {True: "kept", False: "BROKEN"}.get(row.get("within"), "none"),  # type: ignore[arg-type] # None is no key
+        {True: "kept", False: BROKEN}.get(row.get("within"), "none"),  # type: ignore[arg-type] # None is no key
     ]
 
 
-def statement_table(study: Study) -> str:
+def statement_table(study: Study) -> ReportTable:
     """Return what each adversary could learn; cases of equal statements share a row."""
     names = {case.index: case.name for case in study.cases}
     groups: dict[tuple[Any, ...], list[str]] = {}
@@ -139,7 +150,7 @@ def statement_table(study: Study) -> str:
         for (audience, text, epsilon, delta, releases, total, total_delta), cases in groups.items()
     ]
     head = ("who", "what it could learn of one device", "epsilon", "delta", "epsilon in all", "delta in all", "cases")
-    return _table("Privacy statement", head, rows, texts=2)
+    return ReportTable(caption="Privacy statement", head=head, rows=rows, texts=2)
 
 
 def _cases(names: Sequence[str], all_cases: int) -> str:
@@ -150,24 +161,3 @@ def _cases(names: Sequence[str], all_cases: int) -> str:
 
 def _plain(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
-
-
-def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> str:
-    """Return a table whose first column names the row and whose first `texts` columns are running text."""
-    heads = "".join(f'<th scope="col">{clean(name)}</th>' for name in head)
-    body = "".join(_row(row, texts) for row in rows[:MOST_ROWS])
-    more = ""
-    if len(rows) > MOST_ROWS:
-        more = f"<p>The first {MOST_ROWS:,} of {len(rows):,} rows; the table in the directory holds all.</p>"
-    return (
-        f'<div class="scroll" role="region" aria-label="{clean(caption)}" tabindex="0"><table>'
-        f"<caption>{clean(caption)}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>{more}"
-    )
-
-
-def _row(row: Sequence[str], texts: int) -> str:
-    cells = [f'<th scope="row">{clean(row[0])}</th>']
-    for place, cell in enumerate(row[1:], start=1):
-        kind = ' class="broken"' if cell == "BROKEN" else ' class="text"' if place < texts else ""
-        cells.append(f"<td{kind}>{clean(cell)}</td>")
-    return f"<tr>{''.join(cells)}</tr>"

@@ -17,16 +17,16 @@
     }
   }
 
-  async function look() {
+  async function update() {
     try {
       const answer = await fetch("now", { cache: "no-store" });
       if (!answer.ok) throw new Error(String(answer.status));
       for (const [name, text] of Object.entries(await answer.json())) put(name, text);
     } catch {
-      put("state", '<span class="bad">The console does not answer: what is below is as it was last seen.</span>');
+      put("state", '<span class="bad">The console does not answer: what is below is older.</span>');
     }
-    setTimeout(look, EVERY_MS);
+    setTimeout(update, EVERY_MS);
   }
 
-  look();
+  update();
 })();

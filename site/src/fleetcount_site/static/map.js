@@ -67,6 +67,7 @@
    *
    * options.cells    [{value, label, ring: [[x, y], ...]}]; rings in degrees (longitude, latitude) or grid units
    * options.degrees  whether rings are longitudes and latitudes
+   * options.lines    whether the cells are roads: lines along their rings, which take the colours
    * options.streets  [[[x, y], ...], ...] lines in the same coordinates, or nothing
    * options.scale    of colourScale
    * options.onPick   called with the value of the cell picked, and whether it is to be added to others
@@ -104,10 +105,13 @@
       paper = ink("card"),
       chosen = ink("s0");
     // Thousands of outlines would hide the colours, and take as long to draw as these.
-    const quiet = { color: rule, weight: 0.4, opacity: 0.5, stroke: options.cells.length <= OUTLINED };
+    const quiet = options.lines
+      ? { weight: 4 }
+      : { color: rule, weight: 0.4, opacity: 0.5, stroke: options.cells.length <= OUTLINED };
+    const marked = options.lines ? { weight: 9 } : { stroke: true, color: chosen, weight: 2.5, opacity: 1 };
     const layers = options.cells.map((cell, place) => {
       places.set(cell.value, place);
-      const layer = L.polygon(cell.ring.map(flat), {
+      const layer = (options.lines ? L.polyline : L.polygon)(cell.ring.map(flat), {
         renderer,
         ...quiet,
         fillColor: paper,
@@ -207,8 +211,13 @@
         const style = step + (faint && faint[place] ? "f" : "");
         if (now[place] === style) continue;
         now[place] = style;
+        const colour = empty ? paper : options.scale.colours[step];
+        if (options.lines) {
+          layers[place].setStyle({ color: empty ? rule : colour, opacity: empty ? 0.4 : 1 });
+          continue;
+        }
         layers[place].setStyle({
-          fillColor: empty ? paper : options.scale.colours[step],
+          fillColor: colour,
           fillOpacity: empty ? 0 : faint && faint[place] ? 0.3 : 0.85,
         });
       }
@@ -218,7 +227,7 @@
       for (const value of picked) layers[places.get(value)].setStyle(quiet);
       picked = values.filter((value) => places.has(value));
       for (const value of picked) {
-        const layer = layers[places.get(value)].setStyle({ stroke: true, color: chosen, weight: 2.5, opacity: 1 });
+        const layer = layers[places.get(value)].setStyle(marked);
         if (picked.length < 64) layer.bringToFront();
       }
       if (lines) lines.bringToFront();

@@ -1,4 +1,4 @@
-"""The server of a console: GET of the page alone, for this machine alone, and a look that fails ends nothing."""
+"""The server of a console: GET of the page alone, for this machine alone, and a reading that fails ends nothing."""
 
 import http.client
 import threading
@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from fleetcount_aggregator.config import AggregatorConfig
-from fleetcount_site.console.looking import Looker
-from fleetcount_site.console.showing import Looking
+from fleetcount_site.console.server import LatestState
+from fleetcount_site.console.state import StateReader
 
 from tests.site.console.conftest import Process
 
@@ -30,21 +30,21 @@ def test_nothing_can_be_asked_for_but_the_page(console: str) -> None:
         assert "frame-ancestors 'none'" in str(answer.headers["content-security-policy"])
 
 
-def test_the_console_looks_on_after_a_look_that_fails(
+def test_the_console_reads_on_after_a_reading_that_fails(
     configured: AggregatorConfig, process: Process, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     del tmp_path
-    looker = Looker(configured, process.ask)
-    looks = threading.Event()
+    reader = StateReader(configured, process.ask)
+    readings = threading.Event()
 
     def fails() -> None:
-        looks.set()
+        readings.set()
         raise ZeroDivisionError
 
-    with Looking(looker, every_s=0.01) as looking:
-        monkeypatch.setattr(looker, "look", fails)
-        assert looks.wait(60)
-        looks.clear()
-        assert looks.wait(60)
-        assert looking.failed == "The last look failed (ZeroDivisionError); what is below is older."
+    with LatestState(reader, every_s=0.01) as latest:
+        monkeypatch.setattr(reader, "read", fails)
+        assert readings.wait(60)
+        readings.clear()
+        assert readings.wait(60)
+        assert latest.error == "The last reading failed (ZeroDivisionError); what is below is older."
         monkeypatch.undo()

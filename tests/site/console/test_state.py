@@ -15,8 +15,7 @@ from fleetcount_aggregator.windows import status
 from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.messages import Receipt
-from fleetcount_site.console import looking
-from fleetcount_site.console.looking import Looker, how_often
+from fleetcount_site.console.state import StateReader
 from fleetcount_site.console.tables import body, parts
 
 from tests.site.console.conftest import Process
@@ -32,32 +31,26 @@ def digits_of(text: str) -> set[str]:
 
 
 async def test_no_number_of_reports_is_on_the_page(
-    looker: Looker, process: Process, network: Network, monkeypatch: pytest.MonkeyPatch
+    reader: StateReader, process: Process, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: Mapping[RejectReason, int] = {RejectReason.TOO_LATE: SECRET, RejectReason.MALFORMED: SECRET}
     monkeypatch.setattr(status.sql, "read_rejections", lambda *_: refused)
     await network.ask()
-    metrics = network.core(0).context.metrics
-    metrics.refused(RejectReason.TOO_LATE, 0)
-    process.show(network.core(0).context, f"fleetcount_reports_total {SECRET}\n")
-    looker.look()
-    metrics.refused(RejectReason.TOO_LATE, SECRET)
-    process.show(network.core(0).context, f"fleetcount_reports_total {SECRET}\n")
+    process.show(network.core(0).context)
     process.pages = process.pages and process.pages | {
         "/windows": process.pages["/windows"].replace(b'"more"', b'"reports": 8731, "more"')
     }
 
-    text = body(looker.look())
+    text = body(reader.read())
 
     assert str(SECRET) not in text
     assert not {number for number in digits_of(text) if abs(int(number) - SECRET) <= 1 or int(number) == 2 * SECRET}
     assert "malformed, too_late" in text
-    assert "<td>every second</td>" in text
     await network.stop_all()
 
 
 async def test_as_many_reports_as_there_are_leave_the_same_page(
-    looker: Looker, process: Process, network: Network
+    reader: StateReader, process: Process, network: Network
 ) -> None:
     window = await network.ask()
     await network.advance_to(window.round_one_opens)
@@ -68,63 +61,59 @@ async def test_as_many_reports_as_there_are_leave_the_same_page(
             await device.open_sessions()
             assert all(isinstance(answer, Receipt) for answer in await device.send(device.first(0)))
         process.show(network.core(0).context)
-        pages.append({**parts(looker.look()), "alerts": ""})
+        pages.append(parts(reader.read()))
 
     assert pages[0] == pages[1] == pages[2]
     assert "collecting" in pages[0]["windows"]
     await network.stop_all()
 
 
-async def test_a_window_says_why_it_waits_and_until_when(looker: Looker, process: Process, network: Network) -> None:
+async def test_a_window_says_why_it_waits_and_until_when(
+    reader: StateReader, process: Process, network: Network
+) -> None:
     window = await network.ask()
     process.pages = None
 
-    [stored] = looker.look().windows
+    [stored] = reader.read().windows
 
     assert (stored.until, stored.line.name) == (window.round_one_opens, window.name)
     assert stored.wait.startswith("opens ")
     wait = {"for": "peer", "text": "waits for beta since 40 s (unreachable)", "until": 1_800_000_900.0}
     row = {"window": str(window.window_id), "name": window.name, "state": "agreeing", "wait": wait}
-    process.say("", windows={"windows": [row], "quarantined": {"ef" * 32: "frames: <cut>"}})
-    seen = looker.look()
-    assert [(one.wait, one.until) for one in seen.windows] == [(wait["text"], wait["until"])]
-    text = parts(seen)["windows"]
+    process.say(windows={"windows": [row], "quarantined": {"ef" * 32: "frames: <cut>"}})
+    state = reader.read()
+    assert [(one.wait, one.until) for one in state.windows] == [(wait["text"], wait["until"])]
+    text = parts(state)["windows"]
     assert "waits for beta since 40 s (unreachable)" in text
-    assert "in quarantine: frames: &lt;cut&gt;" in text
+    assert "frames: &lt;cut&gt;" in text
     await network.stop_all()
 
 
 async def test_a_process_that_does_not_answer_or_is_another_is_said_to(
-    looker: Looker, process: Process, network: Network
+    reader: StateReader, process: Process, network: Network
 ) -> None:
-    for pages in (None, {}, {"/metrics": b"<html>"}, {"/metrics": b"other_metric 1\n"}):
+    for pages in (None, {}, {"/readyz": b"<html>"}, {"/readyz": b"[]"}, {"/readyz": b"{}"}):
         process.pages = pages
 
-        seen = looker.look()
+        state = reader.read()
 
-        assert seen.runs is False
-        assert [one.rule.name for one in seen.alerts if one.firing] == ["FleetcountDown"]
-        assert "does not answer" in parts(seen)["state"]
-        assert [peer.answers for peer in seen.peers] == [None]
+        assert state.answers is False
+        assert "does not answer" in parts(state)["state"]
     await network.stop_all()
 
 
-async def test_what_fails_is_in_the_first_line(looker: Looker, process: Process, network: Network) -> None:
-    checks = [{"name": "store", "ok": True, "reason": ""}, {"name": "peers", "ok": False, "reason": "beta: <silent>"}]
-    metrics = 'fleetcount_peer_reachable{peer="beta"} 0\nfleetcount_certificate_days_left{certificate="own"} 2\n'
-    process.say(metrics + 'fleetcount_clock_skew_seconds{peer="beta"} -1.5\n', readyz={"checks": checks})
+async def test_what_fails_is_in_the_first_line(reader: StateReader, process: Process, network: Network) -> None:
+    process.say({"name": "store", "ok": True}, {"name": "peers", "ok": False, "reason": "beta: <silent>"})
 
-    found = parts(looker.look())
+    found = parts(reader.read())
 
-    assert "not ready: peers; alerts: FleetcountCertificateEnds, FleetcountCertificateEndsSoon" in found["state"]
+    assert "It runs; not ready: peers." in found["state"]
     assert "beta: &lt;silent&gt;" in found["checks"]
-    assert "-1.5 s" in found["peers"]
-    assert "counts after 5 min" in found["alerts"]
     await network.stop_all()
 
 
 async def test_a_console_changes_no_byte_of_a_store_and_survives_its_loss(
-    looker: Looker, process: Process, network: Network, configured: AggregatorConfig
+    reader: StateReader, process: Process, network: Network, configured: AggregatorConfig
 ) -> None:
     await network.ask()
     await network.stop_all()
@@ -134,26 +123,26 @@ async def test_a_console_changes_no_byte_of_a_store_and_survives_its_loss(
     database.close()
     before = file.read_bytes()
 
-    assert len(looker.look().windows) == 1
+    assert len(reader.read().windows) == 1
     assert file.read_bytes() == before
     file.rename(file.with_name("away"))
-    assert "does not exist" in parts(looker.look())["state"]
+    assert "does not exist" in parts(reader.read())["state"]
     file.with_name("away").rename(file)
-    assert len(looker.look().windows) == 1
+    assert len(reader.read().windows) == 1
 
 
 def test_a_store_that_cannot_be_read_is_one_line(configured: AggregatorConfig, process: Process) -> None:
-    file, looker = configured.store_place.file, Looker(configured, process.ask)
+    file, reader = configured.store_place.file, StateReader(configured, process.ask)
     for content, said in ((None, "does not exist"), (b"no database" * 100, "cannot be read"), (b"", "cannot be read")):
         if content is not None:
             file.write_bytes(content)
         with pytest.raises(StoreError, match=said) as refused:
-            looker.check()
+            reader.check()
         assert "\n" not in str(refused.value)
 
 
 async def test_a_store_of_a_later_version_is_refused(
-    looker: Looker, network: Network, configured: AggregatorConfig
+    reader: StateReader, network: Network, configured: AggregatorConfig
 ) -> None:
     await network.stop_all()
     with sqlite3.connect(configured.store_place.file) as database:
@@ -161,7 +150,7 @@ async def test_a_store_of_a_later_version_is_refused(
     database.close()
 
     with pytest.raises(StoreError, match="version 900"):
-        looker.check()
+        reader.check()
 
 
 @pytest.mark.processes
@@ -171,22 +160,22 @@ def test_a_store_in_postgresql_is_read_in_a_transaction_that_may_not_write(
     place = StorePlace(directory=configured.store_place.directory, url=postgres_url)
     open_engine(place).close()
     monkeypatch.setattr(AggregatorConfig, "store_place", place)
-    looker = Looker(configured, process.ask)
+    reader = StateReader(configured, process.ask)
 
-    looker.check()
+    reader.check()
 
-    seen = looker.look()
-    assert (seen.trouble, list(seen.windows)) == ("", [])
-    assert "search_path" not in body(seen)
+    state = reader.read()
+    assert (state.store_error, list(state.windows)) == ("", [])
+    assert "search_path" not in body(state)
     with pytest.raises(StoreError, match="read-only transaction"), reading(place) as database:
         database.execute("DELETE FROM ledger")
 
 
-async def test_question_and_ledger_are_shown(looker: Looker, process: Process, network: Network) -> None:
+async def test_question_and_ledger_are_shown(reader: StateReader, process: Process, network: Network) -> None:
     question = await network.stand()
     process.pages = None
 
-    found = parts(looker.look())
+    found = parts(reader.read())
 
     assert question.name in found["questions"]
     assert "0 of 5" in found["questions"]
@@ -197,7 +186,7 @@ async def test_question_and_ledger_are_shown(looker: Looker, process: Process, n
 
 
 async def test_a_window_takes_its_share_of_its_signals_budget_while_it_is_open_and_after(
-    looker: Looker, process: Process, network: Network, configured: AggregatorConfig
+    reader: StateReader, process: Process, network: Network, configured: AggregatorConfig
 ) -> None:
     window = await network.ask()
     process.pages = None
@@ -205,21 +194,13 @@ async def test_a_window_takes_its_share_of_its_signals_budget_while_it_is_open_a
     charge = question_charge(question.asked)
     [(signal, spent)] = spent_from(window.round_one_opens, [charge], Limits()).items()
 
-    seen = looker.look()
+    state = reader.read()
 
-    assert dict(seen.spent) == {signal: spent}
-    found = re.search(r"<td>([\d.]+) of 700</td><td>0\.1 %</td>", parts(seen)["ledger"])
+    assert dict(state.spent) == {signal: spent}
+    found = re.search(r"<td>([\d.]+) of 700</td><td>0\.1 %</td>", parts(state)["ledger"])
     assert found is not None
     assert spent <= Decimal(found[1]) < spent + Decimal("0.001")
     later = charge.units[0].last + configured.limits.budget_period_s
     assert dict(status.read_spent(configured.store_place, Limits(), later - 1)) == {signal: spent}
     assert dict(status.read_spent(configured.store_place, Limits(), later)) == {}
     await network.stop_all()
-
-
-def test_how_often_is_coarse() -> None:
-    assert how_often(0, seen_s=299) == "not since this console began to look"
-    words = [how_often(rate) for rate in (0, 0.1, 1, 1.1, 60, 61, 10_000)]
-
-    assert words == ["not in the last 5 minutes", *["now and then"] * 2, *["every minute"] * 2, *["every second"] * 2]
-    assert looking._METRICS.isdisjoint({"fleetcount_peer_calls_total"})
