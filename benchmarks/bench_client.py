@@ -27,7 +27,8 @@ from fleetcount_client.ledger import Ledger, budget_of
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
 from fleetcount_client.spool import SpoolFile
-from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, encode_instalment
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report
+from fleetcount_client.stored import encode_instalment
 from fleetcount_mechanisms.accounting.charges import window_loss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -37,7 +38,7 @@ from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, SessionId, WindowId
-from fleetcount_protocol.question.question import window_at
+from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.window import Window

@@ -43,7 +43,8 @@ from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.question import SignedQuestion, window_at
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import SignedQuestion
 from fleetcount_protocol.question.signing import decode_signed_question, encode_signed_question
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.domain import Categories

@@ -20,7 +20,8 @@ from fleetcount.show.demo_results import drawn
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
-from fleetcount_protocol.question.question import Question, window_at
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ChainLink, ReleaseRecord, sign_record
 from fleetcount_protocol.release.walk import next_step
 from fleetcount_protocol.window.domain import Prefixes

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from fleetcount.command.base import CheckFailedError
 from fleetcount.evidence.golden import golden, parse_golden
-from fleetcount_analysis.papers.golden import check_group
-from fleetcount_analysis.papers.golden_rows import MalformedGoldenError
+from fleetcount_evidence.golden.comparison import check_group
+from fleetcount_evidence.golden.rows import MalformedGoldenError
 from fleetcount_protocol.errors import UsageError
 
 from tests.cli.conftest import Ran

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from fleetcount.evidence.golden import golden, parse_golden
-from fleetcount_analysis.papers.golden import check_group
-from fleetcount_analysis.papers.golden_rows import MalformedGoldenError
+from fleetcount_evidence.golden.comparison import check_group
+from fleetcount_evidence.golden.rows import MalformedGoldenError
 
 PATH = Path(__file__).parents[1] / "golden" / "question.json"
 GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(PATH.read_text())

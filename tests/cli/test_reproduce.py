@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from fleetcount.evidence.reproduce import PAPERS, reproduce
-from fleetcount_analysis.papers.claims import CATALOGUES, Catalogue
-from fleetcount_analysis.papers.experiments import EXPERIMENTS
-from fleetcount_analysis.papers.verdicts import Reproduction
+from fleetcount_evidence.papers.catalogue import CATALOGUES, Catalogue
+from fleetcount_evidence.papers.experiments import EXPERIMENTS
+from fleetcount_evidence.papers.verdicts import Reproduction
 from fleetcount_protocol.errors import UsageError
 
 from tests.cli.conftest import Ran

@@ -18,8 +18,9 @@ from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin
-from fleetcount_protocol.question.question import Question, window_at
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, charge_of, open_policy

@@ -16,8 +16,9 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
+from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown
-from fleetcount_protocol.question.question import Question, window_at
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record, sign_record
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import Mode

@@ -39,8 +39,9 @@ from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, n
 from fleetcount_protocol.clock import Clock, ManualClock
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
+from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
-from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
+from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 from fleetcount_protocol.window.domain import Categories

@@ -15,7 +15,8 @@ from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.question.question import Question, window_at
+from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import encode_signed_question
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, record_to_json, sign_record
 from fleetcount_protocol.release.record import Cell

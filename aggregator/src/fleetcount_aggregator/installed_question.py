@@ -7,8 +7,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from fleetcount_protocol.ids import AggregatorId, QuestionId
+from fleetcount_protocol.question.derive import window_at, window_verify_key
 from fleetcount_protocol.question.orders import SignedOrder, skipped_windows, stopped_at
-from fleetcount_protocol.question.question import Question, SignedQuestion, window_at, window_verify_key
+from fleetcount_protocol.question.question import Question, SignedQuestion
 
 from fleetcount_aggregator.host.states import MissingReason
 from fleetcount_aggregator.installed_window import InstalledWindow

@@ -17,7 +17,8 @@ from fleetcount_transport import failpoints
 
 from fleetcount_client.sessions import SessionKeeper
 from fleetcount_client.spool import Spool
-from fleetcount_client.spool_rows import OutboxEntry, decode_instalment
+from fleetcount_client.spool_rows import OutboxEntry
+from fleetcount_client.stored import decode_instalment
 from fleetcount_client.timer import Activity, Backoff, Retry, Timer
 from fleetcount_client.transport import Transport, Unreachable
 

@@ -13,7 +13,7 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, MachineError, QuestionError
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import QuestionOffer
-from fleetcount_protocol.question.question import window_at
+from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.charges import WindowAssignment

@@ -36,7 +36,8 @@ from fleetcount_client.private_places import PrivatePlaces
 from fleetcount_client.sessions import OpenSession, SessionKeeper
 from fleetcount_client.signals import Reading, SignalSource, read_signal
 from fleetcount_client.spool import Spool
-from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow, encode_instalment
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
+from fleetcount_client.stored import encode_instalment
 from fleetcount_client.timer import Timer, uniform_seconds
 
 _KINDS: Final = {

@@ -7,8 +7,9 @@ import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
-from fleetcount_protocol.question.question import Question, window_at
+from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release import MissingWindow, decode_record
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_protocol.window.window import Window

@@ -8,7 +8,8 @@ from fleetcount_aggregator.host.keys import KeyRing, Validity
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.question import Question, window_at, window_verify_key
+from fleetcount_protocol.question.derive import window_at, window_verify_key
+from fleetcount_protocol.question.question import Question
 
 from tests.support.aggregators import Network, answer_all
 

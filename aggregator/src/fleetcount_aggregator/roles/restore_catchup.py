@@ -12,7 +12,7 @@ from typing import Final
 from fleetcount_protocol.errors import PeerError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.question import check_verify_seed
+from fleetcount_protocol.question.derive import check_verify_seed
 from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.logs import log

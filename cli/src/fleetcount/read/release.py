@@ -14,6 +14,7 @@ import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 from fleetcount_protocol.messages import ReleaseAnswer
+from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import (
     OrderAction,
     QuestionOrder,
@@ -21,7 +22,7 @@ from fleetcount_protocol.question.orders import (
     started_question,
     stopped_at,
 )
-from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
+from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.release import record_from_json, record_to_json, verify_record_signatures
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window

@@ -21,8 +21,9 @@ from fleetcount_aggregator.verification.compile_ahead import STEPS, compile_ahea
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer
+from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
-from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
+from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.fields import UploadStyle
 from fleetcount_protocol.window.window import Window
