@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from fleetcount_mechanisms.accounting.vectors import LossVector
 
 
-# How instalments lie in a device's own store: a fixed layout, read back strictly.
-#
-# Not a wire format: only the same device reads them, and no transport needs to be loaded to write them.
-
-
 class Phase(enum.Enum):
     """Where an answer stands. Nothing moves backwards; the last three are final and hold no secret any more."""
 
