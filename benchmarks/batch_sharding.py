@@ -14,10 +14,9 @@ from fleetcount_kernel.plan import new_plan
 from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.circuits import SumVec, TwoRoundOneHot
-from fleetcount_protocol.vdaf.field import FIELD64
+from fleetcount_protocol.vdaf.field import FIELD64, SEED_SIZE
 from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.vdaf.two_round import first_instalment_size, first_instalments
-from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from numpy.typing import ArrayLike, NDArray
 
 _WORD_BYTES: Final = 8

@@ -26,10 +26,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import Credential, Purpose, key_digest
-from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import UserName
+from fleetcount_protocol.ids import UserName, new_report_id
 from fleetcount_protocol.limits import SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import Receipt, SessionAccepted
 from fleetcount_protocol.question.derive import window_at

@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import Credential, key_digest, parse_certificate
 from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import (
     DeviceIdentity,
     OpeningSession,
@@ -36,7 +35,7 @@ from fleetcount_protocol.channel.session import (
     new_session,
     seal_instalment,
 )
-from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.ids import AggregatorId, Digest, new_report_id
 from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST, SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import Instalment, Receipt, ReleaseQuery, SessionAccepted
 from fleetcount_protocol.question.derive import window_at

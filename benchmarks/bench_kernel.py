@@ -23,8 +23,8 @@ from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.proofs import ProofBatch, VerifierSetting
 from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_kernel.sponge import RATE, STATE_ROWS, permute
+from fleetcount_protocol.vdaf.field import SEED_SIZE
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_bits, prio3_one_hot, prio3_two_round
-from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from rows import NOT_QUICK, Row, Unit, best_cpu_s, quick, report, smoke
 
 CTX = b"FCT1" + bytes(32)

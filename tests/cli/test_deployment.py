@@ -14,7 +14,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fleetcount.keys.descriptors import operator_of, read_descriptor, toml_text
+from fleetcount.keys.descriptors import read_descriptor, toml_text
+from fleetcount.keys.operator import operator_of
 from fleetcount.question.files import read_question
 from fleetcount.read.readers import read_reader
 from fleetcount_aggregator.host.key_rotation import add_key, write_validities

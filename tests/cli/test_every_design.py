@@ -15,12 +15,11 @@ from fleetcount_aggregator.release.record import build_record
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_client.answering import one_round_parts, truth_of
 from fleetcount_mechanisms import answers
-from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, Relation, Truth
+from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, Relation, Truth, Zooms
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, UniformBelow
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.record import decode_record, encode_record, noise_laws
 from fleetcount_protocol.window.domain import Categories, SquareGrid

@@ -12,9 +12,8 @@ import pytest
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import key_digest
-from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.ids import ReportId
+from fleetcount_protocol.ids import ReportId, new_report_id
 from fleetcount_protocol.messages import Instalment, QuestionOffer, Receipt, ReleaseAnswer, SessionAccepted, WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule

@@ -19,7 +19,7 @@ from fleetcount_kernel.shares import judge
 from fleetcount_kernel.simd import Words, load, splat, store
 from fleetcount_kernel.verifier import KernelBatchVerifier
 from fleetcount_protocol.errors import RejectReason, UsageError
-from fleetcount_protocol.vdaf.field import FIELD64
+from fleetcount_protocol.vdaf.field import FIELD64, XofTurboShake128, domain_separation_tag
 from fleetcount_protocol.vdaf.prio3 import (
     Prio3,
     prio3_bits,
@@ -27,7 +27,6 @@ from fleetcount_protocol.vdaf.prio3 import (
     prio3_sum_vec_with_multiproof,
     prio3_two_round,
 )
-from fleetcount_protocol.vdaf.xof import XofTurboShake128, domain_separation_tag
 
 # The first test on a machine compiles.
 pytestmark = pytest.mark.timeout(600)

@@ -24,7 +24,7 @@ from fleetcount_mechanisms.composition import (
     optimal_epsilon_repeated,
 )
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.exponential import exp_minus_bounds
+from fleetcount_mechanisms.randomness import exp_minus_bounds
 from hypothesis import given
 from hypothesis import strategies as st
 

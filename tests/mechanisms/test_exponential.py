@@ -6,9 +6,9 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from fleetcount_mechanisms import exponential
+from fleetcount_mechanisms import randomness
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.exponential import (
+from fleetcount_mechanisms.randomness import (
     CoinShape,
     ExponentialCoin,
     exp_minus_bounds,
@@ -56,7 +56,7 @@ def test_the_bracket_of_the_question_holds_at_a_precision_where_every_rounding_s
     for numerator in range(1, 300):
         exponent = Fraction(numerator, 300)
 
-        low, high = exponential._taylor_bounds(exponent, work)
+        low, high = randomness._taylor_bounds(exponent, work)
 
         assert low <= reference(exponent) * 2**work <= high
 

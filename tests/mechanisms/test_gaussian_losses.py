@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fleetcount_mechanisms.answers import Relation, Truth, answer_named
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.exponential import rounded_up
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA, gaussian_loss
+from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.renyi import gaussian_rho, order_epsilon, panel_gaussian_divergence, zcdp_epsilon
 from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray

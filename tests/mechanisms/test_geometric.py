@@ -9,9 +9,8 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.exponential import exp_minus_bounds
 from fleetcount_mechanisms.geometric import TwoSidedGeometric, digit_thresholds
-from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom, uniform_below
+from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom, exp_minus_bounds, uniform_below
 from scipy import stats
 
 from tests.support.cases import case

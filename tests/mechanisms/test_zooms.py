@@ -12,7 +12,7 @@ from fleetcount_mechanisms.accounting.question_losses import part_loss, question
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms, answer_named, most_zooms
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for, stated_loss
@@ -20,7 +20,6 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSid
 from fleetcount_mechanisms.planning import plan_question
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.zooms import Zooms, most_zooms
 
 ZOOMS = Zooms(4, 2, 2)
 """Eight squares, and above them two: the smallest pyramid."""

@@ -34,10 +34,9 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority, key_digest
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.clock import Clock, ManualClock
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, new_report_id
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule

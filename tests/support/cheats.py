@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from fleetcount_client.transport import Transport
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import key_digest
-from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.ids import ReportId
+from fleetcount_protocol.ids import ReportId, new_report_id
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
 from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.window.window import Window, context_of, prio3_for

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_protocol.errors import FleetcountError
-from fleetcount_protocol.question.codec import decode_question_fields, encode_question_fields
+from fleetcount_protocol.question.question import decode_question_fields, encode_question_fields
 from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
 from fleetcount_protocol.window.codec import decode_fields, encode_fields
 from fleetcount_protocol.window.fields import ReleaseKind

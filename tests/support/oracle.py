@@ -18,8 +18,7 @@ from fleetcount_aggregator.storage.frames import LogBackend
 from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie, toss
-from fleetcount_protocol.channel.report_ids import new_report_id
-from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.ids import WindowId, new_report_id
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window

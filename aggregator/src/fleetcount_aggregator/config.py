@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
-from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_protocol.ids import AggregatorId, is_loopback, split_listener
 from fleetcount_protocol.wire.topics import BUCKETS
 from fleetcount_transport.admission.admission import AdmissionTable

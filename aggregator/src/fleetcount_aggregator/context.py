@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock

@@ -13,9 +13,8 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_mechanisms.responses import MangatVector, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie, toss, toss_in_unit
 from fleetcount_protocol.channel.chain import WindowKey
-from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.errors import DecodeError, QuestionError
-from fleetcount_protocol.ids import Digest, ReportId, SessionId
+from fleetcount_protocol.ids import Digest, ReportId, SessionId, new_report_id
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
 from fleetcount_client.signals import Reading

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from fleetcount_protocol.messages import QuestionOffer
 
     from fleetcount_client.private_places import PrivatePlaces
-    from fleetcount_client.question_loop import QuestionLoop
     from fleetcount_client.question_rows import WalkRecords
-    from fleetcount_client.rounds import Rounds
+    from fleetcount_client.rounds import QuestionLoop, Rounds
     from fleetcount_client.subscriptions import Subscriptions
 
 _LOG: Final = logging.getLogger(__name__)
@@ -113,8 +112,8 @@ class Device:
 
     @cached_property
     def _question_loop(self) -> "QuestionLoop":
-        from fleetcount_client.question_loop import QuestionLoop  # As below.
         from fleetcount_client.question_rows import WalkRecords, Walks
+        from fleetcount_client.rounds import QuestionLoop  # As below.
 
         return QuestionLoop(
             book=self.questions,
@@ -136,10 +135,9 @@ class Device:
     @cached_property
     def _rounds(self) -> "Rounds":
         # What only an answer needs is loaded with the first one: a program starts, and may refuse, without it.
-        from fleetcount_client.delivery import Delivery
         from fleetcount_client.private_places import PrivatePlaces
         from fleetcount_client.rounds import Rounds
-        from fleetcount_client.sessions import SessionKeeper
+        from fleetcount_client.sessions import Delivery, SessionKeeper
 
         sessions = SessionKeeper(
             spool=self._spool,

@@ -12,10 +12,9 @@ from math import inf, lcm
 from operator import add
 from typing import Final
 
-from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.charges import charge_relation, exposure_of, unit_loss, window_loss
 from fleetcount_mechanisms.accounting.periods import LossFilter, PeriodTotals, TimedLoss
-from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError

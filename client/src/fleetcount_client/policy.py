@@ -130,7 +130,7 @@ class OwnerPolicy:
     allow_one_sided: bool = False
 
     def __post_init__(self) -> None:
-        from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET  # Only with the first policy.
+        from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET  # Only with the first policy.
 
         for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon"):
             _in_range(name, getattr(self, name), 0, LARGEST_BUDGET)

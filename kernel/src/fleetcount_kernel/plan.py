@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
-from fleetcount_protocol.vdaf.field import FIELD64, evaluation_domain
+from fleetcount_protocol.vdaf.field import FIELD64, SEED_SIZE, domain_separation_tag, evaluation_domain
 from fleetcount_protocol.vdaf.prio3 import Prio3
-from fleetcount_protocol.vdaf.xof import SEED_SIZE, domain_separation_tag
 
 from fleetcount_kernel.power_sums import TABLE_ROWS, block_length
 from fleetcount_kernel.simd import WIDTH, Words

@@ -10,10 +10,9 @@ from typing import Final, Protocol
 
 import numpy as np
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
-from fleetcount_protocol.vdaf.field import FIELD64
+from fleetcount_protocol.vdaf.field import FIELD64, SEED_SIZE
 from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState
 from fleetcount_protocol.vdaf.verifier import RejectedProof, ReportToVerify, ScalarVerifier
-from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from fleetcount_protocol.window.window import Window, context_of, opened_outputs, prio3_for
 from numpy.typing import NDArray
 

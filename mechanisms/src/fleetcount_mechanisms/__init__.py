@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fleetcount_mechanisms.answers import Truth
+    from fleetcount_mechanisms.answers import Truth, Zooms
     from fleetcount_mechanisms.asymmetric import AsymmetricGeometric, OneSidedGeometric
     from fleetcount_mechanisms.composition import optimal_epsilon
     from fleetcount_mechanisms.design import Design
@@ -58,14 +58,13 @@ if TYPE_CHECKING:
     )
     from fleetcount_mechanisms.sampling import SamplingDie, toss
     from fleetcount_mechanisms.statement import AdversaryView
-    from fleetcount_mechanisms.zooms import Zooms
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "answers": "Truth",
+            "answers": "Truth Zooms",
             "asymmetric": "AsymmetricGeometric OneSidedGeometric",
             "composition": "optimal_epsilon",
             "design": "Design",
@@ -78,6 +77,5 @@ else:
             "responses": "KaryResponse Mangat MangatVector OptimizedUnaryEncoding TwoCoin Warner",
             "sampling": "SamplingDie toss",
             "statement": "AdversaryView",
-            "zooms": "Zooms",
         },
     )

@@ -22,9 +22,8 @@ from fleetcount_mechanisms.errors import (
     require_open_unit,
     require_positive,
 )
-from fleetcount_mechanisms.exponential import exp_minus_bounds
 from fleetcount_mechanisms.geometric import DigitThresholds, digit_thresholds
-from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_mechanisms.randomness import RandomSource, exp_minus_bounds
 
 RATIO_BITS: Final = 128
 _WORD_BITS: Final = 128

@@ -14,15 +14,14 @@ from typing import Final, Literal
 from fleetcount_mechanisms.accounting.question_losses import units_loss
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError
-from fleetcount_mechanisms.exponential import rounded_up
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate
+from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.responses import KaryResponse, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.zooms import Zooms
 
 Unit = Literal["window", "day", "question"]
 _HALF: Final = Fraction(1, 2)

@@ -13,7 +13,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from fleetcount_mechanisms.errors import MechanismError, require_fraction
-from fleetcount_mechanisms.exponential import WIDE, exp_minus_bounds, float_up, near_decimal, near_log
+from fleetcount_mechanisms.randomness import WIDE, exp_minus_bounds, float_up, near_decimal, near_log
 
 LARGEST_OUTCOMES = 20_000
 LARGEST_COPIES = 1_000_000

@@ -13,11 +13,19 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, cast
 
-from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, AnswerLaw, Relation, channel_of, kind_of
+from fleetcount_mechanisms.answers import (
+    AnswerForm,
+    AnswerKind,
+    AnswerLaw,
+    Relation,
+    Zooms,
+    channel_of,
+    kind_of,
+    require_zooms,
+)
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
-from fleetcount_mechanisms.zooms import Zooms, require_zooms
 
 if (
     TYPE_CHECKING
@@ -232,8 +240,8 @@ class Design:
         if self.relation is not Relation.ANY_BIT:
             stated = Decimal(0) if self.epsilon is None else self.views()[0].delta
             return LedgerLoss(epsilon=self.epsilon, relation=self.relation, delta=stated)
-        from fleetcount_mechanisms.exponential import rounded_up  # As above.
         from fleetcount_mechanisms.losses import stated_loss
+        from fleetcount_mechanisms.randomness import rounded_up  # As above.
         from fleetcount_mechanisms.statement import delta_up
 
         noise = cast("TwoSidedNoise | GaussianNoise", self.noise)

@@ -21,8 +21,7 @@ from fractions import Fraction
 from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
-from fleetcount_mechanisms.exponential import exp_minus_bounds
-from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_mechanisms.randomness import RandomSource, exp_minus_bounds
 
 SMALLEST_VARIANCE: Final = Fraction(1, 4)
 LARGEST_VARIANCE: Final = Fraction(10**8)

@@ -9,11 +9,10 @@ from fractions import Fraction
 from math import exp, lgamma, log, log1p
 from typing import Final, cast
 
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, channel_of, kind_of
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, channel_of, kind_of, require_zooms
 from fleetcount_mechanisms.gaussian import require_variance
 from fleetcount_mechanisms.renyi import amplified, gaussian_rho, order_epsilon, panel_gaussian_divergence, zcdp_epsilon
 from fleetcount_mechanisms.responses import RandomizedResponse
-from fleetcount_mechanisms.zooms import require_zooms
 
 STATED_DELTA: Final = Fraction(1, 10**9)
 """The delta at which a single release's epsilon is stated."""

@@ -30,8 +30,7 @@ from fractions import Fraction
 from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_positive
-from fleetcount_mechanisms.exponential import CoinShape, ExponentialCoin
-from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_mechanisms.randomness import CoinShape, ExponentialCoin, RandomSource
 
 SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 LARGEST_EPSILON: Final = Fraction(100)

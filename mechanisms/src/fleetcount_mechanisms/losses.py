@@ -10,7 +10,15 @@ from fractions import Fraction
 from math import exp, expm1, floor, fsum, isfinite, lgamma, log, log1p, sqrt
 from typing import Final, cast
 
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, BitVectorResponse, Relation, channel_of, kind_of
+from fleetcount_mechanisms.answers import (
+    AnswerForm,
+    AnswerLaw,
+    BitVectorResponse,
+    Relation,
+    channel_of,
+    kind_of,
+    require_zooms,
+)
 from fleetcount_mechanisms.errors import (
     InfeasibleTargetError,
     MechanismError,
@@ -18,13 +26,12 @@ from fleetcount_mechanisms.errors import (
     require_fraction,
     require_positive,
 )
-from fleetcount_mechanisms.exponential import float_up, fraction_down, near_exp, near_log, near_sqrt, rounded_up
 from fleetcount_mechanisms.gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 from fleetcount_mechanisms.gaussian_losses import gaussian_loss
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.randomness import float_up, fraction_down, near_exp, near_log, near_sqrt, rounded_up
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.zooms import require_zooms
 
 # The formulas of privacy loss: one message, two linked messages, exact differences, noised releases, inverses.
 #

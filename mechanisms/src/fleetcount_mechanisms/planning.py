@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import erf, expm1, sqrt
 from typing import Final
 
-from fleetcount_mechanisms.answers import AnswerLaw
+from fleetcount_mechanisms.answers import AnswerLaw, Zooms
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.errors import (
     InfeasibleTargetError,
@@ -18,12 +18,11 @@ from fleetcount_mechanisms.errors import (
     require_open_unit,
     require_positive,
 )
-from fleetcount_mechanisms.exponential import fraction_down, fraction_up, near_exp
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import TwoSidedNoise
+from fleetcount_mechanisms.randomness import fraction_down, fraction_up, near_exp
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.zooms import Zooms
 
 MESSAGE_EPSILON_TO_WARN: Final = 2
 RELEASE_EPSILON_TO_WARN: Final = 2

@@ -17,7 +17,7 @@ from fleetcount_mechanisms.errors import (
     require_open_unit,
     require_positive,
 )
-from fleetcount_mechanisms.exponential import WIDE, near_decimal, near_exp, near_log, near_sqrt
+from fleetcount_mechanisms.randomness import WIDE, near_decimal, near_exp, near_log, near_sqrt
 
 # From Renyi losses to (epsilon, delta) and back: one order, the best order of zCDP, and the simple form of it.
 #

@@ -9,8 +9,15 @@ from fractions import Fraction
 from math import exp, lcm, sqrt
 
 from fleetcount_mechanisms.errors import MechanismError, require_counts, require_position, require_positive
-from fleetcount_mechanisms.exponential import float_up, fraction_down, fraction_up, near_exp, near_log
-from fleetcount_mechanisms.randomness import RandomSource, UniformBelow
+from fleetcount_mechanisms.randomness import (
+    RandomSource,
+    UniformBelow,
+    float_up,
+    fraction_down,
+    fraction_up,
+    near_exp,
+    near_log,
+)
 
 # from_epsilon gives probabilities as multiples of one in a million million, for losses up to 20.
 GRID = 10**12

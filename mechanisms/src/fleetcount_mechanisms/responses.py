@@ -20,8 +20,7 @@ from fleetcount_mechanisms.errors import (
     require_open_unit,
     require_position,
 )
-from fleetcount_mechanisms.exponential import fraction_down
-from fleetcount_mechanisms.randomness import RandomSource, UniformBelow
+from fleetcount_mechanisms.randomness import RandomSource, UniformBelow, fraction_down
 from fleetcount_mechanisms.response_laws import (
     GRID,
     BinaryLaw,

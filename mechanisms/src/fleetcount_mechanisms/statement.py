@@ -11,7 +11,6 @@ from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, kind_of
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.exponential import rounded_up
 from fleetcount_mechanisms.losses import (
     exact_message_epsilon,
     linked_delta,
@@ -19,6 +18,7 @@ from fleetcount_mechanisms.losses import (
     stated_loss,
 )
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 

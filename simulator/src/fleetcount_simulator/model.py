@@ -11,11 +11,10 @@ from functools import lru_cache
 from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
-from fleetcount_mechanisms.answers import AnswerLaw, answer_named
+from fleetcount_mechanisms.answers import AnswerLaw, Zooms, answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
-from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.window.domain import ValueDomain, zooms_of
 from numpy.typing import NDArray

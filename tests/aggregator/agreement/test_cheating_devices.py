@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import new_report_id
 from fleetcount_protocol.messages import Receipt, Refusal
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window

@@ -11,13 +11,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.storage.errors import Damage, StoreBusyError, StoreError
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel import report_ids
+from fleetcount_protocol import ids
 from fleetcount_protocol.channel.certificates import Purpose, key_digest
 from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import SessionId, WindowId
+from fleetcount_protocol.ids import SessionId, WindowId, new_report_id
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused
 from fleetcount_protocol.window.fields import UploadStyle
 from fleetcount_protocol.window.window import Window
@@ -388,7 +387,7 @@ async def test_a_device_cannot_choose_the_shard_that_its_report_is_in() -> None:
     await network.advance_to(window.round_one_opens)
     honest = device.nonce
     elsewhere = bytes((honest[0] ^ 1,)) + honest[1:12]
-    device.nonce = elsewhere + report_ids._bound(device_digest(0), elsewhere)
+    device.nonce = elsewhere + ids._bound(device_digest(0), elsewhere)
 
     chosen = await device.send(device.first(0))
     device.nonce = honest

@@ -15,11 +15,10 @@ from fleetcount_analysis.answers import (
 from fleetcount_analysis.answers.disclosure import OpenedWindow
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_analysis.reading import exact_estimates, read
-from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.zooms import Zooms
 from numpy.typing import NDArray
 
 from tests.support.nightly import NIGHTLY

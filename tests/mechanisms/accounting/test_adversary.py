@@ -12,9 +12,8 @@ from functools import lru_cache
 from math import exp
 
 import pytest
-from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
-from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.composition import optimal_epsilon
 from fleetcount_mechanisms.renyi import entry_price, pure_divergence
 

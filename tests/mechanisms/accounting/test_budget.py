@@ -5,9 +5,8 @@ from fractions import Fraction
 
 import mpmath
 import pytest
-from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.charges import window_loss
-from fleetcount_mechanisms.accounting.vectors import SCALE, LossVector
+from fleetcount_mechanisms.accounting.vectors import SCALE, LossBudget, LossVector
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError

@@ -5,9 +5,8 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.accounting import periods
-from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.periods import LossFilter, PeriodTotals, TimedLoss
-from fleetcount_mechanisms.accounting.vectors import SCALE, LossVector
+from fleetcount_mechanisms.accounting.vectors import SCALE, LossBudget, LossVector
 from fleetcount_mechanisms.errors import MechanismError
 
 from tests.support.cases import case

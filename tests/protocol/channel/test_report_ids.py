@@ -4,14 +4,16 @@ from collections import Counter
 from hashlib import sha256
 
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
-from fleetcount_protocol.channel import report_ids
-from fleetcount_protocol.channel.report_ids import (
+from fleetcount_protocol import ids
+from fleetcount_protocol.ids import (
     REPORT_ID_RANDOM_BYTES,
     REPORT_ID_SHARD_BYTES,
+    Digest,
+    ReportId,
+    WindowId,
     new_report_id,
     owns,
 )
-from fleetcount_protocol.ids import Digest, ReportId, WindowId
 
 ONE, OTHER = Digest(b"1" * 32), Digest(b"2" * 32)
 WINDOW, ANOTHER = WindowId(b"t" * 32), WindowId(b"u" * 32)
@@ -34,8 +36,8 @@ def test_a_device_cannot_make_a_name_with_another_beginning() -> None:
     for at in range(REPORT_ID_SHARD_BYTES):
         named = own[:at] + bytes([own[at] ^ 0x80]) + own[at + 1 : 12]
 
-        assert not owns(WINDOW, ONE, named + report_ids._bound(ONE, named))
-    assert owns(WINDOW, ONE, own[:12] + report_ids._bound(ONE, own[:12]))
+        assert not owns(WINDOW, ONE, named + ids._bound(ONE, named))
+    assert owns(WINDOW, ONE, own[:12] + ids._bound(ONE, own[:12]))
 
 
 def test_a_device_s_names_for_one_window_begin_alike_and_those_of_devices_and_windows_fall_everywhere() -> None:

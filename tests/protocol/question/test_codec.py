@@ -124,7 +124,7 @@ def test_signed_question_has_a_place_for_every_aggregator() -> None:
 
 
 def test_question_beyond_its_cap_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_protocol.question.codec.MAX_QUESTION_BYTES", 100)
+    monkeypatch.setattr("fleetcount_protocol.question.question.MAX_QUESTION_BYTES", 100)
 
     with pytest.raises(QuestionError, match="at most 100"):
         _ = sampling_question().canonical

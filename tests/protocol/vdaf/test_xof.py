@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from Crypto.Hash import TurboSHAKE128
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.vdaf.field import FIELD64, FIELD128, PrimeField
-from fleetcount_protocol.vdaf.xof import (
+from fleetcount_protocol.vdaf.field import (
+    FIELD64,
+    FIELD128,
     SEED_SIZE,
+    PrimeField,
     XofTurboShake128,
     derive_seed,
     domain_separation_tag,

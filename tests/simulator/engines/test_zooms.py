@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_mechanisms.answers import Zooms
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.errors import ScenarioError

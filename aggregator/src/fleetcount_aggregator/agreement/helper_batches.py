@@ -14,7 +14,7 @@ import numpy as np
 from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, WindowId
 from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, FinishBatch, WindowState
-from fleetcount_protocol.vdaf.xof import SEED_SIZE
+from fleetcount_protocol.vdaf.field import SEED_SIZE
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.agreement.report_set import of_denied

@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.ids import WindowId
-from fleetcount_protocol.vdaf.field import FIELD64
-from fleetcount_protocol.vdaf.xof import SEED_SIZE
+from fleetcount_protocol.vdaf.field import FIELD64, SEED_SIZE
 from fleetcount_transport.admission.turns import FairQueue
 from fleetcount_transport.logs import log
 from numpy.typing import NDArray

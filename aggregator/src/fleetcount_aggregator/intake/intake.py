@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from typing import Final
 
-from fleetcount_protocol.channel.report_ids import owns
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.ids import WindowId, owns
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, InstalmentReplyColumns
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColumns, digest_columns, receipt_columns

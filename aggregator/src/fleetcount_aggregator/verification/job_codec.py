@@ -11,7 +11,7 @@ import numpy as np
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.layout import Reader, sized, uint
-from fleetcount_protocol.vdaf.xof import SEED_SIZE
+from fleetcount_protocol.vdaf.field import SEED_SIZE
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.verification.choice import Prefer

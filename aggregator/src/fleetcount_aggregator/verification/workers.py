@@ -25,7 +25,7 @@ from fleetcount_kernel.proofs import BatchVerifier, ProofBatch, VerifierSetting,
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.commitments import public_share_digest
-from fleetcount_protocol.vdaf.xof import SEED_SIZE
+from fleetcount_protocol.vdaf.field import SEED_SIZE
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_transport.hardening import keep_out_of_dumps
 from fleetcount_transport.logs import log

@@ -10,10 +10,9 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.charges import unit_loss
 from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
-from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.question import Question

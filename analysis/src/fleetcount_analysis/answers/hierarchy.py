@@ -2,7 +2,7 @@
 
 It must not read randomized answers. A sampled device is in the sample at every level or at none, so sampled counts add
 up as counts do: the same combination of the opened numbers is best for them too, and is divided by p. Which squares a
-release has is `fleetcount_mechanisms.zooms`'.
+release has is `fleetcount_mechanisms.answers`'.
 
 Every level l of V_l cells is released with noise of its own; a device stands in one cell of every level. The sum of
 four squares then differs from the square above them by noise alone. The least-squares counts that add up are found

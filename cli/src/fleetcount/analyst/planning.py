@@ -14,13 +14,12 @@ import numpy as np
 import scipy
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.reading import read
-from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
+from fleetcount_mechanisms.answers import AnswerLaw, Zooms, answer_named, answer_names
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.losses import PlannedNoise
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_question
-from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 

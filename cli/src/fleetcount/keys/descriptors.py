@@ -5,57 +5,14 @@ Public parts only: id, operator, endpoints, public keys. Opens no connection.
 
 import base64
 import json
-import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import click
-from fleetcount_aggregator.config import AggregatorConfig, load_config
-from fleetcount_aggregator.host.keys import load_signing_key
-from fleetcount_aggregator.trust import trusted_by
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import AggregatorId, check_host, split_endpoint
+from fleetcount_protocol.ids import check_host, split_endpoint
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
-from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.toml_table import Table, read_toml
-
-# An aggregator's operator at the command line: its configuration, its id and whom it trusts.
-#
-# Reads files; it must not sign.
-
-CONFIG = click.option(
-    "--config",
-    "config_path",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="The aggregator's configuration.",
-)
-"""The option of a command that an operator gives, with `config_path`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """An aggregator's operator at the command line: its configuration and whom it trusts, itself included."""
-
-    config: AggregatorConfig
-    aggregator_id: AggregatorId
-    trusted: dict[AggregatorId, TrustedAggregator]
-
-
-def operator_of(config_path: Path) -> Operator:
-    """Return the operator of an aggregator's configuration file.
-
-    Raises:
-        UsageError: the configuration or the signing key cannot be used.
-    """
-    config = load_config(config_path, os.environ)
-    public = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
-    own = AggregatorId(config.aggregator.id)
-    return Operator(config=config, aggregator_id=own, trusted=trusted_by(config, public))
-
 
 _KEYS: Final = ("id", "operator", "grpc_endpoint", "mqtt_broker", "signing_public_key", "hpke_keys")
 

@@ -29,7 +29,7 @@ from fleetcount_protocol.window.signing import verify_ed25519
 
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, show, utc
 from fleetcount.command.options import EPSILON, read_bytes, write_file
-from fleetcount.keys.descriptors import CONFIG, Operator, operator_of
+from fleetcount.keys.operator import CONFIG, Operator, operator_of
 from fleetcount.question.files import (
     check_name,
     describe_question,

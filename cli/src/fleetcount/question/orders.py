@@ -40,7 +40,7 @@ from fleetcount_protocol.question.question import Question
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, utc
 from fleetcount.command.options import parse_count, read_bytes, spans_text, write_file
-from fleetcount.keys.descriptors import CONFIG, Operator, operator_of
+from fleetcount.keys.operator import CONFIG, Operator, operator_of
 from fleetcount.question.files import check_name, read_question
 
 _FILE_BYTES: Final = MAX_ORDER_BYTES + 128

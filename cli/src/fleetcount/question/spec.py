@@ -15,14 +15,13 @@ from typing import Final, cast
 
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, kind_of_law
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms, answer_named, kind_of_law
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_ZOOMS

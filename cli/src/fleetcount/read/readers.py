@@ -107,7 +107,7 @@ def _device(path: Path) -> Reader:
 
 
 def _aggregator(path: Path) -> Reader:
-    from fleetcount.keys.descriptors import operator_of  # Analysts and devices have no package of an aggregator.
+    from fleetcount.keys.operator import operator_of
 
     operator = operator_of(path)
     tls = operator.config.tls

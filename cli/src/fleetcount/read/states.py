@@ -25,7 +25,7 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.command.base import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line, show, utc
-from fleetcount.keys.descriptors import operator_of
+from fleetcount.keys.operator import operator_of
 from fleetcount.question.orders import installed_question
 from fleetcount.read.readers import read_reader
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import click
 from fleetcount_analysis.answers import consistent_errors, smallest_refused
+from fleetcount_mechanisms.answers import Zooms
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
 from fleetcount_mechanisms.planning import Plan, plan_question
-from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS, MAX_ZOOMS
 

@@ -16,13 +16,12 @@ import click
 from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms
 from fleetcount_mechanisms.comparison import Compared, Unit, compare
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
 from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule

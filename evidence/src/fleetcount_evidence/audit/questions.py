@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, cast
 
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, answer_named
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, Zooms, answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.losses import Neighbours, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
-from fleetcount_mechanisms.zooms import Zooms
 from fleetcount_simulator.errors import ScenarioError
 
 DeviceTruth = tuple[int, ...]

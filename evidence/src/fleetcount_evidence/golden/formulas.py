@@ -13,9 +13,8 @@ from typing import Final, cast
 
 from fleetcount_analysis import intervals
 from fleetcount_analysis.remap import geometric_remap, user_optimum
-from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET, LossBudget
 from fleetcount_mechanisms.accounting.charges import chance_of_all, chance_of_any, expected_answers, quantile
-from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, LossBudget, LossVector
 from fleetcount_mechanisms.asymmetric import (
     AsymmetricGeometric,
     Direction,

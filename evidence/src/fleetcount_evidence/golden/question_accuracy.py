@@ -12,7 +12,7 @@ from math import ceil, sqrt
 import numpy as np
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_mechanisms.errors import require_at_least, require_positive
-from fleetcount_mechanisms.exponential import WIDE, near_decimal
+from fleetcount_mechanisms.randomness import WIDE, near_decimal
 
 LARGEST_VARIANCE = 10**7
 _NEGLIGIBLE = Decimal(1).scaleb(-70)

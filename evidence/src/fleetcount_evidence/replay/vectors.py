@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from fleetcount_protocol.errors import PeerError, UsageError
-from fleetcount_protocol.vdaf.field import FIELD128
+from fleetcount_protocol.vdaf.field import FIELD128, SEED_SIZE, XofTurboShake128, derive_seed, next_vector
 from fleetcount_protocol.vdaf.prio3 import (
     Prio3,
     VerifyState,
@@ -18,7 +18,6 @@ from fleetcount_protocol.vdaf.prio3 import (
     prio3_sum_vec_with_multiproof,
     prio3_two_round,
 )
-from fleetcount_protocol.vdaf.xof import SEED_SIZE, XofTurboShake128, derive_seed, next_vector
 
 from fleetcount_evidence.replay.draft_circuits import (
     DRAFT_IDS,

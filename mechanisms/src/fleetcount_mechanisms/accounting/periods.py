@@ -11,8 +11,7 @@ from itertools import accumulate
 from operator import add, sub
 from typing import Final
 
-from fleetcount_mechanisms.accounting.budget import LossBudget
-from fleetcount_mechanisms.accounting.vectors import LossVector, decimal_of
+from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector, decimal_of
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 
 _BLOCK: Final = 64

@@ -33,8 +33,8 @@ from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
-from fleetcount_mechanisms.exponential import near_log
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.randomness import near_log
 from fleetcount_mechanisms.renyi import amplified, entry_price, gaussian_rho, panel_pure_epsilon, zcdp_epsilon
 
 _NOTHING: Final = Fraction(0)

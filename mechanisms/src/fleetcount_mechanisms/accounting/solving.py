@@ -10,11 +10,10 @@ from functools import cache
 from math import ceil, log, sqrt
 from typing import Final
 
-from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET, LossBudget
 from fleetcount_mechanisms.accounting.charges import unit_loss
 from fleetcount_mechanisms.accounting.question_losses import units_loss
-from fleetcount_mechanisms.accounting.vectors import LossVector, ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, LossBudget, LossVector, ScheduleShape
+from fleetcount_mechanisms.answers import AnswerLaw, Zooms
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
 from fleetcount_mechanisms.errors import (
     InfeasibleTargetError,
@@ -22,10 +21,9 @@ from fleetcount_mechanisms.errors import (
     require_open_unit,
     require_positive,
 )
-from fleetcount_mechanisms.exponential import rounded_up
 from fleetcount_mechanisms.losses import LARGEST_PLANNED_EPSILON, PlannedNoise
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_mechanisms.randomness import rounded_up
 
 LARGEST_SD: Final = 10_000
 """The strongest noise that is planned: the standard deviation of one aggregator's."""

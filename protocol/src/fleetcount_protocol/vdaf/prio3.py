@@ -12,16 +12,18 @@ from typing import Any, Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
 from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
-from fleetcount_protocol.vdaf.field import FIELD64, PrimeField, next_power_of_two
-from fleetcount_protocol.vdaf.flp import Circuit, Flp
-from fleetcount_protocol.vdaf.xof import (
+from fleetcount_protocol.vdaf.field import (
+    FIELD64,
     SEED_SIZE,
+    PrimeField,
     Xof,
     XofTurboShake128,
     derive_seed,
     domain_separation_tag,
+    next_power_of_two,
     next_vector,
 )
+from fleetcount_protocol.vdaf.flp import Circuit, Flp
 
 ALGORITHM_IDS: Final = {
     "SumVecWithMultiproof": 0xFFFFFFFF,

@@ -7,8 +7,8 @@ words of r2's share, the proofs and its blind, a helper its blind. The parts joi
 
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.vdaf.circuits import TwoRoundOneHot
+from fleetcount_protocol.vdaf.field import SEED_SIZE
 from fleetcount_protocol.vdaf.prio3 import Prio3
-from fleetcount_protocol.vdaf.xof import SEED_SIZE
 
 
 def first_instalment_size(prio3: Prio3, aggregator: int) -> int:

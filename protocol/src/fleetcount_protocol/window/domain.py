@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
+from fleetcount_mechanisms.answers import Zooms
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.zooms import Zooms
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_TEXT_BYTES

@@ -19,9 +19,9 @@ from typing import Final, cast
 
 import numpy as np
 import scipy
-from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.accounting.charges import moved_cells
 from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses, units_loss
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import MOST_AGGREGATORS
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise

@@ -10,9 +10,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.charges import unit_loss
-from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from numpy.typing import NDArray
@@ -57,7 +56,7 @@ def answers_allowed(case: Case) -> int | None:
 def earliest_joining(case: Case) -> int:
     """Return from which window of the question on its rest fits into a device's ledger; 0 without a limit.
 
-    The ledger is the filter of real devices (`fleetcount_mechanisms.accounting.budget`) over one period: it allows
+    The ledger is the filter of real devices (`fleetcount_mechanisms.accounting.vectors`) over one period: it allows
     (device_epsilon, the question's delta), and a unit that is joined on the way is charged with the windows left of it.
 
     Raises:

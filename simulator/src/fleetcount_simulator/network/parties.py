@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
-from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, VERIFY_KEY_BYTES

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION, MAX_QUESTION_WINDOWS
 from fleetcount_protocol.question.fields import Coin, DrillDown, candidates

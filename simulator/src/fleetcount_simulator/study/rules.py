@@ -10,10 +10,9 @@ from functools import lru_cache
 from math import log10
 from typing import Final
 
-from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.question_losses import units_loss
 from fleetcount_mechanisms.accounting.solving import noise_for_promise, sd_of_cell
-from fleetcount_mechanisms.accounting.vectors import SCALE
+from fleetcount_mechanisms.accounting.vectors import SCALE, LossBudget
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
 from fleetcount_mechanisms.noise import LARGEST_NOISE_EPSILON, GaussianNoise, NoiseLaw, TwoSidedNoise

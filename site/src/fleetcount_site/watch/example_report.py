@@ -21,9 +21,8 @@ from fleetcount_client.signals import Reading
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.chain import WindowKey
-from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import seal_instalment
-from fleetcount_protocol.ids import Digest, SessionId
+from fleetcount_protocol.ids import Digest, SessionId, new_report_id
 from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
