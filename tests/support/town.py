@@ -36,7 +36,7 @@ from tests.support.aggregators import Network, Seat, system_noise
 
 Shell = Callable[..., Any]
 """Runs the command in this process: the fixture `fleetcount` of tests/cli."""
-ASKING = tuple(f"fleetcount.question.{one}" for one in ("create", "sign", "orders"))
+ASKING = tuple(f"fleetcount.question.{one}" for one in ("create", "orders"))
 """The modules of the commands that ask a question and know the time."""
 
 
