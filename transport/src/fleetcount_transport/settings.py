@@ -107,6 +107,20 @@ def blamed_on(source: Source) -> Generator[None]:
         raise ConfigError(f"{source.name}: {error}") from None
 
 
+@contextlib.contextmanager
+def refused_by(table: Table) -> Generator[None]:
+    """Give the refusal of a key that does not fit its place in a file: line, dotted key and value.
+
+    Raises:
+        UsageError: in place of an UnfitKeyError; of the class that the table's source names.
+    """
+    try:
+        yield
+    except UnfitKeyError as error:
+        refusal = table.refuse(error.key, error.allowed) if error.allowed else table.wrong(error.key, error.problem)
+        raise refusal from None
+
+
 def overridden(
     root: Table, tables: Collection[str], environment: Mapping[str, str], file_alone: tuple[str, ...]
 ) -> Table:
@@ -141,9 +155,5 @@ def read_table(table: Table, cls: type[SettingsT]) -> SettingsT:
     """
     wanted = [one for one in fields(cls) if table.has(one.name) or one.default is MISSING]
     values = {one.name: one.metadata[_READ](table, one.name) for one in wanted}
-    try:
-        with blamed_on(table.source):
-            return cls(**values)
-    except UnfitKeyError as error:
-        refusal = table.refuse(error.key, error.allowed) if error.allowed else table.wrong(error.key, error.problem)
-        raise refusal from None
+    with blamed_on(table.source), refused_by(table):
+        return cls(**values)
