@@ -24,6 +24,7 @@ from fleetcount_simulator.study.experiment import CaseSummary
 from fleetcount_simulator.study.registries import STANDARD
 from fleetcount_simulator.study.results import TABLES
 from fleetcount_simulator.study.scores import METRICS
+from fleetcount_transport.settings import names_of
 
 from tests.support.processes import wait_until
 
@@ -328,7 +329,7 @@ def test_the_documentation_names_every_key_and_column(fleetcount: Callable, tmp_
         *QUESTION_KEYS,
         *(key for keys in LIST_KEYS.values() for key in keys if key != "outage"),
         *ATTACKERS,
-        *(key for module in attackers for key in module.KEYS),
+        *(key for module in attackers for key in names_of(module.Keys)),
         *METRICS,
         *(set(scored) - {"case", "epoch", "value", "adversary", "audience"}),
     } - {"outage"}
