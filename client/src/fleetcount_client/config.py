@@ -17,13 +17,14 @@ from fleetcount_transport.settings import (
     names_of,
     read_rows,
     read_settings,
+    read_table,
     setting,
     settings,
 )
 from fleetcount_transport.toml_table import ConfigError, Table, read_toml
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_client.policy import JoinRule, OwnerPolicy, Trust
+from fleetcount_client.policy import JoinRule, OwnerPolicy
 from fleetcount_client.renewal import RenewalSettings
 from fleetcount_client.signals import FileSource, SignalSource, constant
 from fleetcount_client.timer import Retry
@@ -46,14 +47,9 @@ _SECTIONS: Final = (
     "kuksa",
 )
 _SOURCES: Final = ("file", "value", "lines", "socket", "kuksa")
-_VSS_PATH: Final = r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*"
 _NAME: Final = (r"[^\0-\x1f]{1,200}", "1 to 200 characters")
 _DAY_S: Final = 86_400
 _SHARE: Final = Range("(0, 1]")
-_EPSILON: Final = Range("(0, 20]")
-_TOTAL: Final = Range("(0, 700]")
-_DELTA: Final = Range("(0, 1/1000]")
-_ANSWERS: Final = Range("(0, 1000000]")
 _TEN_YEARS_S: Final = 315_360_000
 
 
@@ -111,76 +107,6 @@ class MqttSettings:
             raise UnfitKeyError("client_certificate", allowed="only together with ca_file")
         if self.password_file is not None and self.username is None:
             raise UnfitKeyError("password_file", allowed="only together with username")
-
-
-def _signal_names(table: Table, key: str) -> tuple[str, ...]:
-    names = table.raw(key)
-    paths = cast("list[object]", names) if isinstance(names, list) else [None]
-    if not all(isinstance(name, str) and re.fullmatch(_VSS_PATH, name) for name in paths):
-        raise table.refuse(key, 'a list of VSS paths: ["Vehicle.Speed"]')
-    return tuple(map(str, paths))
-
-
-def _former_exposure(table: Table, key: str) -> None:
-    allowed = 'trust = "no operator", with largest_chance and largest_expected_answers as limits'
-    raise table.refuse(key, f"nothing: the sum has become two; {allowed}")
-
-
-@settings
-class PolicyTable:
-    """[policy]: the limits of `OwnerPolicy`; `fresh_ledger` "allow" is a wait of 0, `total_exposure` is refused."""
-
-    signals: tuple[str, ...] = setting(_signal_names)
-    largest_epsilon: Fraction = setting(Table.number, _EPSILON, default=Fraction(1))
-    largest_local_epsilon: Fraction = setting(Table.number, _EPSILON, default=Fraction(4))
-    largest_sampling_rate: Fraction = setting(Table.number, _SHARE, default=Fraction(1, 2))
-    smallest_min_batch_size: int = setting(Table.integer, 2, 10**9, default=10)
-    total_epsilon: Fraction = setting(Table.number, _TOTAL, default=Fraction(10))
-    total_delta: Fraction = setting(Table.number, _DELTA, default=Fraction(1, 10**9))
-    total_exposure: None = setting(_former_exposure, default=None)
-    trust: str = setting(Table.choice, tuple(one.value for one in Trust), default=Trust.ONE_HONEST_OPERATOR.value)
-    largest_chance: Fraction = setting(Table.number, _SHARE, default=Fraction(1, 2))
-    largest_expected_answers: Fraction = setting(Table.number, _ANSWERS, default=Fraction(360))
-    budget_period_s: int = setting(Table.integer, 3600, _TEN_YEARS_S, default=2_592_000)
-    fresh_ledger: str = setting(Table.choice, ("wait", "allow"), default="wait")
-    fresh_ledger_wait_s: int | None = setting(Table.integer, 0, _TEN_YEARS_S, default=None)
-    enrolment_wait_s: int | None = setting(Table.integer, 0, _TEN_YEARS_S, default=None)
-    allow_direct: bool = setting(Table.boolean, default=False)
-    allow_exact_release: bool = setting(Table.boolean, default=False)
-    allow_one_sided: bool = setting(Table.boolean, default=False)
-
-    def __post_init__(self) -> None:
-        wait = self._fresh_ledger_wait_s
-        if wait and self.enrolment_wait_s is not None and self.enrolment_wait_s > wait:
-            raise UnfitKeyError("enrolment_wait_s", allowed=f"a whole number from 0 to {wait}")
-
-    @property
-    def _fresh_ledger_wait_s(self) -> int:
-        if self.fresh_ledger == "allow":
-            return 0
-        return self.budget_period_s if self.fresh_ledger_wait_s is None else self.fresh_ledger_wait_s
-
-    def policy(self) -> OwnerPolicy:
-        """Return the owner's limits."""
-        wait = self._fresh_ledger_wait_s
-        return OwnerPolicy(
-            signals=frozenset(self.signals),
-            largest_epsilon=self.largest_epsilon,
-            largest_local_epsilon=self.largest_local_epsilon,
-            largest_sampling_rate=self.largest_sampling_rate,
-            smallest_min_batch_size=self.smallest_min_batch_size,
-            total_epsilon=self.total_epsilon,
-            total_delta=self.total_delta,
-            trust=Trust(self.trust),
-            largest_chance=self.largest_chance,
-            largest_expected_answers=self.largest_expected_answers,
-            budget_period_s=self.budget_period_s,
-            fresh_ledger_wait_s=wait,
-            enrolment_wait_s=wait if self.enrolment_wait_s is None else min(wait, self.enrolment_wait_s),
-            allow_direct=self.allow_direct,
-            allow_exact_release=self.allow_exact_release,
-            allow_one_sided=self.allow_one_sided,
-        )
 
 
 @settings
@@ -260,7 +186,7 @@ def load_settings(path: Path) -> DeviceSettings:
     # A section that is not used must still be spelled right.
     root.section("grpc", names_of(GrpcSettings))
     root.section("mqtt", names_of(MqttSettings))
-    policy = read_settings(root, "policy", PolicyTable)
+    policy = _policy(root)
     return DeviceSettings(
         deployment=device.deployment,
         state_file=device.state_file,
@@ -268,14 +194,27 @@ def load_settings(path: Path) -> DeviceSettings:
         key_file=device.key_file,
         grpc=read_settings(root, "grpc", GrpcSettings) if device.transport == "grpc" else None,
         mqtt=read_settings(root, "mqtt", MqttSettings) if device.transport == "mqtt" else None,
-        policy=policy.policy(),
+        policy=policy,
         aggregators=_aggregators(path, root, needs_endpoint=device.transport == "grpc"),
         delivery=read_settings(root, "delivery", DeliverySettings),
         renewal=read_settings(root, "renewal", RenewalSettings),
         signals=_signals(root),
         join=JoinRule(read_settings(root, "questions", QuestionsTable).join),
-        private=_private(root.section("private", None), policy.signals),
+        private=_private(root.section("private", None), sorted(policy.signals)),
     )
+
+
+def _policy(root: Table) -> OwnerPolicy:
+    table = root.section("policy", (*names_of(OwnerPolicy), "fresh_ledger", "total_exposure"))
+    if table.has("total_exposure"):
+        allowed = 'trust = "no operator", with largest_chance and largest_expected_answers as limits'
+        raise table.refuse("total_exposure", f"nothing: the sum has become two; {allowed}")
+    period = table.integer("budget_period_s", 3600, _TEN_YEARS_S, 2_592_000)
+    wait = table.integer("fresh_ledger_wait_s", 0, _TEN_YEARS_S, period)
+    if table.choice("fresh_ledger", ("wait", "allow"), "wait") == "allow":
+        wait = 0
+    enrolment = min(wait, table.integer("enrolment_wait_s", 0, wait or _TEN_YEARS_S, wait))
+    return read_table(table, OwnerPolicy, fresh_ledger_wait_s=wait, enrolment_wait_s=enrolment)
 
 
 def _aggregators(path: Path, root: Table, *, needs_endpoint: bool) -> tuple[AggregatorSettings, ...]:
@@ -391,7 +330,7 @@ def _line_source(table: LinesTable, name: str) -> SignalSource:
     return LineSource(cast("Path | str", table.lines or table.socket), value)
 
 
-def _private(table: Table, allowed: tuple[str, ...]) -> "PrivatePlaces | None":
+def _private(table: Table, allowed: list[str]) -> "PrivatePlaces | None":
     for name in table.content:
         if name not in allowed:
             # A misspelt one would hide nothing.

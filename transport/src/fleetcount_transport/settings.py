@@ -147,13 +147,13 @@ def overridden(
     return Table(root.source, "", content, None)
 
 
-def read_table(table: Table, cls: type[SettingsT]) -> SettingsT:
-    """Return the settings of a table whose keys have been checked to be known.
+def read_table(table: Table, cls: type[SettingsT], **derived: object) -> SettingsT:
+    """Return the settings of a table whose keys have been checked to be known; `derived` values are not read from it.
 
     Raises:
         UsageError: a key is missing, out of range or does not fit another; of the class that the table's source names.
     """
     wanted = [one for one in fields(cls) if table.has(one.name) or one.default is MISSING]
-    values = {one.name: one.metadata[_READ](table, one.name) for one in wanted}
+    values = {one.name: one.metadata[_READ](table, one.name) for one in wanted if one.name not in derived}
     with blamed_on(table.source), refused_by(table):
-        return cls(**values)
+        return cls(**values, **derived)
