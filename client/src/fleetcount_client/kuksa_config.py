@@ -7,10 +7,8 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final, cast
 
-from fleetcount_protocol.ids import is_loopback, split_endpoint
 from fleetcount_transport.settings import UnfitKeyError, read_settings, setting, settings
 from fleetcount_transport.toml_table import ConfigError, Table
 from fleetcount_transport.toml_values import Range
@@ -19,34 +17,10 @@ from fleetcount_client.kuksa import Databroker, DatabrokerSettings, KuksaSource,
 from fleetcount_client.private_places import UtmZone
 
 _PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
-_HOST: Final = (r"[A-Za-z0-9._-]{1,253}", "a host name")
 _MOST_CHARACTERS: Final = 1000
 _ONE_ONLY: Final = ("factor", "offset")
 _TWO_ONLY: Final = ("utm", "offset_x", "offset_y")
 _ANY_NUMBER: Final = Range("[-1000000000, 1000000000]")
-
-
-@settings
-class DatabrokerTable:
-    """[kuksa]: where the databroker is; plaintext only on loopback addresses unless `insecure`, a token never."""
-
-    address: str = setting(Table.endpoint)
-    ca_file: Path | None = setting(Table.existing_file, default=None)
-    server_name: str = setting(Table.text, *_HOST, default="")
-    token_file: Path | None = setting(Table.private_file, default=None)
-    timeout_s: float = setting(Table.seconds, 0.1, 20, default=2.0)
-    insecure: bool = setting(Table.boolean, default=False)
-
-    def __post_init__(self) -> None:
-        encrypted, loopback = self.ca_file is not None, is_loopback(split_endpoint(self.address)[0])
-        if not encrypted and not loopback and not self.insecure:
-            raise UnfitKeyError(
-                "address", allowed="loopback without TLS; give ca_file, or insecure = true if you mean it"
-            )
-        if self.token_file is not None and not encrypted and not loopback:
-            raise UnfitKeyError("token_file", allowed="only together with ca_file: a token would travel in plaintext")
-        if self.server_name and not encrypted:
-            raise UnfitKeyError("server_name", allowed="only together with ca_file")
 
 
 def _paths(table: Table, key: str) -> tuple[str, ...]:
@@ -92,16 +66,7 @@ def read_databroker(root: Table) -> Databroker:
     """
     if find_spec("grpc") is None:
         raise ConfigError("kuksa needs grpc: install fleetcount-client[kuksa] or fleetcount[kuksa]")
-    table = read_settings(root, "kuksa", DatabrokerTable)
-    return Databroker(
-        DatabrokerSettings(
-            address=table.address,
-            ca_file=table.ca_file,
-            server_name=table.server_name,
-            token_file=table.token_file,
-            timeout_s=table.timeout_s,
-        )
-    )
+    return Databroker(read_settings(root, "kuksa", DatabrokerSettings))
 
 
 def read_signal(signals: Table, name: str, databroker: Databroker) -> KuksaSource:
