@@ -19,11 +19,12 @@ from fleetcount_simulator.model import Epochs, Faults
 from fleetcount_simulator.scenario.file import read_scenario
 from fleetcount_simulator.scenario.grid import LIST_KEYS
 from fleetcount_simulator.scenario.mechanisms import mechanism_keys, mechanism_kinds
-from fleetcount_simulator.scenario.standing import QUESTION_KEYS
+from fleetcount_simulator.scenario.standing import ScheduleTable
 from fleetcount_simulator.study.experiment import CaseSummary
 from fleetcount_simulator.study.registries import STANDARD
 from fleetcount_simulator.study.results import TABLES
 from fleetcount_simulator.study.scores import METRICS
+from fleetcount_transport.settings import names_of
 
 from tests.support.processes import wait_until
 
@@ -325,10 +326,10 @@ def test_the_documentation_names_every_key_and_column(fleetcount: Callable, tmp_
         *(key for kind in mechanism_kinds() for key in mechanism_keys(kind)),
         *(field.name for field in fields(Faults)),
         *({field.name for field in fields(Epochs)} - {"question"}),
-        *QUESTION_KEYS,
+        *names_of(ScheduleTable),
         *(key for keys in LIST_KEYS.values() for key in keys if key != "outage"),
         *ATTACKERS,
-        *(key for module in attackers for key in module.KEYS),
+        *(key for module in attackers for key in names_of(module.Keys)),
         *METRICS,
         *(set(scored) - {"case", "epoch", "value", "adversary", "audience"}),
     } - {"outage"}

@@ -78,7 +78,7 @@ def test_the_sample_says_what_it_says(write: Callable[[str], Path], tmp_path: Pa
     assert settings.mqtt is None
     assert settings.policy.largest_sampling_rate == Fraction(1, 2)
     assert settings.policy.fresh_ledger_wait_s == 2592000
-    assert [one.aggregator_id for one in settings.aggregators] == ["alpha", "beta"]
+    assert [one.id for one in settings.aggregators] == ["alpha", "beta"]
     (tmp_path / "speed.txt").write_text("61")
     assert settings.signals["Vehicle.Speed"]() == 61
 

@@ -17,7 +17,6 @@ from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.signals import Reading, constant
 from fleetcount_client.spool import SpoolFile
-from fleetcount_client.timer import Retry
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.session import DeviceIdentity
@@ -215,7 +214,7 @@ class Fleet:
         self._deployment = deployment
         self._file = SpoolFile(directory / f"spool-{seed}.db")
         self._settings = DeliverySettings(
-            spread=spread, poll_interval_s=1.0, call_timeout_s=timeout_s, retry=Retry(base_s=0.1, cap_s=1.0)
+            spread=spread, poll_interval_s=1.0, call_timeout_s=timeout_s, retry_base_s=0.1, retry_cap_s=1.0
         )
         self._trust = TrustStore(deployment.written.name, deployment.written.trusted.values())
         self.devices: list[LiveDevice] = []

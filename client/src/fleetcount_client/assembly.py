@@ -55,9 +55,7 @@ def trusted_by(settings: DeviceSettings) -> list[TrustedAggregator]:
     """
     return [
         succeeded(
-            TrustedAggregator(
-                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-            ),
+            TrustedAggregator(aggregator_id=one.id, operator=one.operator, signing_public_key=one.signing_public_key),
             one.succession_files,
         )
         for one in settings.aggregators
@@ -111,7 +109,7 @@ def _grpc(settings: DeviceSettings, grpc: GrpcSettings, heard: Callable[[str, st
         tls = partial(TlsFiles.read, grpc.ca_file, settings.certificate_file, settings.key_file)
         tls()
     servers = [
-        WindowServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
+        WindowServer(aggregator_id=one.id, endpoint=one.grpc_endpoint)
         for one in settings.aggregators
         if one.grpc_endpoint
     ]

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Final
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock, SystemClock
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import is_loopback, split_endpoint
 from fleetcount_protocol.window.domain import Signal, SquareGrid, ValueDomain
 from fleetcount_transport.key_files import read_public_file, read_secret
 from fleetcount_transport.lost_reasons import call_reason
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 
 from fleetcount_client.contact import Contact
 from fleetcount_client.private_places import UtmZone
@@ -49,19 +52,31 @@ _DEGREES: Final = 4326
 _NUMBERS: Final = frozenset({"int32", "int64", "uint32", "uint64", "float", "double"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings
 class DatabrokerSettings:
-    """Where a databroker is: `address` "host:port"; without `ca_file` plaintext, which the configuration allows rarely.
+    """[kuksa]: where a databroker is, "host:port"; plaintext without `ca_file`, beyond loopback only if `insecure`.
 
     `server_name` is the name its certificate carries where that is not the host, "" for the host. `token_file` holds a
     JSON Web Token, which is read anew for each question. A question is given up after `timeout_s`.
     """
 
-    address: str
-    ca_file: Path | None = None
-    server_name: str = ""
-    token_file: Path | None = None
-    timeout_s: float = 2.0
+    address: str = setting(Table.endpoint)
+    ca_file: Path | None = setting(Table.existing_file, default=None)
+    server_name: str = setting(Table.text, r"[A-Za-z0-9._-]{1,253}", "a host name", default="")
+    token_file: Path | None = setting(Table.private_file, default=None)
+    timeout_s: float = setting(Table.seconds, 0.1, 20, default=2.0)
+    insecure: bool = setting(Table.boolean, default=False)
+
+    def __post_init__(self) -> None:
+        encrypted, loopback = self.ca_file is not None, is_loopback(split_endpoint(self.address)[0])
+        if not encrypted and not loopback and not self.insecure:
+            raise UnfitKeyError(
+                "address", allowed="loopback without TLS; give ca_file, or insecure = true if you mean it"
+            )
+        if self.token_file is not None and not encrypted and not loopback:
+            raise UnfitKeyError("token_file", allowed="only together with ca_file: a token would travel in plaintext")
+        if self.server_name and not encrypted:
+            raise UnfitKeyError("server_name", allowed="only together with ca_file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,18 +4,22 @@ A refusal is a value with a reason the owner can read. Never looks at a truth, a
 """
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.domain import ValueDomain
 from fleetcount_protocol.window.window import Window
+from fleetcount_transport.settings import setting, settings
+from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_values import Range
 
 from fleetcount_client.signals import SignalSource, misplaced
 
@@ -23,6 +27,12 @@ if TYPE_CHECKING:
     from fleetcount_protocol.question.question import Question
 
 _REMEMBERED: Final = 128
+_VSS_PATH: Final = r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*"
+_SHARE: Final = Range("(0, 1]")
+_EPSILON: Final = Range("(0, 20]")
+_TOTAL: Final = Range("(0, 700]")
+_DELTA: Final = Range("(0, 1/1000]")
+_ANSWERS: Final = Range("(0, 1000000]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +106,21 @@ def _in_range(name: str, value: Fraction | int, low: Fraction | int, high: Fract
         raise UsageError(f"{name} is {value}; allowed is more than {low} and at most {high}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _signal_names(table: Table, key: str) -> frozenset[str]:
+    names = table.raw(key)
+    paths = cast("list[object]", names) if isinstance(names, list) else [None]
+    if not all(isinstance(name, str) and re.fullmatch(_VSS_PATH, name) for name in paths):
+        raise table.refuse(key, 'a list of VSS paths: ["Vehicle.Speed"]')
+    return frozenset(map(str, paths))
+
+
+def _trust(table: Table, key: str) -> Trust:
+    return Trust(table.choice(key, [one.value for one in Trust]))
+
+
+@settings
 class OwnerPolicy:
-    """The owner's limits; a window beyond any of them is refused (docs/embedding.md, "Policy").
+    """[policy]: the owner's limits; a window beyond any of them is refused (docs/embedding.md, "Policy").
 
     `largest_epsilon` is the loss of one release against the public for any value replaced by any other, or for a value
     replaced by none where only that has a finite loss and `allow_one_sided` is set; `largest_local_epsilon` that of a
@@ -112,22 +134,22 @@ class OwnerPolicy:
         UsageError: a limit outside its range.
     """
 
-    signals: frozenset[str]
-    largest_epsilon: Fraction = Fraction(1)
-    largest_local_epsilon: Fraction = Fraction(4)
-    largest_sampling_rate: Fraction = Fraction(1, 2)
-    smallest_min_batch_size: int = 10
-    total_epsilon: Fraction = Fraction(10)
-    total_delta: Fraction = Fraction(1, 10**9)
-    trust: Trust = Trust.ONE_HONEST_OPERATOR
-    largest_chance: Fraction = Fraction(1, 2)
-    largest_expected_answers: Fraction = Fraction(360)
-    budget_period_s: int = 2_592_000
-    fresh_ledger_wait_s: int = 2_592_000
-    enrolment_wait_s: int | None = None
-    allow_direct: bool = False
-    allow_exact_release: bool = False
-    allow_one_sided: bool = False
+    signals: frozenset[str] = setting(_signal_names)
+    largest_epsilon: Fraction = setting(Table.number, _EPSILON, default=Fraction(1))
+    largest_local_epsilon: Fraction = setting(Table.number, _EPSILON, default=Fraction(4))
+    largest_sampling_rate: Fraction = setting(Table.number, _SHARE, default=Fraction(1, 2))
+    smallest_min_batch_size: int = setting(Table.integer, 2, 10**9, default=10)
+    total_epsilon: Fraction = setting(Table.number, _TOTAL, default=Fraction(10))
+    total_delta: Fraction = setting(Table.number, _DELTA, default=Fraction(1, 10**9))
+    trust: Trust = setting(_trust, default=Trust.ONE_HONEST_OPERATOR)
+    largest_chance: Fraction = setting(Table.number, _SHARE, default=Fraction(1, 2))
+    largest_expected_answers: Fraction = setting(Table.number, _ANSWERS, default=Fraction(360))
+    budget_period_s: int = setting(Table.integer, _HOUR_S, _TEN_YEARS_S, default=2_592_000)
+    fresh_ledger_wait_s: int = setting(Table.integer, 0, _TEN_YEARS_S, default=2_592_000)
+    enrolment_wait_s: int | None = setting(Table.integer, 0, _TEN_YEARS_S, default=None)
+    allow_direct: bool = setting(Table.boolean, default=False)
+    allow_exact_release: bool = setting(Table.boolean, default=False)
+    allow_one_sided: bool = setting(Table.boolean, default=False)
 
     def __post_init__(self) -> None:
         from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET  # Only with the first policy.

@@ -11,6 +11,9 @@ from itertools import pairwise
 from typing import Final, cast
 
 from fleetcount_protocol.errors import UsageError
+from fleetcount_transport.settings import setting, settings
+from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_values import Range, exact_number
 
 from fleetcount_client.signals import Reading
 
@@ -80,9 +83,11 @@ class UtmZone:
 
 
 Position = tuple[Fraction, Fraction]
+_PLACE: Final = Range("[-1000000000, 1000000000]")
+_RADIUS: Final = Range("(0, 1000000000]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@settings
 class Circle:
     """All positions at most `radius` from (`x`, `y`), in the signal's own units.
 
@@ -90,9 +95,9 @@ class Circle:
         UsageError: a radius that is not above 0.
     """
 
-    x: Fraction
-    y: Fraction
-    radius: Fraction
+    x: Fraction = setting(Table.number, _PLACE)
+    y: Fraction = setting(Table.number, _PLACE)
+    radius: Fraction = setting(Table.number, _RADIUS)
 
     def __post_init__(self) -> None:
         """Check the radius."""
@@ -105,7 +110,16 @@ class Circle:
         return (x - self.x) ** 2 + (y - self.y) ** 2 <= self.radius**2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _corners(table: Table, key: str) -> tuple[tuple[Fraction, Fraction], ...]:
+    corners = table.raw(key)
+    pairs = cast("list[object]", corners) if isinstance(corners, list) else []
+    numbers = [tuple(map(exact_number, cast("list[object]", pair))) if isinstance(pair, list) else () for pair in pairs]
+    if len(numbers) < 3 or any(len(pair) != 2 or None in pair for pair in numbers):
+        raise table.refuse(key, 'three or more pairs of numbers: [["0", "0"], ["9.5", "0"], ["0", "9.5"]]')
+    return cast("tuple[tuple[Fraction, Fraction], ...]", tuple(numbers))
+
+
+@settings
 class Polygon:
     """All positions inside a closed line through three or more `corners`, in the signal's own units.
 
@@ -113,7 +127,7 @@ class Polygon:
         UsageError: fewer than three corners.
     """
 
-    corners: tuple[Position, ...]
+    corners: tuple[Position, ...] = setting(_corners)
 
     def __post_init__(self) -> None:
         """Check the number of corners."""

@@ -8,11 +8,12 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_transport.settings import setting, settings
+from fleetcount_transport.toml_table import Table
 
 if TYPE_CHECKING:
     from fleetcount_protocol.channel.session import DeviceIdentity
@@ -23,16 +24,24 @@ _COMMAND_S: Final = 120.0
 NEXT_FILE_VARIABLE: Final = "FLEETCOUNT_NEXT_CERTIFICATE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _command(table: Table, key: str) -> tuple[str, ...]:
+    words = table.raw(key)
+    listed = cast("list[object]", words) if isinstance(words, list) else []
+    if not 1 <= len(listed) <= 64 or not all(isinstance(word, str) and word and "\0" not in word for word in listed):
+        raise table.refuse(key, 'a program and its arguments: ["/usr/bin/fetch", "certificate"]')
+    return tuple(map(str, listed))
+
+
+@settings
 class RenewalSettings:
-    """When to ask for the next certificate, seconds before the end, and by which command, again every `retry_s`.
+    """[renewal]: when to ask for the next certificate (seconds before the end), by which command, again how often.
 
     The command is a program and its arguments, run without a shell; () asks nobody and waits for the file.
     """
 
-    before_s: int = 10 * _DAY_S
-    command: tuple[str, ...] = ()
-    retry_s: float = 3600.0
+    before_s: int = setting(Table.integer, 0, 366 * _DAY_S, default=10 * _DAY_S)
+    command: tuple[str, ...] = setting(_command, default=())
+    retry_s: float = setting(Table.seconds, 1, 31 * _DAY_S, default=3600.0)
 
 
 def next_file(certificate_file: Path) -> Path:

@@ -12,11 +12,14 @@ from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from fleetcount_mechanisms.answers import AnswerLaw, Zooms, answer_named
-from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.design import MOST_AGGREGATORS, Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.window.domain import ValueDomain, zooms_of
+from fleetcount_transport.settings import read_rows, setting, settings
+from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_values import Range
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
@@ -160,9 +163,26 @@ def _design(mechanism: Mechanism, values: int, aggregators: int, zooms: Zooms | 
     return Design(answer=answer, noise=noise, values=values, aggregators=aggregators, zooms=zooms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_SHARE: Final = Range("[0, 1]")
+_SECONDS: Final = Range("[0, 86400]")
+
+
+@settings
+class _Outage:
+    """[[faults.outage]]: when an aggregator goes down, and for how long."""
+
+    aggregator: int = setting(Table.integer, 0, MOST_AGGREGATORS - 1)
+    step: str = setting(Table.slug)
+    seconds: Fraction = setting(Table.number, _SECONDS)
+
+
+def _outages(table: Table, key: str) -> tuple[tuple[int, str, Fraction], ...]:
+    return tuple((one.aggregator, one.step, one.seconds) for one in read_rows(table, key, _Outage, least=0, most=16))
+
+
+@settings
 class Faults:
-    """What goes wrong on the way; shares of devices are probabilities per device, exact.
+    """[faults]: what goes wrong on the way; shares of devices are probabilities per device, exact.
 
     `loss`: neither instalment ever arrives. `drop_out`: gone between the rounds (a half pair, which is removed);
     `ignition` takes that from the population's `reachable` instead. `late`: arrives after its window. `duplicates` and
@@ -171,15 +191,15 @@ class Faults:
     `naive`: count half pairs, as without agreement (an ablation that shows the bias).
     """
 
-    loss: Fraction = Fraction(0)
-    drop_out: Fraction = Fraction(0)
-    ignition: bool = False
-    late: Fraction = Fraction(0)
-    duplicates: Fraction = Fraction(0)
-    reorder: bool = False
-    clock_skew_s: Fraction = Fraction(0)
-    outage: tuple[tuple[int, str, Fraction], ...] = ()
-    naive: bool = False
+    loss: Fraction = setting(Table.number, _SHARE, default=Fraction(0))
+    drop_out: Fraction = setting(Table.number, _SHARE, default=Fraction(0))
+    ignition: bool = setting(Table.boolean, default=False)
+    late: Fraction = setting(Table.number, _SHARE, default=Fraction(0))
+    duplicates: Fraction = setting(Table.number, _SHARE, default=Fraction(0))
+    reorder: bool = setting(Table.boolean, default=False)
+    clock_skew_s: Fraction = setting(Table.number, _SECONDS, default=Fraction(0))
+    outage: tuple[tuple[int, str, Fraction], ...] = setting(_outages, default=())
+    naive: bool = setting(Table.boolean, default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +243,7 @@ class Case:
     aggregators: int = 2
     min_batch_size: int = 10
     level: Fraction = Fraction(95, 100)
-    faults: Faults = Faults()
+    faults: Faults = Faults()  # noqa: RUF009 - Faults is frozen
     attackers: tuple[Attacker, ...] = ()
     epochs: Epochs = Epochs()
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from fleetcount_simulator import cells, populations
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
+from fleetcount_transport.settings import Key
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulating-populations.md").read_text("utf-8")
 EXAMPLES = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE)

@@ -487,7 +487,8 @@ BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 def test_a_table_that_cannot_be_used_is_refused_by_its_key(tmp_path: Path) -> None:
     for population, question, named in BAD_TABLES:
-        (tmp_path / "t.csv").write_text(ROWS)
+        for name in ("t.csv", "a", "b"):
+            (tmp_path / name).write_text(ROWS)
 
         assert named in refusal(population, question, tmp_path), (population, question)
 

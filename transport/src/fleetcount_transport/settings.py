@@ -1,7 +1,7 @@
-"""A table of a configuration as a frozen value: every field says how its key is read, and what stands in its place.
+"""A table of a configuration as a frozen value: a field is a key with its type, range, default and, for people, words.
 
-`@settings` makes the class, `setting` a field, `read_settings` a value from a table. Each party defines its own
-keys.
+`@settings` makes the class, `setting` a field; `read_settings`, `read_rows` and `read_table` make values of tables.
+Keys that do not fit each other are refused by `__post_init__` with `UnfitKeyError`. Each party defines its own keys.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "FLEETCOUNT_"
 _READ: Final = "read"
+_WORDS: Final = "words"
 ClassT = TypeVar("ClassT")
 SettingsT = TypeVar("SettingsT", bound="DataclassInstance")
 ValueT = TypeVar("ValueT")
@@ -26,13 +27,37 @@ class InconsistentError(ConfigError):
     """Values that are allowed each for itself and not together; the message starts with a dotted key."""
 
 
-def setting(read: Callable[..., ValueT], *arguments: object, default: Any = MISSING) -> ValueT:
-    """Return the field of a key that `read(table, key, *arguments)` reads; without a default it must be given."""
+class UnfitKeyError(ConfigError):
+    """A key that does not fit the others of its table: what is `allowed` in its place, or the `problem` with it."""
+
+    def __init__(self, key: str, *, allowed: str = "", problem: str = "") -> None:
+        super().__init__(f"{key} {problem or f'does not fit; allowed is {allowed}'}")
+        self.key = key
+        self.allowed = allowed
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key of a table: its name, what it means (unit, range, default), and an example as TOML."""
+
+    name: str
+    about: str
+    example: str
+
+
+def setting(
+    read: Callable[..., ValueT], *arguments: object, default: Any = MISSING, about: str = "", example: str = ""
+) -> ValueT:
+    """Return the field of a key that `read(table, key, *arguments)` reads; without a default it must be given.
+
+    `about` and `example` are what `keys_of` tells people.
+    """
 
     def from_table(table: Table, key: str) -> ValueT:
         return read(table, key, *arguments)
 
-    made: Any = field(default=default, metadata={_READ: from_table})
+    made: Any = field(default=default, metadata={_READ: from_table, _WORDS: (about, example)})
     return made  # type: ignore[no-any-return]  # dataclasses type a field as its value, too.
 
 
@@ -42,23 +67,35 @@ def settings(cls: type[ClassT]) -> type[ClassT]:
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
 
+def names_of(cls: type["DataclassInstance"]) -> tuple[str, ...]:
+    """Return the names of the keys, in their order."""
+    return tuple(one.name for one in fields(cls))
+
+
+def keys_of(cls: type["DataclassInstance"]) -> tuple[Key, ...]:
+    """Return the keys as people read about them, in their order."""
+    words = {one.name: one.metadata[_WORDS] for one in fields(cls)}
+    return tuple(Key(name=name, about=about, example=example) for name, (about, example) in words.items())
+
+
 def read_settings(root: Table, key: str, cls: type[SettingsT]) -> SettingsT:
     """Return the settings of a sub-table; an absent one has every default.
 
     Raises:
         ConfigError: a key is unknown, missing or out of range.
     """
-    return _read_row(root.section(key, [one.name for one in fields(cls)]), cls)
+    return read_table(root.section(key, names_of(cls)), cls)
 
 
-def read_rows(root: Table, key: str, cls: type[SettingsT], *, most: int) -> tuple[SettingsT, ...]:
-    """Return the settings of one to `most` tables of an array.
+def read_rows(
+    root: Table, key: str, cls: type[SettingsT], *, most: int, least: int = 1, what: str = "tables"
+) -> tuple[SettingsT, ...]:
+    """Return the settings of `least` to `most` tables of an array; `what` they are called in a refusal.
 
     Raises:
         ConfigError: none, too many, or a key is unknown, missing or out of range.
     """
-    known = [one.name for one in fields(cls)]
-    return tuple(_read_row(row, cls) for row in root.sections(key, known, least=1, most=most))
+    return tuple(read_table(row, cls) for row in root.sections(key, names_of(cls), least=least, most=most, what=what))
 
 
 @contextlib.contextmanager
@@ -68,6 +105,20 @@ def blamed_on(source: Source) -> Generator[None]:
         yield
     except InconsistentError as error:
         raise ConfigError(f"{source.name}: {error}") from None
+
+
+@contextlib.contextmanager
+def refused_by(table: Table) -> Generator[None]:
+    """Give the refusal of a key that does not fit its place in a file: line, dotted key and value.
+
+    Raises:
+        UsageError: in place of an UnfitKeyError; of the class that the table's source names.
+    """
+    try:
+        yield
+    except UnfitKeyError as error:
+        refusal = table.refuse(error.key, error.allowed) if error.allowed else table.wrong(error.key, error.problem)
+        raise refusal from None
 
 
 def overridden(
@@ -96,13 +147,13 @@ def overridden(
     return Table(root.source, "", content, None)
 
 
-def _read_row(table: Table, cls: type[SettingsT]) -> SettingsT:
-    """Return the settings of a table whose keys have been checked.
+def read_table(table: Table, cls: type[SettingsT], **derived: object) -> SettingsT:
+    """Return the settings of a table whose keys have been checked to be known; `derived` values are not read from it.
 
     Raises:
-        ConfigError: a key is missing or out of range.
+        UsageError: a key is missing, out of range or does not fit another; of the class that the table's source names.
     """
     wanted = [one for one in fields(cls) if table.has(one.name) or one.default is MISSING]
-    values = {one.name: one.metadata[_READ](table, one.name) for one in wanted}
-    with blamed_on(table.source):
-        return cls(**values)
+    values = {one.name: one.metadata[_READ](table, one.name) for one in wanted if one.name not in derived}
+    with blamed_on(table.source), refused_by(table):
+        return cls(**values, **derived)

@@ -1,11 +1,11 @@
 """A question's specification file, SPEC.toml, and the question it describes (docs/operating-questions.md).
 
 Reads text; the present time is an argument. It must not draw a key or sign. `schedule` reads when its windows
-are, `promise` which noise is released.
+are; each other section is a `@settings` class here.
 """
 
 import re
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -50,6 +50,15 @@ from fleetcount_protocol.window.fields import (
     Release,
     ReleaseKind,
     UploadStyle,
+)
+from fleetcount_transport.settings import (
+    UnfitKeyError,
+    names_of,
+    read_rows,
+    read_settings,
+    read_table,
+    setting,
+    settings,
 )
 from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range, exact_number, shown
@@ -130,7 +139,6 @@ _STRENGTHS: Final = {
 }
 """The keys, one of which gives each aggregator's noise of a window; without one it is solved for `epsilon`."""
 _NOISE_KEYS: Final = ("epsilon", "noise_epsilon", "sd", "variance")
-_RELEASE_KEYS: Final = ("kind", *_NOISE_KEYS, "delta", "level", "thresholds", "zooms")
 _LAWS: Final[dict[ReleaseKind, type[PlannedNoise]]] = {
     ReleaseKind.GEOMETRIC: TwoSidedNoise,
     ReleaseKind.ONE_SIDED: OneSidedNoise,
@@ -144,6 +152,28 @@ _SD: Final = Range("[1/2, 10000]")
 _LEVEL: Final = Range("(0, 1)")
 
 
+def _thresholds(table: Table, key: str) -> tuple[int, ...]:
+    value = table.raw(key)
+    if not isinstance(value, list) or not value or not all(type(one) is int for one in cast("list[object]", value)):
+        raise table.refuse(key, "a list of whole numbers, one per value")
+    return tuple(cast("list[int]", value))
+
+
+@settings
+class ReleaseTable:
+    """[release]: by which noise and to which promise; `kind` has a default by the number of windows."""
+
+    kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
+    epsilon: Fraction | None = setting(Table.number, _EPSILON, default=None)
+    noise_epsilon: Fraction | None = setting(Table.number, _NOISE_EPSILON, default=None)
+    sd: Fraction | None = setting(Table.number, _SD, default=None)
+    variance: Fraction | None = setting(Table.number, _VARIANCE, default=None)
+    delta: Fraction = setting(Table.number, _DELTA, default=STATED_DELTA)
+    level: Fraction = setting(Table.number, _LEVEL, default=Fraction(95, 100))
+    thresholds: tuple[int, ...] = setting(_thresholds, default=())
+    zooms: int = setting(Table.integer, 1, MAX_ZOOMS, default=1)
+
+
 def read_promise(
     root: Table, answer: AnswerLaw, domain: ValueDomain, shape: ScheduleShape, epsilon: Fraction | None
 ) -> tuple[Release, Fraction]:
@@ -154,55 +184,51 @@ def read_promise(
     Raises:
         UsageError: with key, value and what is allowed.
     """
-    table = root.section("release", _RELEASE_KEYS)
+    table = root.section("release", names_of(ReleaseTable))
+    asked = read_table(table, ReleaseTable)
     usual = ReleaseKind.GEOMETRIC if shape.windows == 1 else ReleaseKind.GAUSSIAN
-    kinds = {kind.label: kind for kind in _STRENGTHS}
-    kind = kinds[table.choice("kind", tuple(kinds), usual.label)]
-    delta = table.number("delta", _DELTA, STATED_DELTA)
-    zooms = _zooms(table, domain)
-    given = _given_key(table, kind, epsilon)
-    if given is None:
+    kind = usual if asked.kind is None else next(one for one in _STRENGTHS if one.label == asked.kind)
+    zooms = _zooms(table, domain, asked.zooms)
+    _check_given(table, kind, epsilon)
+    target = asked.epsilon if epsilon is None else epsilon
+    if kind is ReleaseKind.EXACT:
         noise: NoNoise | PlannedNoise = NoNoise()
-    elif given == "epsilon":
-        target = table.number("epsilon", _EPSILON) if epsilon is None else epsilon
+    elif target is not None:
         try:
-            noise = _solved_noise(kind, answer, shape, target, delta, zooms)
+            noise = _solved_noise(kind, answer, shape, target, asked.delta, zooms)
         except MechanismError as error:
             if epsilon is not None:
                 raise
             raise table.wrong("epsilon", f"is {table.raw('epsilon')!r}: {error}") from None
-    elif given == "noise_epsilon":
-        noise = (OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise)(table.number(given, _NOISE_EPSILON))
+    elif asked.noise_epsilon is not None:
+        noise = (OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise)(asked.noise_epsilon)
     else:
-        noise = GaussianNoise(table.number(given, _VARIANCE) if given == "variance" else table.number(given, _SD) ** 2)
+        noise = GaussianNoise(cast("Fraction", asked.variance) if asked.sd is None else asked.sd**2)
     release = Release(
         kind=kind,
         noise_epsilon=noise.epsilon,
         noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
-        level=table.number("level", _LEVEL, Fraction(95, 100)),
-        thresholds=_thresholds(table),
+        level=asked.level,
+        thresholds=asked.thresholds,
         zooms=1 if zooms is None else zooms.count,
     )
-    return release, delta
+    return release, asked.delta
 
 
-def _given_key(table: Table, kind: ReleaseKind, epsilon: Fraction | None) -> str | None:
-    """Return the key that gives the noise, "epsilon" too where the command line does; None of an exact release."""
+def _check_given(table: Table, kind: ReleaseKind, epsilon: Fraction | None) -> None:
+    """Refuse a noise that is given by no key, by several or by one of another kind; the command line may give it."""
     own, given = _STRENGTHS[kind], [key for key in _NOISE_KEYS if table.has(key)]
     if kind is ReleaseKind.EXACT:
         if given or epsilon is not None:
             raise table.refuse("kind", "'geometric' or 'gaussian' beside a noise's size: an exact release has no noise")
-        return None
+        return
     wrong = [key for key in given if key not in ("epsilon", *own)]
     if wrong:
         said = f"is for another kind: {kind.label!r} is asked, whose noise is given by {' or '.join(own)}"
         raise table.wrong(wrong[0], said)
-    if epsilon is not None:
-        return "epsilon"
-    if len(given) != 1:
+    if epsilon is None and len(given) != 1:
         allowed = f"exactly one of epsilon (of the whole question, at delta) and {' or '.join(own)} (of a window)"
         raise table.refuse("epsilon", allowed)
-    return given[0]
 
 
 def _solved_noise(
@@ -216,35 +242,195 @@ def _solved_noise(
     return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], in_ledgers=in_ledgers, zooms=zooms)
 
 
-def _zooms(table: Table, domain: ValueDomain) -> Zooms | None:
+def _zooms(table: Table, domain: ValueDomain, count: int) -> Zooms | None:
     """Return the zooms at which a release counts the squares of a grid, None at one alone."""
-    count = table.integer("zooms", 1, MAX_ZOOMS, 1)
     try:
         return zooms_of(domain, count)
     except QuestionError as error:
         raise table.wrong("zooms", f"is {count}: {error}") from None
 
 
-def _thresholds(table: Table) -> tuple[int, ...]:
-    """Return the thresholds of a one-sided release; an empty tuple for another kind."""
-    value = table.raw("thresholds") if table.has("thresholds") else None
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not value or not all(type(one) is int for one in cast("list[object]", value)):
-        raise table.refuse("thresholds", "a list of whole numbers, one per value")
-    return tuple(cast("list[int]", value))
-
-
 _SECTIONS: Final = ("question", "domain", "drill_down", "schedule", "mechanism", "release", "aggregators")
-_QUESTION_KEYS: Final = ("name", "deployment", "signal", "mode", "min_batch_size", "time_precision_s", "upload_style")
 _UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
-_WALK_KEYS: Final = ("levels", "threshold", "most_survivors")
 _MOST_BITS: Final = MAX_VALUES.bit_length() - 1
 """A step of one more bit would have 4,096 candidates; the limit is 4,095."""
 _TEXT: Final = r"[^\0-\x1f]{1,200}"
 _SHARE: Final = Range("(0, 1]")
 _LOCAL_EPSILON: Final = Range("(0, 10]")
 _SIZE: Final = Range("(0, 1000000000]")
+
+
+@settings
+class QuestionTable:
+    """[question]: what is asked, by which deployment, and how it is answered."""
+
+    name: str = setting(Table.text, _TEXT, "1 to 200 characters")
+    deployment: str = setting(Table.deployment)
+    signal: str = setting(Table.text, _TEXT, "a VSS path")
+    mode: str = setting(Table.choice, ("sampling", "response", "direct"), default="sampling")
+    min_batch_size: int = setting(Table.integer, 2, 2**32)
+    time_precision_s: int = setting(Table.integer, 1, 86_400, default=1)
+    upload_style: str = setting(Table.choice, _UPLOAD_STYLES, default="two_instalments")
+
+
+def _exact(table: Table, key: str, value: object) -> Fraction:
+    number = exact_number(value)
+    if number is not None:
+        return number
+    raise table.refuse(key, 'an exact number, whole or as text: "12.5" or "25/2"')
+
+
+def _exact_number(table: Table, key: str) -> Fraction:
+    return _exact(table, key, table.raw(key))
+
+
+def _list(table: Table, key: str, allowed: str) -> list[object]:
+    value = table.raw(key)
+    if not isinstance(value, list) or not value:
+        raise table.refuse(key, f"a list of {allowed}")
+    return cast("list[object]", value)
+
+
+def _exact_numbers(table: Table, key: str, allowed: str) -> tuple[Fraction, ...]:
+    return tuple(_exact(table, key, value) for value in _list(table, key, allowed))
+
+
+def _names(table: Table, key: str) -> tuple[str, ...]:
+    names = _list(table, key, "texts")
+    if not all(isinstance(name, str) for name in names):
+        raise table.refuse(key, "texts")
+    return tuple(cast("list[str]", names))
+
+
+def _cell_indexes(table: Table, key: str) -> tuple[int, ...]:
+    cells = _list(table, key, 'cell indexes in hexadecimal: ["8a1fb46622dffff"]')
+    if not all(isinstance(cell, str) and re.fullmatch(r"[1-9a-f][0-9a-f]{0,15}", cell, re.ASCII) for cell in cells):
+        raise table.refuse(key, 'cell indexes in lower-case hexadecimal: ["8a1fb46622dffff"]')
+    return tuple(sorted(int(cell, 16) for cell in cast("list[str]", cells)))
+
+
+@settings
+class FrameTable:
+    """[domain.frame]: where on Earth the metres of a grid are."""
+
+    epsg: int = setting(Table.integer, *EPSG_CODES)
+    offset_x: str = setting(Table.text, OFFSET_PATTERN, OFFSET_FORM, default="0")
+    offset_y: str = setting(Table.text, OFFSET_PATTERN, OFFSET_FORM, default="0")
+
+
+def _frame(table: Table, key: str) -> Frame:
+    frame = read_settings(table, key, FrameTable)
+    return Frame(epsg=frame.epsg, offset_x=frame.offset_x, offset_y=frame.offset_y)
+
+
+@settings
+class BinsTable:
+    """[domain] of kind `bins`."""
+
+    kind: str = setting(Table.slug)
+    edges: tuple[Fraction, ...] = setting(_exact_numbers, 'numbers as text: ["0", "50"]')
+    open_above: bool = setting(Table.boolean, default=False)
+    unit: str = setting(Table.text, r"[^\0-\x1f]{0,200}", "at most 200 characters", default="")
+
+    def domain(self) -> Bins:
+        """Return the bins."""
+        return Bins(edges=self.edges, open_above=self.open_above, unit=self.unit)
+
+
+@settings
+class CategoriesTable:
+    """[domain] of kind `categories`."""
+
+    kind: str = setting(Table.slug)
+    names: tuple[str, ...] = setting(_names)
+
+    def domain(self) -> Categories:
+        """Return the categories."""
+        return Categories(names=self.names)
+
+
+@settings
+class GridTable:
+    """[domain] of kind `grid`."""
+
+    kind: str = setting(Table.slug)
+    x0: Fraction = setting(_exact_number)
+    y0: Fraction = setting(_exact_number)
+    size: Fraction = setting(Table.number, _SIZE)
+    columns: int = setting(Table.integer, 1, 4095)
+    rows: int = setting(Table.integer, 1, 4095)
+    frame: Frame | None = setting(_frame, default=None)
+
+    def domain(self) -> SquareGrid:
+        """Return the grid."""
+        return SquareGrid(
+            x0=self.x0, y0=self.y0, size=self.size, columns=self.columns, rows=self.rows, frame=self.frame
+        )
+
+
+@settings
+class H3Table:
+    """[domain] of kind `h3`."""
+
+    kind: str = setting(Table.slug)
+    resolution: int = setting(Table.integer, 0, 15)
+    cells: tuple[int, ...] = setting(_cell_indexes)
+
+    def domain(self) -> H3Cells:
+        """Return the cells."""
+        return H3Cells(resolution=self.resolution, cells=self.cells)
+
+
+_DOMAINS: Final = {"bins": BinsTable, "categories": CategoriesTable, "grid": GridTable, "h3": H3Table}
+
+
+def _levels(table: Table, key: str) -> tuple[int, ...]:
+    value = table.raw(key)
+    levels = tuple(cast("list[object]", value)) if isinstance(value, list) else ()
+    whole = tuple(one for one in levels if type(one) is int and 1 <= one <= PLACE_BITS)
+    if len(whole) != len(levels) or not 2 <= len(whole) <= MAX_DRILL_DOWN_LEVELS:
+        raise table.refuse(key, f"2 to {MAX_DRILL_DOWN_LEVELS} numbers of bits, each 1 to {PLACE_BITS}")
+    steps = (whole[0], *(fine - coarse for coarse, fine in pairwise(whole)))
+    if not all(1 <= one <= _MOST_BITS for one in steps):
+        raise table.refuse(key, f"ascending, the first and each step at most {_MOST_BITS} bits: 2,048 candidates")
+    return whole
+
+
+@settings
+class DrillDownTable:
+    """[drill_down]: the steps of a walk; `most_survivors` is by default as many as a step can ask about."""
+
+    levels: tuple[int, ...] = setting(_levels)
+    threshold: int = setting(Table.integer, 1, 2**32 - 1)
+    most_survivors: int | None = setting(Table.integer, 1, MAX_VALUES, default=None)
+
+    def __post_init__(self) -> None:
+        if self.most_survivors is not None and self.most_survivors > self._most:
+            raise UnfitKeyError("most_survivors", allowed=f"a whole number from 1 to {self._most}")
+
+    @property
+    def _most(self) -> int:
+        return MAX_VALUES >> max(fine - coarse for coarse, fine in pairwise(self.levels))
+
+    def walk(self) -> DrillDown:
+        """Return the walk."""
+        return DrillDown(levels=self.levels, threshold=self.threshold, most_survivors=self.most_survivors or self._most)
+
+
+@settings
+class SamplingTable:
+    """[mechanism] of mode `sampling`; the rate has a default by the number of values."""
+
+    kind: str = setting(Table.choice, ("sampling",), default="sampling")
+    sampling_rate: Fraction | None = setting(Table.number, _SHARE, default=None)
+    face_probabilities: tuple[Fraction, ...] | None = setting(_exact_numbers, "numbers as text", default=None)
+
+
+@settings
+class AggregatorTable:
+    """[[aggregators]]: the file of an aggregator's descriptor."""
+
+    descriptor: Path = setting(Table.existing_file)
 
 
 def read_spec(path: Path, now: float, verify_seed_digest: Digest, epsilon: Fraction | None = None) -> Question:
@@ -261,10 +447,9 @@ def read_spec(path: Path, now: float, verify_seed_digest: Digest, epsilon: Fract
 
 
 def _question(root: Table, now: float, verify_seed_digest: Digest, epsilon: Fraction | None) -> Question:
-    question = root.section("question", _QUESTION_KEYS)
-    mode = Mode[question.choice("mode", ("sampling", "response", "direct"), "sampling").upper()]
-    style = UploadStyle[question.choice("upload_style", _UPLOAD_STYLES, "two_instalments").upper()]
-    step = question.integer("time_precision_s", 1, 86_400, 1)
+    question = read_settings(root, "question", QuestionTable)
+    mode, style = Mode[question.mode.upper()], UploadStyle[question.upload_style.upper()]
+    step = question.time_precision_s
     table = root.section("schedule", SCHEDULE_KEYS)
     domain, walk = _domain_and_walk(root, table)
     mechanism = _mechanism(root, mode, domain.values)
@@ -275,9 +460,9 @@ def _question(root: Table, now: float, verify_seed_digest: Digest, epsilon: Frac
     answer: AnswerLaw = Truth(domain.values) if mechanism is None else mechanism
     release, delta = read_promise(root, answer, domain, schedule.shape(coin), epsilon)
     return Question(
-        name=question.text("name", _TEXT, "1 to 200 characters"),
-        deployment=question.deployment("deployment"),
-        signal=question.text("signal", _TEXT, "a VSS path"),
+        name=question.name,
+        deployment=question.deployment,
+        signal=question.signal,
         domain=domain,
         mode=mode,
         mechanism=mechanism,
@@ -288,7 +473,7 @@ def _question(root: Table, now: float, verify_seed_digest: Digest, epsilon: Frac
         release=release,
         upload_style=style,
         time_precision_s=step,
-        min_batch_size=question.integer("min_batch_size", 2, 2**32),
+        min_batch_size=question.min_batch_size,
         aggregators=_aggregators(root),
         verify_seed_digest=verify_seed_digest,
         drill_down=walk,
@@ -303,101 +488,12 @@ def _domain_and_walk(root: Table, table: Table) -> tuple[ValueDomain, DrillDown 
     if table.choice("domain", ("fixed", "drill-down"), "fixed") == "fixed":
         if root.has("drill_down"):
             raise table.refuse("domain", "'drill-down' where [drill_down] is given")
-        return _domain(root), None
+        kind = root.section("domain", None).choice("kind", tuple(_DOMAINS))
+        return cast("ValueDomain", read_settings(root, "domain", _DOMAINS[kind]).domain()), None
     if root.has("domain"):
         raise root.wrong("domain", "is given, and a drill-down has none: its steps ask about prefixes of 32-bit places")
-    walk = root.section("drill_down", _WALK_KEYS)
-    levels = _levels(walk)
-    children = 1 << max(fine - coarse for coarse, fine in pairwise(levels))
-    most = walk.integer("most_survivors", 1, MAX_VALUES // children, MAX_VALUES // children)
-    first = Prefixes(bits=levels[0], cells=tuple(range(1 << levels[0])))
-    threshold = walk.integer("threshold", 1, 2**32 - 1)
-    return first, DrillDown(levels=levels, threshold=threshold, most_survivors=most)
-
-
-def _levels(walk: Table) -> tuple[int, ...]:
-    value = walk.raw("levels")
-    levels = tuple(cast("list[object]", value)) if isinstance(value, list) else ()
-    whole = tuple(one for one in levels if type(one) is int and 1 <= one <= PLACE_BITS)
-    if len(whole) != len(levels) or not 2 <= len(whole) <= MAX_DRILL_DOWN_LEVELS:
-        raise walk.refuse("levels", f"2 to {MAX_DRILL_DOWN_LEVELS} numbers of bits, each 1 to {PLACE_BITS}")
-    steps = (whole[0], *(fine - coarse for coarse, fine in pairwise(whole)))
-    if not all(1 <= one <= _MOST_BITS for one in steps):
-        raise walk.refuse("levels", f"ascending, the first and each step at most {_MOST_BITS} bits: 2,048 candidates")
-    return whole
-
-
-def _domain(root: Table) -> ValueDomain:
-    """Return the domain that [domain] describes."""
-    kind = root.section("domain", None)
-    readers: dict[str, Callable[[Table], ValueDomain]] = {
-        "bins": _bins,
-        "categories": _categories,
-        "grid": _grid,
-        "h3": _h3,
-    }
-    keys = {
-        "bins": ("kind", "edges", "open_above", "unit"),
-        "categories": ("kind", "names"),
-        "grid": ("kind", "x0", "y0", "size", "columns", "rows", "frame"),
-        "h3": ("kind", "resolution", "cells"),
-    }
-    name = kind.choice("kind", tuple(readers))
-    return readers[name](root.section("domain", keys[name]))
-
-
-def _bins(table: Table) -> Bins:
-    return Bins(
-        edges=tuple(_exact(table, "edges", edge) for edge in _list(table, "edges", 'numbers as text: ["0", "50"]')),
-        open_above=table.boolean("open_above", default=False),
-        unit=table.text("unit", r"[^\0-\x1f]{0,200}", "at most 200 characters", ""),
-    )
-
-
-def _categories(table: Table) -> Categories:
-    names = _list(table, "names", "texts")
-    if not all(isinstance(name, str) for name in names):
-        raise table.refuse("names", "texts")
-    return Categories(names=tuple(cast("list[str]", names)))
-
-
-def _grid(table: Table) -> SquareGrid:
-    x0, y0 = (_exact(table, key, table.raw(key)) for key in ("x0", "y0"))
-    return SquareGrid(
-        x0=x0,
-        y0=y0,
-        size=table.number("size", _SIZE),
-        columns=table.integer("columns", 1, 4095),
-        rows=table.integer("rows", 1, 4095),
-        frame=_frame(table.section("frame", ("epsg", "offset_x", "offset_y"))) if table.has("frame") else None,
-    )
-
-
-def _frame(table: Table) -> Frame:
-    offset_x, offset_y = (table.text(key, OFFSET_PATTERN, OFFSET_FORM, "0") for key in ("offset_x", "offset_y"))
-    return Frame(epsg=table.integer("epsg", *EPSG_CODES), offset_x=offset_x, offset_y=offset_y)
-
-
-def _h3(table: Table) -> H3Cells:
-    cells = _list(table, "cells", 'cell indexes in hexadecimal: ["8a1fb46622dffff"]')
-    if not all(isinstance(cell, str) and re.fullmatch(r"[1-9a-f][0-9a-f]{0,15}", cell, re.ASCII) for cell in cells):
-        raise table.refuse("cells", 'cell indexes in lower-case hexadecimal: ["8a1fb46622dffff"]')
-    numbers = sorted(int(cell, 16) for cell in cast("list[str]", cells))
-    return H3Cells(resolution=table.integer("resolution", 0, 15), cells=tuple(numbers))
-
-
-def _list(table: Table, key: str, allowed: str) -> list[object]:
-    value = table.raw(key)
-    if not isinstance(value, list) or not value:
-        raise table.refuse(key, f"a list of {allowed}")
-    return cast("list[object]", value)
-
-
-def _exact(table: Table, key: str, value: object) -> Fraction:
-    number = exact_number(value)
-    if number is not None:
-        return number
-    raise table.refuse(key, 'an exact number, whole or as text: "12.5" or "25/2"')
+    walk = read_settings(root, "drill_down", DrillDownTable).walk()
+    return Prefixes(bits=walk.levels[0], cells=tuple(range(1 << walk.levels[0]))), walk
 
 
 # How.
@@ -424,14 +520,13 @@ def _mechanism(root: Table, mode: Mode, values: int) -> AnswerLaw | None:
 
 
 def _die(root: Table, values: int) -> SamplingDie:
-    table = root.section("mechanism", ("kind", "sampling_rate", "face_probabilities"))
-    table.choice("kind", ("sampling",), "sampling")
-    rate = table.number("sampling_rate", _SHARE, default_sampling_rate(values))
+    table = read_settings(root, "mechanism", SamplingTable)
+    rate = default_sampling_rate(values) if table.sampling_rate is None else table.sampling_rate
     large = rate == Fraction(1, 2)
-    if not table.has("face_probabilities"):
+    faces = table.face_probabilities
+    if faces is None:
         return SamplingDie.uniform(rate, values, allow_large_rate=large)
-    faces = [_exact(table, "face_probabilities", one) for one in _list(table, "face_probabilities", "numbers as text")]
-    return SamplingDie(sampling_rate=rate, values=values, face_probabilities=tuple(faces), allow_large_rate=large)
+    return SamplingDie(sampling_rate=rate, values=values, face_probabilities=faces, allow_large_rate=large)
 
 
 # The parties.
@@ -442,5 +537,6 @@ def _aggregators(root: Table) -> tuple[Aggregator, ...]:
 
     Devices take these from each aggregator's signed key list.
     """
-    rows = root.sections("aggregators", ("descriptor",), least=2, most=5, what="tables, the first of which leads")
-    return tuple(replace(read_descriptor(row.existing_file("descriptor")), hpke_keys=()) for row in rows)
+    what = "tables, the first of which leads"
+    rows = read_rows(root, "aggregators", AggregatorTable, least=2, most=5, what=what)
+    return tuple(replace(read_descriptor(row.descriptor), hpke_keys=()) for row in rows)

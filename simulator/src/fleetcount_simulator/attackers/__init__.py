@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from fleetcount_simulator.attackers.parameters import read_keys
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
@@ -28,7 +29,7 @@ KINDS: Final = {
     "repeating-analyst": "repeating",
     "tracker": "tracker",
 }
-"""The module of each kind; its `KEYS` are the parameters the kind takes."""
+"""The module of each kind; its `Keys` are the parameters the kind takes."""
 
 
 def check(attacker: Attacker) -> None:
@@ -37,7 +38,7 @@ def check(attacker: Attacker) -> None:
     Raises:
         ScenarioError: names the attacker, the key, the value and what is allowed.
     """
-    _module(attacker).check(attacker)
+    read_keys(attacker, _module(attacker).Keys)
 
 
 def rows(case: Case, outcome: CaseOutcome, seed: np.random.SeedSequence) -> list[Row]:

@@ -4,25 +4,25 @@ Every one of them is refused by the proof (docs/wire.md), so it is tallied and a
 reports is shown by the aggregator's own tests; here the study counts what an operator would see.
 """
 
-from typing import Final
-
 import numpy as np
+from fleetcount_transport.settings import setting, settings
+from fleetcount_transport.toml_table import Table
 
 from fleetcount_simulator.attackers.findings import finding, share_of
-from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
+from fleetcount_simulator.attackers.parameters import MOST_DEVICES, read_keys
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
-KEYS: Final = ("devices",)
 
+@settings
+class Keys:
+    """The parameters of cheats."""
 
-def check(attacker: Attacker) -> None:
-    """See `attackers.check`."""
-    refused_reports(attacker)
+    devices: int = setting(Table.integer, 1, MOST_DEVICES, default=1)
 
 
 def refused_reports(attacker: Attacker) -> int:
     """Return how many reports of this attacker are refused in every run: all."""
-    return Parameters(attacker, KEYS).integer("devices", 1, 1, MOST_DEVICES)
+    return read_keys(attacker, Keys).devices
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:

@@ -4,29 +4,27 @@ Plays the guessing game of `guessing` against what is left. The colluders know a
 hides the target's report from them; this is taken as given and not simulated.
 """
 
-from typing import Final
-
 import numpy as np
 from fleetcount_mechanisms.design import MOST_AGGREGATORS
 from fleetcount_mechanisms.losses import exposure
+from fleetcount_transport.settings import setting, settings
+from fleetcount_transport.toml_table import Table
 
 from fleetcount_simulator.attackers.findings import finding, share_of
 from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
-from fleetcount_simulator.attackers.parameters import Parameters
+from fleetcount_simulator.attackers.parameters import read_keys
 from fleetcount_simulator.attackers.promises import guess_bound
-from fleetcount_simulator.attackers.targets import TARGET_KEYS, candidates, check_target, games, shown
+from fleetcount_simulator.attackers.targets import TargetKeys, candidates, shown
 from fleetcount_simulator.engines.answer_laws import answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
-KEYS: Final = (*TARGET_KEYS, "colluders")
 
+@settings
+class Keys(TargetKeys):
+    """The parameters of aggregators that collude, by default all but one."""
 
-def check(attacker: Attacker) -> None:
-    """See `attackers.check`."""
-    given = Parameters(attacker, KEYS)
-    check_target(attacker, given)
-    given.integer("colluders", 1, 1, MOST_AGGREGATORS)
+    colluders: int | None = setting(Table.integer, 1, MOST_AGGREGATORS, default=None)
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
@@ -35,9 +33,9 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     Raises:
         ScenarioError: as `targets.candidates`, or more colluders than aggregators.
     """
-    given = Parameters(attacker, KEYS)
+    given = read_keys(attacker, Keys)
     law = answer_law(case.design)
-    colluders = given.integer("colluders", case.aggregators - 1, 1, MOST_AGGREGATORS)
+    colluders = given.colluders or case.aggregators - 1
     if colluders > case.aggregators:
         raise ScenarioError(
             f"attacker {attacker.name!r}: colluders is {colluders}; allowed is 1 to k = {case.aggregators}"
@@ -45,7 +43,7 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     left = case.aggregators - colluders
     pair = candidates(attacker, given, case)
     doubt = Doubt(law=law, noise=case.design.noise, noises=left, candidates=pair)
-    tried = games(given)
+    tried = given.games
     measured = share_of(play(doubt, 1, tried, generator), tried)
     bound = guess_bound(case.design, left)
     made = [

@@ -6,26 +6,27 @@ Plays the guessing game of `guessing` with all aggregators' noises unknown to it
 from typing import Final
 
 import numpy as np
+from fleetcount_transport.settings import setting, settings
+from fleetcount_transport.toml_table import Table
 
 from fleetcount_simulator.attackers.findings import finding, share_of
 from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
-from fleetcount_simulator.attackers.parameters import Parameters
+from fleetcount_simulator.attackers.parameters import read_keys
 from fleetcount_simulator.attackers.promises import guess_bound
-from fleetcount_simulator.attackers.targets import TARGET_KEYS, candidates, check_target, games, shown
+from fleetcount_simulator.attackers.targets import TargetKeys, candidates, shown
 from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
-KEYS: Final = (*TARGET_KEYS, "knows")
 KNOWS: Final = ("answers", "truths")
 """What it knows of the others: what each of them sent, or only their truths (their coins then hide the target too)."""
 
 
-def check(attacker: Attacker) -> None:
-    """See `attackers.check`."""
-    given = Parameters(attacker, KEYS)
-    check_target(attacker, given)
-    given.choice("knows", "answers", KNOWS)
+@settings
+class Keys(TargetKeys):
+    """The parameters of one who knows all others."""
+
+    knows: str = setting(Table.choice, KNOWS, default="answers")
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
@@ -36,12 +37,12 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     Raises:
         ScenarioError: as `targets.candidates`, or `knows` other than "answers" for a kind without sampling.
     """
-    given = Parameters(attacker, KEYS)
+    given = read_keys(attacker, Keys)
     law = answer_law(case.design)
     pair = candidates(attacker, given, case)
     hidden = _hidden(attacker, given, law, outcome, pair)
     doubt = Doubt(law=law, noise=case.design.noise, noises=case.aggregators, candidates=pair, hidden=hidden)
-    tried = games(given)
+    tried = given.games
     measured = share_of(play(doubt, 1, tried, generator), tried)
     bound = guess_bound(case.design, case.aggregators)
     return [
@@ -50,9 +51,9 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
 
 
 def _hidden(
-    attacker: Attacker, given: Parameters, law: AnswerLaw, outcome: CaseOutcome, pair: tuple[int, int]
+    attacker: Attacker, given: Keys, law: AnswerLaw, outcome: CaseOutcome, pair: tuple[int, int]
 ) -> tuple[int, ...]:
-    if given.choice("knows", "answers", KNOWS) == "answers":
+    if given.knows == "answers":
         return ()
     if law.shape != "sampling":
         raise ScenarioError(f"attacker {attacker.name!r}: knows is 'truths'; allowed without sampling is 'answers'")

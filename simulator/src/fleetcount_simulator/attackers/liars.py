@@ -8,28 +8,32 @@ They are the attacker's own devices, further ones beside the population, and hol
 from typing import Final
 
 import numpy as np
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from numpy.typing import NDArray
 
 from fleetcount_simulator.attackers.alarm import alarm_power, alarms, largest_unseen
 from fleetcount_simulator.attackers.findings import finding, mean_of, share_of
-from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
+from fleetcount_simulator.attackers.parameters import MOST_DEVICES, read_keys
 from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Integers, Row
 
-KEYS: Final = ("devices", "strategy", "value")
 STRATEGIES: Final = ("one-cell", "spread", "random")
 """All claim `value`; they share the values evenly; each claims a value of its own, drawn at random in every run."""
 
 
-def check(attacker: Attacker) -> None:
-    """See `attackers.check`."""
-    given = Parameters(attacker, KEYS)
-    strategy = given.choice("strategy", "one-cell", STRATEGIES)
-    given.integer("devices", 1, 1, MOST_DEVICES)
-    given.integer("value", 1, 1, MOST_DEVICES)
-    if strategy != "one-cell" and given.given("value"):
-        raise ScenarioError(f"attacker {attacker.name!r}: value is for strategy 'one-cell', not {strategy!r}")
+@settings
+class Keys:
+    """The parameters of liars; `value` is by default 1."""
+
+    devices: int = setting(Table.integer, 1, MOST_DEVICES, default=1)
+    strategy: str = setting(Table.choice, STRATEGIES, default="one-cell")
+    value: int | None = setting(Table.integer, 1, MOST_DEVICES, default=None)
+
+    def __post_init__(self) -> None:
+        if self.strategy != "one-cell" and self.value is not None:
+            raise UnfitKeyError("value", problem=f"is for strategy 'one-cell', not {self.strategy!r}")
 
 
 def claimed_values(attacker: Attacker, values: int, generator: np.random.Generator) -> Integers:
@@ -38,17 +42,16 @@ def claimed_values(attacker: Attacker, values: int, generator: np.random.Generat
     Raises:
         ScenarioError: the value to claim is beyond V.
     """
-    given = Parameters(attacker, KEYS)
-    number = given.integer("devices", 1, 1, MOST_DEVICES)
+    given = read_keys(attacker, Keys)
     claims = np.zeros(values + 1, dtype=np.int64)
-    match given.choice("strategy", "one-cell", STRATEGIES):
+    match given.strategy:
         case "one-cell":
-            claims[_target(attacker, values)] = number
+            claims[_target(attacker, values)] = given.devices
         case "spread":
-            claims[1:] = number // values
-            claims[1 : 1 + number % values] += 1
+            claims[1:] = given.devices // values
+            claims[1 : 1 + given.devices % values] += 1
         case _:
-            claims[1:] = generator.multinomial(number, np.full(values, 1 / values))
+            claims[1:] = generator.multinomial(given.devices, np.full(values, 1 / values))
     return claims
 
 
@@ -69,7 +72,7 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     is not used.
     """
     law = answer_law(case.design)
-    number = Parameters(attacker, KEYS).integer("devices", 1, 1, MOST_DEVICES)
+    number = read_keys(attacker, Keys).devices
     target = _target(attacker, law.values)
     shift = mean_of(_errors(case, law, outcome, target))
     made = [
@@ -87,7 +90,7 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
 
 def _target(attacker: Attacker, values: int) -> int:
     """Return the value claimed, or the first one where several are."""
-    value = Parameters(attacker, KEYS).integer("value", 1, 1, MOST_DEVICES)
+    value = read_keys(attacker, Keys).value or 1
     if value > values:
         raise ScenarioError(f"attacker {attacker.name!r}: value is {value}; allowed is 1 to V = {values}")
     return value
@@ -95,9 +98,9 @@ def _target(attacker: Attacker, values: int) -> int:
 
 def _expected(attacker: Attacker, law: AnswerLaw, target: int) -> float:
     """Return the mean shift of the target's estimate: each claim of it by `weight`, each other claim by -Q/(P-Q)."""
-    given = Parameters(attacker, KEYS)
-    number = given.integer("devices", 1, 1, MOST_DEVICES)
-    match given.choice("strategy", "one-cell", STRATEGIES):
+    given = read_keys(attacker, Keys)
+    number = given.devices
+    match given.strategy:
         case "one-cell":
             claims = float(number)
         case "spread":

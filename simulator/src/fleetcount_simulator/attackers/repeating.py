@@ -12,32 +12,33 @@ from typing import Final
 
 import numpy as np
 from fleetcount_mechanisms.planning import predicted_sd
+from fleetcount_transport.settings import setting, settings
+from fleetcount_transport.toml_table import Table
 from numpy.typing import NDArray
 
 from fleetcount_simulator.attackers.colluding import exposure_row
 from fleetcount_simulator.attackers.findings import Measured, finding, mean_of, share_of
 from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play, posteriors
-from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
+from fleetcount_simulator.attackers.parameters import MOST_DEVICES, read_keys
 from fleetcount_simulator.attackers.promises import allows_two_values, guess_bound
-from fleetcount_simulator.attackers.targets import TARGET_KEYS, candidates, check_target, games, shown
+from fleetcount_simulator.attackers.targets import TargetKeys, candidates, shown
 from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
-KEYS: Final = (*TARGET_KEYS, "repeats", "overlaps", "device")
 _MOST_QUESTIONS: Final = 10**4
 _AVERAGES: Final = 2000
 
 
-def check(attacker: Attacker) -> None:
-    """See `attackers.check`."""
-    given = Parameters(attacker, KEYS)
-    check_target(attacker, given)
-    given.integer("repeats", 1, 1, _MOST_QUESTIONS)
-    given.integer("overlaps", 1, 1, _MOST_QUESTIONS)
-    given.integer("device", 0, 0, MOST_DEVICES)
+@settings
+class Keys(TargetKeys):
+    """The parameters of one who asks again: `repeats` is by default the number of epochs, `device` nobody."""
+
+    repeats: int | None = setting(Table.integer, 1, _MOST_QUESTIONS, default=None)
+    overlaps: int = setting(Table.integer, 1, _MOST_QUESTIONS, default=1)
+    device: int | None = setting(Table.integer, 0, MOST_DEVICES, default=None)
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
@@ -49,23 +50,22 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     Raises:
         ScenarioError: as `targets.candidates`, more than 10^4 questions in all, or a device the population has not.
     """
-    given = Parameters(attacker, KEYS)
+    given = read_keys(attacker, Keys)
     law = answer_law(case.design)
-    repeats = given.integer("repeats", min(case.epochs.count, _MOST_QUESTIONS), 1, _MOST_QUESTIONS)
-    asked = repeats * given.integer("overlaps", 1, 1, _MOST_QUESTIONS)
+    asked = (given.repeats or min(case.epochs.count, _MOST_QUESTIONS)) * given.overlaps
     if asked > _MOST_QUESTIONS:
         raise ScenarioError(f"attacker {attacker.name!r}: {asked} questions in all; allowed is 1 to {_MOST_QUESTIONS}")
     pair = candidates(attacker, given, case)
     doubt = Doubt(law=law, noise=case.design.noise, noises=case.aggregators, candidates=pair)
-    made = [_guess_row(attacker, case, doubt, "guess_rate", asked, games(given), generator)]
+    made = [_guess_row(attacker, case, doubt, "guess_rate", asked, given.games, generator)]
     allowed = answers_allowed(case)
     if allowed is not None:
         answered = min(asked, allowed)
-        made.append(_guess_row(attacker, case, doubt, "guess_rate_ledger", answered, games(given), generator))
+        made.append(_guess_row(attacker, case, doubt, "guess_rate_ledger", answered, given.games, generator))
     if law.shape in {"sampling", "truth"}:
         made.append(_average_row(attacker, case, law, outcome, pair[0], asked, generator))
-    if given.given("device"):
-        made += _tracked(attacker, case, law, given.integer("device", 0, 0, MOST_DEVICES), games(given), generator)
+    if given.device is not None:
+        made += _tracked(attacker, case, law, given.device, given.games, generator)
     return made
 
 

@@ -5,35 +5,43 @@ It reads parameters and counts; it must not guess.
 
 from typing import Final
 
-from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
+
+from fleetcount_simulator.attackers.parameters import MOST_DEVICES
 from fleetcount_simulator.attackers.promises import allows_two_values
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case
 
-TARGET_KEYS: Final = ("value", "against", "games")
-NONE: Final = "none"
-_DEFAULT_GAMES: Final = 20_000
+_NONE: Final = 0
 _MOST_GAMES: Final = 10**7
 
 
-def check_target(attacker: Attacker, given: Parameters) -> None:
-    """Check the shared keys as far as this is possible without a case.
-
-    Raises:
-        ScenarioError: a value below 1, `against` the same value, or a number of games outside 1..10^7.
-    """
-    games(given)
-    value = given.integer("value", 1, 1, MOST_DEVICES)
-    if given.text("against", NONE) != NONE and given.integer("against", 0, 1, MOST_DEVICES) == value:
-        raise ScenarioError(f"attacker {attacker.name!r}: against is {value}, the value itself; allowed is another")
+def _against(table: Table, key: str) -> int:
+    """Return a value, or 0 for "none"."""
+    return _NONE if table.raw(key) == "none" else table.integer(key, 1, MOST_DEVICES)
 
 
-def games(given: Parameters) -> int:
-    """Return how many devices are guessed at."""
-    return given.integer("games", _DEFAULT_GAMES, 1, _MOST_GAMES)
+@settings
+class GameKeys:
+    """How many devices are guessed at."""
+
+    games: int = setting(Table.integer, 1, _MOST_GAMES, default=20_000)
 
 
-def candidates(attacker: Attacker, given: Parameters, case: Case) -> tuple[int, int]:
+@settings
+class TargetKeys(GameKeys):
+    """The values that are guessed between, 0 for none; `against` has a default by what the mechanism promises."""
+
+    value: int = setting(Table.integer, 1, MOST_DEVICES, default=1)
+    against: int | None = setting(_against, default=None)
+
+    def __post_init__(self) -> None:
+        if self.against == self.value:
+            raise UnfitKeyError("against", problem=f"is {self.value}, the value itself; allowed is another")
+
+
+def candidates(attacker: Attacker, given: TargetKeys, case: Case) -> tuple[int, int]:
     """Return the two values between which is guessed; 0 is "none of them".
 
     By default the hardest change the mechanism promises to hide: value 1 against value 2, or against none where no
@@ -44,19 +52,18 @@ def candidates(attacker: Attacker, given: Parameters, case: Case) -> tuple[int, 
     """
     values = case.population.question.values
     two = allows_two_values(case.design)
-    value = given.integer("value", 1, 1, values)
-    default = NONE if not two else ("2" if value == 1 else "1")
-    if given.text("against", default) == NONE:
-        return value, 0
-    other = given.integer("against", int(default) if default != NONE else 0, 1, values)
-    if not two:
+    usual = _NONE if not two else (2 if given.value == 1 else 1)
+    other = usual if given.against is None else given.against
+    for key, value in (("value", given.value), ("against", other)):
+        if value > values:
+            allowed = f"allowed is a whole number from 1 to {values}"
+            raise ScenarioError(f"attacker {attacker.name!r}: {key} is '{value}'; {allowed}")
+    if other != _NONE and not two:
         raise ScenarioError(
             f"attacker {attacker.name!r}: against is {other}; kind {case.mechanism.kind!r} with V = {values} promises "
             f"nothing between two values; allowed is 'none'"
         )
-    if other == value:
-        raise ScenarioError(f"attacker {attacker.name!r}: against is {other}, the value itself; allowed is another")
-    return value, other
+    return given.value, other
 
 
 def shown(pair: tuple[int, ...]) -> str:

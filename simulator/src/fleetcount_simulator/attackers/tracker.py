@@ -25,13 +25,15 @@ from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import MOST_AGGREGATORS
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import exact_number
 from numpy.typing import NDArray
 
 from fleetcount_simulator.attackers.findings import finding, share_of
 from fleetcount_simulator.attackers.guessing import CellLaw, noise_cell_law
-from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
-from fleetcount_simulator.attackers.targets import games, shown
+from fleetcount_simulator.attackers.parameters import MOST_DEVICES, read_keys
+from fleetcount_simulator.attackers.targets import GameKeys, shown
 from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Integers, Row
@@ -39,7 +41,6 @@ from fleetcount_simulator.standing import StandingQuestion
 
 Floats = NDArray[np.float64]
 
-KEYS: Final = ("hides", "device", "places", "games", "colluders", "epsilon", "delta")
 HIDES: Final = ("answer", "day", "question", "home")
 _MOST_PLACES: Final = 50
 _DRAWN_AT_ONCE: Final = 1 << 21
@@ -75,18 +76,28 @@ class Played:
     tried: int
 
 
-def check(attacker: Attacker) -> None:
-    """See `attackers.check`."""
-    given = Parameters(attacker, KEYS)
-    games(given)
-    given.choice("hides", "question", HIDES)
-    given.integer("device", 0, 0, MOST_DEVICES)
-    given.integer("places", 2, 2, _MOST_PLACES)
-    given.integer("colluders", 1, 1, MOST_AGGREGATORS - 1)
-    for key, high in (("epsilon", LARGEST_BUDGET), ("delta", 1)):
-        _claimed(attacker, given, key, high)
-    if given.text("hides", "question") == "home" and not given.given("device"):
-        raise ScenarioError(f"attacker {attacker.name!r}: hides is 'home' without device; allowed is one to follow")
+def _claimed(table: Table, key: str, high: int) -> Fraction:
+    """Return a claim of the attacker's own, above 0."""
+    value = exact_number(table.raw(key))
+    if value is None or not 0 < value <= high:
+        raise table.refuse(key, f"a number above 0, at most {high}")
+    return value
+
+
+@settings
+class Keys(GameKeys):
+    """The parameters of a tracker: see `rows`; `colluders` are by default all aggregators but one."""
+
+    hides: str = setting(Table.choice, HIDES, default="question")
+    device: int | None = setting(Table.integer, 0, MOST_DEVICES, default=None)
+    places: int = setting(Table.integer, 2, _MOST_PLACES, default=2)
+    colluders: int | None = setting(Table.integer, 1, MOST_AGGREGATORS - 1, default=None)
+    epsilon: Fraction | None = setting(_claimed, LARGEST_BUDGET, default=None)
+    delta: Fraction | None = setting(_claimed, 1, default=None)
+
+    def __post_init__(self) -> None:
+        if self.hides == "home" and self.device is None:
+            raise UnfitKeyError("hides", problem="is 'home' without device; allowed is one to follow")
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
@@ -100,17 +111,20 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
         ScenarioError: no questions, a mechanism other than sampling and direct with two-sided noise, or a device, a
             place or a number of colluders that the case has not.
     """
-    given, question = Parameters(attacker, KEYS), case.epochs.question
+    given, question = read_keys(attacker, Keys), case.epochs.question
     if question is None:
         raise ScenarioError(f"attacker {attacker.name!r}: kind is 'tracker'; allowed with a [schedule] table")
     _check_design(attacker, case)
-    colluders = given.integer("colluders", case.aggregators - 1, 1, case.aggregators - 1)
+    colluders = given.colluders or case.aggregators - 1
+    if colluders > case.aggregators - 1:
+        allowed = f"allowed is a whole number from 1 to {case.aggregators - 1}"
+        raise ScenarioError(f"attacker {attacker.name!r}: colluders is '{colluders}'; {allowed}")
     ways = _ways(attacker, given, case, question)
     if not len(ways.units):
         return []
-    delta = _claimed(attacker, given, "delta", 1) or question.delta
-    epsilon = float(_claimed(attacker, given, "epsilon", LARGEST_BUDGET) or _promised(case, question, ways, delta))
-    played = _play(case, ways, case.aggregators - colluders, epsilon, games(given), generator)
+    delta = given.delta or question.delta
+    epsilon = float(given.epsilon or _promised(case, question, ways, delta))
+    played = _play(case, ways, case.aggregators - colluders, epsilon, given.games, generator)
     made: list[Row] = []
     for end, right in zip(_ends(ways), played.right, strict=True):
         hidden = int(ways.hidden[: end + 1].sum())
@@ -178,31 +192,13 @@ def _best_rate(case: Case, windows: int, honest: int) -> float | None:
     return above + even / 2
 
 
-def _claimed(attacker: Attacker, given: Parameters, key: str, high: int) -> Fraction | None:
-    """Return a claim of the attacker's own, above 0; None where it has none."""
-    if not given.given(key):
-        return None
-    text = given.text(key, "")
-    value = exact_number(text)
-    if value is None or not 0 < value <= high:
-        raise ScenarioError(
-            f"attacker {attacker.name!r}: {key} is {text!r}; allowed is a number above 0, at most {high}"
-        )
-    return value
-
-
 # Which ways he holds possible.
 
 
-def _ways(attacker: Attacker, given: Parameters, case: Case, question: StandingQuestion) -> Ways:
-    hides = given.choice("hides", "question", HIDES)
-    most = case.population.question.values
-    if given.given("device"):
-        way = _way(attacker, case, given.integer("device", 0, 0, MOST_DEVICES))
-    else:
-        way = np.ones(question.windows, dtype=np.int64)
+def _ways(attacker: Attacker, given: Keys, case: Case, question: StandingQuestion) -> Ways:
+    hides, places, most = given.hides, given.places, case.population.question.values
+    way = np.ones(question.windows, dtype=np.int64) if given.device is None else _way(attacker, case, given.device)
     hidden = _hidden(question, way, hides)
-    places = given.integer("places", 2, 2, _MOST_PLACES)
     if places > most + 1:
         raise ScenarioError(f"attacker {attacker.name!r}: places is {places}; allowed is at most {most + 1}")
     usual = Counter(way[hidden].tolist()).most_common(1)[0][0]
@@ -211,7 +207,7 @@ def _ways(attacker: Attacker, given: Parameters, case: Case, question: StandingQ
     values = np.tile(way, (places, 1))
     for row, other in enumerate(others, start=1):
         values[row, hidden] = other
-    who = f"device {given.integer('device', 0, 0, MOST_DEVICES)}, " if given.given("device") else ""
+    who = "" if given.device is None else f"device {given.device}, "
     target = f"{who}{hides}: {shown((usual, *others)) if places <= 3 else f'{places} places'}"
     return _shortened(question, values, hides, target)
 

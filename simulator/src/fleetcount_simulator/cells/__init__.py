@@ -10,10 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_transport.settings import Key, read_table, refused_by
+from fleetcount_transport.settings import keys_of as keys_of_settings
 from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells.model import Cells, Frame
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 
 __all__ = ["COMMON_KEYS", "KINDS", "MOVING", "CellSpec", "declare", "keys_of", "read"]
@@ -23,14 +25,14 @@ COMMON_KEYS: Final = (
     Key(name="cells", about="how answers become values: see the kinds", example='"square"'),
 )
 KINDS: Final[Mapping[str, tuple[str, str, str, str]]] = {
-    "square": ("square", "KEYS", "declare", "In which square are you?"),
-    "h3": ("hexagons", "KEYS", "declare", "In which H3 cell are you?"),
-    "edges": ("edges", "KEYS", "declare", "On which road edge are you?"),
-    "speed": ("presence", "SPEED_KEYS", "declare_speed", "How fast are you?"),
-    "categories": ("named", "CATEGORIES_KEYS", "", "Which of these is yours?"),
-    "none": ("presence", "NONE_KEYS", "declare_none", "Are you on the road?"),
+    "square": ("square", "Keys", "declare", "In which square are you?"),
+    "h3": ("hexagons", "Keys", "declare", "In which H3 cell are you?"),
+    "edges": ("edges", "Keys", "declare", "On which road edge are you?"),
+    "speed": ("presence", "SpeedKeys", "declare_speed", "How fast are you?"),
+    "categories": ("named", "Keys", "", "Which of these is yours?"),
+    "none": ("presence", "NoKeys", "declare_none", "Are you on the road?"),
 }
-"""Per kind: its module, the name of its keys, its function, and the title when none is given."""
+"""Per kind: its module, the class of its keys, its function, and the title when none is given."""
 MOVING: Final = ("square", "h3", "edges", "speed", "none")
 """What vehicles with positions can be asked."""
 
@@ -46,9 +48,12 @@ class CellSpec:
 
 def keys_of(kind: str) -> tuple[Key, ...]:
     """Return the keys of a kind of cells, beyond `title` and `cells`."""
+    return keys_of_settings(_class_of(kind))
+
+
+def _class_of(kind: str) -> Any:
     module, keys, _, _ = KINDS[kind]
-    found: tuple[Key, ...] = getattr(import_module(f"{__name__}.{module}"), keys)
-    return found
+    return getattr(import_module(f"{__name__}.{module}"), keys)
 
 
 def read(
@@ -77,5 +82,7 @@ def declare(asked: CellSpec, frame: Frame) -> Cells:
         ScenarioError: a key outside its range, or data that cannot be asked this.
     """
     module, _, function, _ = KINDS[asked.kind]
-    made: Cells = getattr(import_module(f"{__name__}.{module}"), function)(asked.settings, frame, asked.title)
+    make = getattr(import_module(f"{__name__}.{module}"), function)
+    with refused_by(asked.settings):
+        made: Cells = make(read_table(asked.settings, _class_of(asked.kind)), frame, asked.title)
     return made

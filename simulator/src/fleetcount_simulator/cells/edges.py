@@ -4,11 +4,15 @@ It must not read a network; `roads` are handed to it. Inside a junction (a name 
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from fleetcount_protocol.window.domain import MAX_VALUES, Categories
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from scipy.spatial import KDTree
 
 from fleetcount_simulator.cells.model import (
@@ -22,19 +26,37 @@ from fleetcount_simulator.cells.model import (
     check_count,
 )
 from fleetcount_simulator.cells.road_network import read_network
-from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
+from fleetcount_simulator.cells.settings import ANY_LENGTH, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Integers, Places
 
-KEYS: Final = (
-    Key(name="edge", about='"own": the edge the data name (default); "nearest": the nearest line', example='"own"'),
-    Key(
-        name="network",
+
+@settings
+class Keys:
+    """[question] of cells `edges`."""
+
+    edge: str = setting(
+        Table.choice,
+        ("own", "nearest"),
+        default="own",
+        about='"own": the edge the data name (default); "nearest": the nearest line',
+        example='"own"',
+    )
+    network: Path | None = setting(
+        Settings.file,
+        default=None,
         about="a SUMO network (.net.xml or .net.xml.gz): all edges and their lines; needed for nearest, and for a map",
         example='"town.net.xml.gz"',
-    ),
-    Key(name="within_m", about="nearest only: farther from every line is on no edge; default 30", example="30"),
-)
+    )
+    within_m: Fraction | None = setting(
+        Table.number,
+        ANY_LENGTH,
+        default=None,
+        about="nearest only: farther from every line is on no edge; default 30",
+        example="30",
+    )
+
+
 _SPACING_M: Final = 5.0
 _CANDIDATES: Final = 8
 
@@ -119,28 +141,30 @@ class NearestEdges:
         return Values(question=_question(self.title, self.roads.names, self.roads), codes=numbers - 1, numbers=numbers)
 
 
-def declare(question: Settings, frame: Frame, title: str) -> Cells:
+def declare(question: Keys, frame: Frame, title: str) -> Cells:
     """Return the edges a `[question]` table asks for.
 
     Raises:
         ScenarioError: data that name no edge, a missing or broken network, longitude and latitude with "nearest".
     """
-    roads = read_network(question.file("network")) if question.has("network") else frame.roads
-    how = question.choice("edge", ("own", "nearest"), "own")
-    if how == "own":
+    roads = frame.roads if question.network is None else read_network(question.network)
+    if question.edge == "own":
         if not frame.edges:
-            raise question.wrong("edge", "is 'own', but these data name no edge; ask for 'nearest' or for squares")
-        if question.has("within_m"):
-            raise question.wrong("within_m", "is for edge = 'nearest' only")
+            raise UnfitKeyError(
+                "edge", problem="is 'own', but these data name no edge; ask for 'nearest' or for squares"
+            )
+        if question.within_m is not None:
+            raise UnfitKeyError("within_m", problem="is for edge = 'nearest' only")
         if frame.roads is not None and roads is not frame.roads:
-            raise question.wrong("network", "is not used: these data bring their own")
+            raise UnfitKeyError("network", problem="is not used: these data bring their own")
         return OwnEdges(title=title, roads=roads)
     if roads is None:
-        raise question.refuse("network", "given for edge = 'nearest'")
+        raise UnfitKeyError("network", allowed="given for edge = 'nearest'")
     if frame.unit != "m":
-        raise question.wrong("edge", "is 'nearest', which needs positions in the network's metres, not in degrees")
-    within = question.optional("within_m", ANY_LENGTH)
-    return NearestEdges(title, roads, 30.0 if within is None else float(within))
+        raise UnfitKeyError(
+            "edge", problem="is 'nearest', which needs positions in the network's metres, not in degrees"
+        )
+    return NearestEdges(title, roads, 30.0 if question.within_m is None else float(question.within_m))
 
 
 def _question(title: str, names: tuple[str, ...], roads: Roads | None) -> AnswerSpace:

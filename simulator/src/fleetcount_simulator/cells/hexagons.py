@@ -6,10 +6,11 @@ One call a position (about a microsecond); equal positions of a batch are asked 
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
 
 import numpy as np
 from fleetcount_protocol.window.domain import MAX_VALUES, H3Cells
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from h3.api import basic_int as h3
 
 from fleetcount_simulator.cells.model import (
@@ -23,23 +24,30 @@ from fleetcount_simulator.cells.model import (
     check_count,
 )
 from fleetcount_simulator.cells.projection import METRES_PER_DEGREE, Projection
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Integers, Places
 
-KEYS: Final = (
-    Key(name="resolution", about="H3 resolution, a whole number from 0 (continents) to 15 (a metre)", example="8"),
-    Key(
-        name="bounds",
+
+@settings
+class Keys:
+    """[question] of cells `h3`."""
+
+    resolution: int = setting(
+        Table.integer, 0, 15, about="H3 resolution, a whole number from 0 (continents) to 15 (a metre)", example="8"
+    )
+    bounds: Bounds | None = setting(
+        Settings.bounds,
+        default=None,
         about="[lon0, lat0, lon1, lat1] in degrees: all cells whose centre lies inside; default: the cells seen",
         example="[11.30, 44.48, 11.37, 44.52]",
-    ),
-    Key(
-        name="origin",
+    )
+    origin: tuple[Fraction, Fraction] | None = setting(
+        Settings.corner,
+        default=None,
         about="for data in metres: [longitude, latitude] of the point x = 0, y = 0",
         example="[11.30, 44.48]",
-    ),
-)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,25 +115,26 @@ def _outline(cell: int) -> tuple[tuple[float, float], ...]:
     return tuple(corners)
 
 
-def declare(question: Settings, frame: Frame, title: str) -> Cells:
+def declare(question: Keys, frame: Frame, title: str) -> Cells:
     """Return the H3 cells a `[question]` table asks for.
 
     Raises:
         ScenarioError: a key outside its range, too many cells, or metres without a place on Earth.
     """
-    resolution = question.integer("resolution", 0, 15)
-    origin, bounds = question.corner("origin"), question.bounds("bounds")
+    resolution, origin, bounds = question.resolution, question.origin, question.bounds
     if frame.unit == "m" and origin is None:
-        raise question.refuse("origin", "[longitude, latitude] of x = 0, y = 0: the data are metres, H3 needs degrees")
+        raise UnfitKeyError(
+            "origin", allowed="[longitude, latitude] of x = 0, y = 0: the data are metres, H3 needs degrees"
+        )
     if frame.unit == "deg" and origin is not None:
-        raise question.wrong("origin", "is not used: the positions are longitude and latitude already")
+        raise UnfitKeyError("origin", problem="is not used: the positions are longitude and latitude already")
     projection = None if origin is None else Projection(*origin)
     if bounds is None and frame.extent is not None and projection is not None:
         bounds = _around(frame.extent, projection, resolution)
     return Hexagons(
         title=title,
         resolution=resolution,
-        declared=None if bounds is None else _inside(question, bounds, resolution),
+        declared=None if bounds is None else _inside(bounds, resolution),
         projection=projection,
     )
 
@@ -139,16 +148,16 @@ def _around(extent: Bounds, projection: Projection, resolution: int) -> Bounds:
     return Fraction(x0), Fraction(y0), Fraction(x1), Fraction(y1)
 
 
-def _inside(question: Settings, bounds: Bounds, resolution: int) -> Integers:
+def _inside(bounds: Bounds, resolution: int) -> Integers:
     x0, y0, x1, y1 = map(float, bounds)
     if not (x0 >= -180 and x1 <= 180 and x1 - x0 < 180 and y0 >= -90 and y1 <= 90):
         allowed = "[lon0, lat0, lon1, lat1], longitudes -180 to 180 and less than 180 apart, latitudes -90 to 90"
-        raise question.refuse("bounds", allowed)
+        raise UnfitKeyError("bounds", allowed=allowed)
     band = np.sin(np.radians(y1)) - np.sin(np.radians(y0))
     area = band * np.radians(x1 - x0) * (METRES_PER_DEGREE * 180 / np.pi) ** 2
     # The smallest cells of a resolution are about half the average: refuse before a box of a continent is filled.
     if area / h3.average_hexagon_area(resolution, "m^2") > 2 * MAX_CELLS:
-        raise question.wrong("resolution", f"gives more than {MAX_CELLS} cells over question.bounds")
+        raise UnfitKeyError("resolution", problem=f"gives more than {MAX_CELLS} cells over question.bounds")
     box = h3.LatLngPoly([(y0, x0), (y0, x1), (y1, x1), (y1, x0)])
     cells = np.array(sorted(h3.h3shape_to_cells(box, resolution)), dtype=np.int64)
     check_count(len(cells), "question.resolution over question.bounds")

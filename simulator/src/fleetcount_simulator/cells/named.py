@@ -8,20 +8,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from fleetcount_protocol.window.domain import MAX_VALUES, Categories
+from fleetcount_transport.settings import read_table, setting, settings
 from fleetcount_transport.toml_values import shown
 
 from fleetcount_simulator.cells.model import check_count
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace
 
-CATEGORIES_KEYS: Final = (
-    Key(
-        name="values",
-        about="the names that may be answered, in their order; any other in the data is refused; default: those found",
-        example='["car", "van", "lorry"]',
-    ),
-)
 MAX_NAME_BYTES: Final = 200
 
 
@@ -39,20 +33,33 @@ def checked_name(text: str, place: str) -> str:
     return name
 
 
+def _names(table: Settings, key: str) -> tuple[str, ...]:
+    names = tuple(checked_name(name, f"question.{key}") for name in table.texts(key))
+    if len(set(names)) != len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise table.wrong(key, f"holds {shown(twice)} twice")
+    return names
+
+
+@settings
+class Keys:
+    """[question] of cells `categories`."""
+
+    values: tuple[str, ...] | None = setting(
+        _names,
+        default=None,
+        about="the names that may be answered, in their order; any other in the data is refused; default: those found",
+        example='["car", "van", "lorry"]',
+    )
+
+
 def declared_names(question: Settings) -> tuple[str, ...] | None:
     """Return the names a `[question]` table declares, or None.
 
     Raises:
         ScenarioError: a name that is not allowed, or that stands twice.
     """
-    listed = question.texts("values") if question.has("values") else None
-    if listed is None:
-        return None
-    names = tuple(checked_name(name, "question.values") for name in listed)
-    if len(set(names)) != len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise question.wrong("values", f"holds {shown(twice)} twice")
-    return names
+    return read_table(question, Keys).values
 
 
 def question_of(title: str, names: Sequence[str]) -> AnswerSpace:

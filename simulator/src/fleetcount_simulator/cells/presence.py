@@ -10,20 +10,37 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.cells.model import OUTSIDE, Cells, Frame, Positions, Values
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.model import AnswerSpace, Integers
 
-NONE_KEYS: Final[tuple[Key, ...]] = ()
-SPEED_KEYS: Final = (
-    Key(
-        name="bins_kmh",
+
+@settings
+class NoKeys:
+    """[question] of cells `none`."""
+
+
+def _bins(table: Settings, key: str) -> tuple[Fraction, ...]:
+    edges = table.numbers(key, (1, MAX_VALUES), Range("[0, 1000]")) if table.has(key) else ()
+    if not edges or any(low >= high for low, high in pairwise(edges)):
+        raise table.refuse(key, "a list of ascending numbers such as [30, 50]")
+    return edges
+
+
+@settings
+class SpeedKeys:
+    """[question] of cells `speed`."""
+
+    bins_kmh: tuple[Fraction, ...] = setting(
+        _bins,
         about="lower ends of the bins in km/h, ascending; the last has no upper end; slower than the first is value 0",
         example="[30, 50]",
-    ),
-)
+    )
+
+
 _KMH: Final = 3.6
 
 
@@ -65,20 +82,17 @@ class SpeedBins:
         return Values(question=question, codes=numbers - 1, numbers=numbers)
 
 
-def declare_none(question: Settings, frame: Frame, title: str) -> Cells:
+def declare_none(question: NoKeys, frame: Frame, title: str) -> Cells:
     """Return the question "are you on the road"."""
     return OnTheRoad(title=title)
 
 
-def declare_speed(question: Settings, frame: Frame, title: str) -> Cells:
+def declare_speed(question: SpeedKeys, frame: Frame, title: str) -> Cells:
     """Return the speed bins a `[question]` table asks for.
 
     Raises:
         ScenarioError: bins that do not ascend, or data without speeds.
     """
-    edges = question.numbers("bins_kmh", (1, MAX_VALUES), Range("[0, 1000]"))
-    if edges is None or any(low >= high for low, high in pairwise(edges)):
-        raise question.refuse("bins_kmh", "a list of ascending numbers such as [30, 50]")
     if not frame.speed:
-        raise question.wrong("cells", "is 'speed', but these data have no speeds")
-    return SpeedBins(title=title, edges=edges)
+        raise UnfitKeyError("cells", problem="is 'speed', but these data have no speeds")
+    return SpeedBins(title=title, edges=question.bins_kmh)

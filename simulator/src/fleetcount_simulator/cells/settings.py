@@ -1,14 +1,14 @@
-"""The tables `[population]` and `[question]` of a scenario: keys read strictly, and described for people.
+"""The tables `[population]` and `[question]` of a scenario, and how their keys are read.
 
 Every refusal starts with the dotted key. It opens no file; it only finds where one is.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, cast
 
+from fleetcount_transport.settings import Key
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number, shown
 
@@ -17,16 +17,8 @@ from fleetcount_simulator.scenario.source import ScenarioSource
 ANY_LENGTH: Final = Range("(0, 1000000000)")
 """Lengths in metres and durations in seconds."""
 COORDINATE: Final = Range("[-1000000000, 1000000000]")
+SHARE: Final = Range("[0, 1]")
 MAX_LIST: Final = 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """One key of a table: its name, what it means (unit, range, default), and an example as TOML."""
-
-    name: str
-    about: str
-    example: str
 
 
 class Settings(Table):
@@ -39,10 +31,6 @@ class Settings(Table):
         super().__init__(ScenarioSource("", ""), path, dict(content), [key.name for key in keys])
         self.folder = folder
 
-    def whole(self, key: str, low: int, high: int) -> int | None:
-        """Return a whole number in low..high, or None when the key is absent."""
-        return self.integer(key, low, high) if self.has(key) else None
-
     def file(self, key: str) -> Path:
         """Return the path of an existing regular file."""
         path = self.folder / self.printable(key, 1000)
@@ -54,19 +42,15 @@ class Settings(Table):
             raise self.refuse(key, "the name of a file that exists")
         return path
 
-    def texts(self, key: str) -> tuple[str, ...] | None:
-        """Return a list of texts, or None when the key is absent."""
-        if not self.has(key):
-            return None
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of texts."""
         entries = self._entries(key, 1, MAX_LIST, "texts")
         if not all(isinstance(entry, str) for entry in entries):
             raise self.refuse(key, "a list of texts")
         return tuple(cast("list[str]", entries))
 
-    def numbers(self, key: str, length: tuple[int, int], allowed: Range) -> tuple[Fraction, ...] | None:
-        """Return a list of exact numbers, of a length within `length`, or None when the key is absent."""
-        if not self.has(key):
-            return None
+    def numbers(self, key: str, length: tuple[int, int], allowed: Range) -> tuple[Fraction, ...]:
+        """Return a list of exact numbers, of a length within `length`."""
         entries = self._entries(key, *length, "numbers")
         numbers = tuple(exact_number(entry) for entry in entries)
         for entry, number in zip(entries, numbers, strict=True):
@@ -74,21 +58,16 @@ class Settings(Table):
                 raise self.wrong(key, f"holds {shown(entry)}; each must be a number, {allowed}")
         return cast("tuple[Fraction, ...]", numbers)
 
-    def corner(self, key: str) -> tuple[Fraction, Fraction] | None:
-        """Return [longitude, latitude] in degrees, or None when the key is absent."""
+    def corner(self, key: str) -> tuple[Fraction, Fraction]:
+        """Return [longitude, latitude] in degrees."""
         pair = self.numbers(key, (2, 2), Range("[-180, 180]"))
-        if pair is None:
-            return None
         if not -85 <= pair[1] <= 85:
             raise self.refuse(key, "[longitude, latitude] with the latitude from -85 to 85")
         return pair[0], pair[1]
 
-    def bounds(self, key: str) -> tuple[Fraction, Fraction, Fraction, Fraction] | None:
-        """Return [x0, y0, x1, y1], the lower left and the upper right corner, or None when the key is absent."""
-        corners = self.numbers(key, (4, 4), COORDINATE)
-        if corners is None:
-            return None
-        x0, y0, x1, y1 = corners
+    def bounds(self, key: str) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+        """Return [x0, y0, x1, y1], the lower left and the upper right corner."""
+        x0, y0, x1, y1 = self.numbers(key, (4, 4), COORDINATE)
         if x0 >= x1 or y0 >= y1:
             raise self.refuse(key, "[x0, y0, x1, y1] with x0 below x1 and y0 below y1")
         return x0, y0, x1, y1

@@ -11,25 +11,34 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.window.domain import MAX_VALUES, SquareGrid
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 
 from fleetcount_simulator.cells.model import OUTSIDE, Bounds, Cells, Floats, Frame, Positions, Values, check_count
 from fleetcount_simulator.cells.projection import Projection
-from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
+from fleetcount_simulator.cells.settings import ANY_LENGTH, Settings
 from fleetcount_simulator.model import AnswerSpace, Integers, Places
 
-KEYS: Final = (
-    Key(name="size_m", about="side of a square in metres", example="250"),
-    Key(
-        name="bounds",
+
+@settings
+class Keys:
+    """[question] of cells `square`."""
+
+    size_m: Fraction = setting(Table.number, ANY_LENGTH, about="side of a square in metres", example="250")
+    bounds: Bounds | None = setting(
+        Settings.bounds,
+        default=None,
         about="[x0, y0, x1, y1] in the data's unit; default: all the data cover, in whole multiples of size_m",
         example="[0, 0, 2000, 1500]",
-    ),
-    Key(
-        name="origin",
+    )
+    origin: tuple[Fraction, Fraction] | None = setting(
+        Settings.corner,
+        default=None,
         about="longitude/latitude data only: [longitude, latitude] where the metres start; default: from bounds",
         example="[11.30, 44.48]",
-    ),
-)
+    )
+
+
 _HALF: Final = 1 << 30
 """Columns and rows of an open grid lie in -2^30..2^30-1 and are packed into one key."""
 
@@ -106,25 +115,25 @@ class Squares:
         return Places(outlines=outlines, unit="m" if self.projection is None else "deg")
 
 
-def declare(question: Settings, frame: Frame, title: str) -> Cells:
+def declare(question: Keys, frame: Frame, title: str) -> Cells:
     """Return the squares a `[question]` table asks for.
 
     Raises:
         ScenarioError: a key outside its range, too many squares, or degrees without a place for the metres to start.
     """
-    size = question.number("size_m", ANY_LENGTH)
-    bounds, origin = question.bounds("bounds") or frame.extent, question.corner("origin")
+    size, bounds, origin = question.size_m, question.bounds or frame.extent, question.origin
     if frame.unit == "m":
         if origin is not None:
-            raise question.wrong("origin", "is not used: the positions are in metres already")
+            raise UnfitKeyError("origin", problem="is not used: the positions are in metres already")
         return _over(title, size, bounds, None)
     if bounds is not None and not (abs(bounds[0]) <= 180 >= abs(bounds[2]) and abs(bounds[1]) <= 85 >= abs(bounds[3])):
-        raise question.refuse("bounds", "longitudes from -180 to 180 and latitudes from -85 to 85")
+        raise UnfitKeyError("bounds", allowed="longitudes from -180 to 180 and latitudes from -85 to 85")
     if origin is None:
         if bounds is None:
-            raise question.refuse(
+            raise UnfitKeyError(
                 "origin",
-                "[longitude, latitude] of where metres begin, or give bounds: the data are degrees, squares metres",
+                allowed="[longitude, latitude] of where metres begin, or give bounds: the data are degrees,"
+                " squares metres",
             )
         origin = bounds[0], (bounds[1] + bounds[3]) / 2
     return _over(title, size, bounds, Projection(*origin))

@@ -20,7 +20,6 @@ from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.question_rows import WalkRecords
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import SpoolFile
-from fleetcount_client.timer import Retry
 from fleetcount_client.transport import Transport
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority
@@ -35,7 +34,6 @@ from fleetcount_simulator.network.connections import Connections
 from fleetcount_simulator.network.faulty_transport import SkewedTimer, WindowTransport
 from fleetcount_simulator.network.fleet_spec import FleetSpec
 
-_RETRY: Final = Retry(base_s=0.2, cap_s=2.0)
 _NOTHING: Final = Fraction(1, 10**9)
 
 
@@ -107,7 +105,10 @@ class DeviceMaker:
         self._walk_records = WalkRecords(self._trust)
         self._policies = {refusing: _policy(spec, refusing=refusing) for refusing in (False, True)}
         self._settings = DeliverySettings(
-            spread=Fraction(spec.spread), call_timeout_s=spec.call_timeout_s, retry=_RETRY
+            spread=Fraction(spec.spread),
+            call_timeout_s=spec.call_timeout_s,
+            retry_base_s=0.2,
+            retry_cap_s=2.0,
         )
 
     def identity(self) -> DeviceIdentity:

@@ -1,8 +1,8 @@
 """Populations: who is asked and where they are, built from the tables `[population]` and `[question]` of a scenario.
 
-`build` is the way in; each kind is one module with its keys (`KEYS`), a line about it (`ABOUT`), what it can be asked
-(`CELLS`) and `build(settings, question, seed)`. A population is a function of its tables, its files and its seed: the
-same in every process. It knows no mechanism, and no coin, share or noise ever comes from its seed.
+`build` is the way in; each kind is one module with its keys (`Keys`), a line about it (`ABOUT`), what it can be asked
+(`CELLS`) and `build(keys, question, folder, seed)`. A population is a function of its tables, its files and its seed:
+the same in every process. It knows no mechanism, and no coin, share or noise ever comes from its seed.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from fleetcount_transport.settings import Key, read_table, refused_by
+from fleetcount_transport.settings import keys_of as keys_of_settings
 from fleetcount_transport.toml_values import nearest, shown
 
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
 
@@ -36,8 +38,7 @@ def about(kind: str) -> str:
 
 def keys_of(kind: str) -> tuple[Key, ...]:
     """Return the keys of a kind's `[population]` table."""
-    keys: tuple[Key, ...] = (KIND_KEY, *_module(kind).KEYS)
-    return keys
+    return KIND_KEY, *keys_of_settings(_module(kind).Keys)
 
 
 def cells_of(kind: str) -> tuple[str, ...]:
@@ -62,5 +63,7 @@ def build(population: Mapping[str, Any], question: Mapping[str, Any], seed: int,
         raise ScenarioError(f"population.kind is {shown(kind)}; {nearest(str(kind), KINDS)}")
     if isinstance(seed, bool) or seed < 0:
         raise ScenarioError(f"seed is {shown(seed)}; it must not be negative")
-    made: Population = _module(kind).build(Settings("population", population, keys_of(kind), folder), question, seed)
+    table, module = Settings("population", population, keys_of(kind), folder), _module(kind)
+    with refused_by(table):
+        made: Population = module.build(read_table(table, module.Keys), question, folder, seed)
     return made

@@ -5,19 +5,27 @@ Thirteen epochs, 9,000 vehicles or so, at most 1,300 on the road at once; positi
 
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_transport.settings import settings
+
 from fleetcount_simulator.cells import MOVING, read
-from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.model import Population
-from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.shipped import shipped
 from fleetcount_simulator.populations.trace import recorded
 
 ABOUT: Final = "cars and buses of Bologna, one morning peak hour (comes with the repository)"
 CELLS: Final = MOVING
-KEYS: Final[tuple[Key, ...]] = (*FLEET_KEYS, *CLOCK_KEYS)
+
+
+@settings
+class Keys(TraceKeys):
+    """[population] of kind `bologna`."""
+
+
 _COLUMNS: Final[Mapping[str, Column]] = {
     "time": Column(name="t", form="number", low=0),
     "vehicle": Column(name="vehicle"),
@@ -27,12 +35,12 @@ _COLUMNS: Final[Mapping[str, Column]] = {
 }
 
 
-def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return Bologna's morning.
 
     Raises:
         ScenarioError: a key that cannot be used, or an installation without the data.
     """
     path = shipped("bologna", "bologna/positions.csv.gz")
-    asked = read(question, settings.folder, CELLS)
-    return recorded(path, _COLUMNS, asked, clock_of(settings, Fraction(0)), fleet_of(settings, seed))
+    asked = read(question, folder, CELLS)
+    return recorded(path, _COLUMNS, asked, keys.clock(Fraction(0)), keys.fleet(seed))

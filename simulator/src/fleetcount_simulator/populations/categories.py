@@ -8,41 +8,45 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells import read
 from fleetcount_simulator.cells.files import lines
 from fleetcount_simulator.cells.model import value_type
 from fleetcount_simulator.cells.named import declared_names, question_of
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
-from fleetcount_simulator.populations.clock_keys import DEVICES
-from fleetcount_simulator.populations.fixed import MAX_DEVICES
+from fleetcount_simulator.populations.clock_keys import FleetKeys
 from fleetcount_simulator.populations.snapshots import Fleet, Moment, Snapshots, drawn_order
 from fleetcount_simulator.truths import Truths, parse_truths
 
 ABOUT: Final = "a table vehicle,value: one row a device, as the demo takes it"
 CELLS: Final = ("categories",)
-KEYS: Final = (Key(name="file", about="the table (.csv or .csv.gz)", example='"fuel.csv"'), DEVICES)
 MAX_CHARACTERS: Final = 64 * 2**20
 
 
-def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+@settings
+class Keys(FleetKeys):
+    """[population] of kind `categories`."""
+
+    file: Path = setting(Settings.file, about="the table (.csv or .csv.gz)", example='"fuel.csv"')
+
+
+def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return the vehicles of a table, as they stand or drawn.
 
     Raises:
         ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
     """
-    asked = read(question, settings.folder, CELLS, default="categories")
-    path = settings.file("file")
-    truths = parse_truths(_text(path), path.name)
+    asked = read(question, folder, CELLS, default="categories")
+    truths = parse_truths(_text(keys.file), keys.file.name)
     names = declared_names(asked.settings) or truths.categories
-    devices = settings.whole("devices", 2, MAX_DEVICES)
     made, vehicles = question_of(asked.title, names), len(truths.values)
-    moment = Moment(np.arange(vehicles, dtype=np.int32), _values(truths, names, path.name))
-    order = drawn_order(vehicles, moment.vehicles, Fleet(devices=devices, seed=seed))
-    return Snapshots(made, [moment], vehicles, order, devices or vehicles, steady=True)
+    moment = Moment(np.arange(vehicles, dtype=np.int32), _values(truths, names, keys.file.name))
+    order = drawn_order(vehicles, moment.vehicles, Fleet(devices=keys.devices, seed=seed))
+    return Snapshots(made, [moment], vehicles, order, keys.devices or vehicles, steady=True)
 
 
 def _values(truths: Truths, names: tuple[str, ...], file: str) -> Any:

@@ -7,61 +7,110 @@ the seed decides which cell is how busy. It must not read data.
 import math
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.cells import CellSpec, declare, read
 from fleetcount_simulator.cells.model import MAX_CELLS, Floats, Frame
 from fleetcount_simulator.cells.named import declared_names, question_of
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import MAX_LIST, SHARE, Settings
 from fleetcount_simulator.model import AnswerSpace, Population
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, FixedPopulation, shared_out
 
 ABOUT: Final = "a made city: any number of devices over cells by a law (zipf, uniform, normal, list)"
 CELLS: Final = ("square", "h3", "edges", "categories", "none")
-KEYS: Final = (
-    Key(name="devices", about="how many devices, 2 to 10^12", example="1000000000"),
-    Key(name="values", about='cells = "none" only: how many values there are, 1 to 100000', example="5835"),
-    Key(
-        name="shape",
-        about='"zipf" (default; the r-th busiest like 1/r^exponent), "uniform", "normal" (hot spots), "list" (weights)',
-        example='"zipf"',
-    ),
-    Key(name="exponent", about="zipf: the exponent, above 0 to 10; default 1", example="1.2"),
-    Key(name="hot_spots", about="normal: how many hot spots, 1 to 1000, the r-th like 1/r; default 5", example="3"),
-    Key(name="spread", about="normal: width of a hot spot as a share of the city's; default 0.1", example="0.2"),
-    Key(name="weights", about="list: one weight a value, in their order", example="[5, 3, 1, 1]"),
-    Key(name="elsewhere", about="share of the devices without a value, 0 to 1; default 0", example='"1/4"'),
-)
+_TO_TEN: Final = Range("(0, 10]")
+_WEIGHT: Final = Range("[0, 1000000000000]")
 _RANKS: Final = 2
 """Spawn key of the draw of ranks and hot spots under a population's seed."""
 _OWN: Final = {"exponent": "zipf", "hot_spots": "normal", "spread": "normal", "weights": "list"}
 
 
-def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+@settings
+class Keys:
+    """[population] of kind `city`; keys of another shape than the given one are refused."""
+
+    devices: int = setting(Table.integer, 2, MAX_DEVICES, about="how many devices, 2 to 10^12", example="1000000000")
+    values: int | None = setting(
+        Table.integer,
+        1,
+        MAX_CELLS,
+        default=None,
+        about='cells = "none" only: how many values there are, 1 to 100000',
+        example="5835",
+    )
+    shape: str = setting(
+        Table.choice,
+        ("zipf", "uniform", "normal", "list"),
+        default="zipf",
+        about='"zipf" (default; the r-th busiest like 1/r^exponent), "uniform", "normal" (hot spots), "list" (weights)',
+        example='"zipf"',
+    )
+    exponent: Fraction | None = setting(
+        Table.number, _TO_TEN, default=None, about="zipf: the exponent, above 0 to 10; default 1", example="1.2"
+    )
+    hot_spots: int | None = setting(
+        Table.integer,
+        1,
+        1000,
+        default=None,
+        about="normal: how many hot spots, 1 to 1000, the r-th like 1/r; default 5",
+        example="3",
+    )
+    spread: Fraction | None = setting(
+        Table.number,
+        _TO_TEN,
+        default=None,
+        about="normal: width of a hot spot as a share of the city's; default 0.1",
+        example="0.2",
+    )
+    weights: tuple[Fraction, ...] | None = setting(
+        Settings.numbers,
+        (1, MAX_LIST),
+        _WEIGHT,
+        default=None,
+        about="list: one weight a value, in their order",
+        example="[5, 3, 1, 1]",
+    )
+    elsewhere: Fraction = setting(
+        Table.number,
+        SHARE,
+        default=Fraction(0),
+        about="share of the devices without a value, 0 to 1; default 0",
+        example='"1/4"',
+    )
+
+    def __post_init__(self) -> None:
+        for key, owner in _OWN.items():
+            if getattr(self, key) is not None and owner != self.shape:
+                raise UnfitKeyError(key, problem=f"is for shape = {owner!r}; the shape is {self.shape!r}")
+
+
+def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return a made city.
 
     Raises:
         ScenarioError: a key that cannot be used; with the dotted key.
     """
-    devices = settings.integer("devices", 2, MAX_DEVICES)
-    asked = read(question, settings.folder, CELLS, default="none", title="In which cell are you?")
-    made = _question(settings, asked)
-    weights = _weights(settings, made, seed)
-    elsewhere = settings.number("elsewhere", Range("[0, 1]"), Fraction(0))
-    outside = round(elsewhere * devices)
-    counts = shared_out(weights, devices - outside)
+    asked = read(question, folder, CELLS, default="none", title="In which cell are you?")
+    made = _question(keys, asked)
+    outside = round(keys.elsewhere * keys.devices)
+    counts = shared_out(_weights(keys, made, seed), keys.devices - outside)
     return FixedPopulation(question=made, counts=np.concatenate([[np.int64(outside)], counts]))
 
 
-def _question(settings: Settings, asked: CellSpec) -> AnswerSpace:
-    if settings.has("values") and asked.kind != "none":
-        raise settings.wrong("values", "is for cells = 'none'; these cells bring their own number")
+def _question(keys: Keys, asked: CellSpec) -> AnswerSpace:
+    if keys.values is not None and asked.kind != "none":
+        raise UnfitKeyError("values", problem="is for cells = 'none'; these cells bring their own number")
     if asked.kind == "none":
-        values = settings.integer("values", 1, MAX_CELLS)
-        return question_of(asked.title, [str(value) for value in range(1, values + 1)])
+        if keys.values is None:
+            raise UnfitKeyError("values", allowed=f"a whole number from 1 to {MAX_CELLS}")
+        return question_of(asked.title, [str(value) for value in range(1, keys.values + 1)])
     if asked.kind == "categories":
         names = declared_names(asked.settings)
         if names is None:
@@ -74,28 +123,26 @@ def _question(settings: Settings, asked: CellSpec) -> AnswerSpace:
     return declare(asked, frame).close(np.empty(0, dtype=np.int64)).question
 
 
-def _weights(settings: Settings, question: AnswerSpace, seed: int) -> list[Fraction] | list[int]:
-    shape = settings.choice("shape", ("zipf", "uniform", "normal", "list"), "zipf")
-    for key, owner in _OWN.items():
-        if settings.has(key) and owner != shape:
-            raise settings.wrong(key, f"is for shape = {owner!r}; the shape is {shape!r}")
+def _weights(keys: Keys, question: AnswerSpace, seed: int) -> list[Fraction] | list[int]:
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_RANKS,)))
-    if shape == "uniform":
+    if keys.shape == "uniform":
         return [1] * question.values
-    if shape == "list":
-        weights = settings.numbers("weights", (question.values, question.values), Range("[0, 1000000000000]"))
-        if weights is None or not any(weights):
-            raise settings.refuse("weights", f"a list of {question.values} weights, not all 0")
+    if keys.shape == "list":
+        weights = keys.weights or ()
+        if weights and len(weights) != question.values:
+            allowed = f"allowed is a list of {question.values} numbers"
+            raise UnfitKeyError("weights", problem=f"holds {len(weights)} entries; {allowed}")
+        if not any(weights):
+            raise UnfitKeyError("weights", allowed=f"a list of {question.values} weights, not all 0")
         return list(weights)
-    if shape == "zipf":
-        exponent = float(settings.number("exponent", Range("(0, 10]"), Fraction(1)))
+    if keys.shape == "zipf":
+        exponent = float(keys.exponent or 1)
         ranks = np.arange(1, question.values + 1)
         if question.places is not None:
             ranks = generator.permutation(ranks)
         return _whole(ranks.astype(np.float64) ** -exponent)
-    spots = settings.integer("hot_spots", 1, 1000, 5)
-    spread = float(settings.number("spread", Range("(0, 10]"), Fraction(1, 10)))
-    return _whole(_hot_spots(_centres(question), spots, spread, generator))
+    spread = float(keys.spread or Fraction(1, 10))
+    return _whole(_hot_spots(_centres(question), keys.hot_spots or 5, spread, generator))
 
 
 def _whole(weights: Floats) -> list[int]:

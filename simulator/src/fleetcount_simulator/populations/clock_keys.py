@@ -3,65 +3,97 @@
 from fractions import Fraction
 from typing import Final
 
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
+from fleetcount_simulator.cells.settings import ANY_LENGTH
 from fleetcount_simulator.populations.fixed import MAX_DEVICES
 from fleetcount_simulator.populations.snapshots import MAX_EPOCHS, Clock, Fleet
 
-DEVICES: Final = Key(
-    name="devices",
-    about="how many devices, 2 to 10^12; fewer than the data have are drawn, more repeat them; default: as the data",
-    example="10000",
-)
-FLEET_KEYS: Final = (
-    DEVICES,
-    Key(
-        name="draw",
-        about='when devices are fewer than vehicles: "any" (default), or "seen": those seen at epoch 0 first',
-        example='"seen"',
-    ),
-)
-CLOCK_KEYS: Final = (
-    Key(name="interval_s", about="seconds from one epoch to the next; default 300", example="300"),
-    Key(name="start_s", about="when the first epoch begins, in the data's time; default: the first row", example="600"),
-    Key(name="epochs", about="how many epochs, 1 to 100000; default: as far as the data reach", example="12"),
-    Key(
-        name="window_s",
-        about="a vehicle counts when first seen within this long of an epoch's beginning; 0: its first moment only",
-        example="60",
-    ),
-)
 _MOMENT: Final = Range("[0, 1000000000000]")
+_WINDOW: Final = Range("[0, 1000000000]")
 
 
-def clock_of(settings: Settings, window: Fraction | None) -> Clock:
-    """Return when the epochs are; `window` is the default (None: the whole interval).
+@settings
+class FleetKeys:
+    """How many devices are taken from data."""
 
-    Raises:
-        ScenarioError: a key outside its range, or a window longer than the interval.
-    """
-    interval = settings.number("interval_s", ANY_LENGTH, Fraction(300))
-    within = settings.number("window_s", Range("[0, 1000000000]"), interval if window is None else window)
-    if within > interval:
-        raise settings.refuse("window_s", f"at most interval_s, which is {interval}")
-    start = settings.optional("start_s", _MOMENT)
-    return Clock(
-        start=None if start is None else float(start),
-        interval=float(interval),
-        window=float(within),
-        count=settings.whole("epochs", 1, MAX_EPOCHS),
+    devices: int | None = setting(
+        Table.integer,
+        2,
+        MAX_DEVICES,
+        default=None,
+        about="how many devices, 2 to 10^12; fewer than the data have are drawn, more repeat them; default: as the"
+        " data",
+        example="10000",
     )
 
 
-def fleet_of(settings: Settings, seed: int) -> Fleet:
-    """Return how many devices there are and how they are drawn.
+@settings
+class TraceKeys(FleetKeys):
+    """The keys every trace has: how many devices are taken from it, and when it is asked."""
 
-    Raises:
-        ScenarioError: a key outside its range, or a draw of all.
-    """
-    devices = settings.whole("devices", 2, MAX_DEVICES)
-    draw = settings.choice("draw", ("any", "seen"), "any")
-    if settings.has("draw") and devices is None:
-        raise settings.wrong("draw", "is not used without population.devices: all vehicles are taken")
-    return Fleet(devices=devices, seed=seed, seen_first=draw == "seen")
+    draw: str | None = setting(
+        Table.choice,
+        ("any", "seen"),
+        default=None,
+        about='when devices are fewer than vehicles: "any" (default), or "seen": those seen at epoch 0 first',
+        example='"seen"',
+    )
+    interval_s: Fraction = setting(
+        Table.number,
+        ANY_LENGTH,
+        default=Fraction(300),
+        about="seconds from one epoch to the next; default 300",
+        example="300",
+    )
+    start_s: Fraction | None = setting(
+        Table.number,
+        _MOMENT,
+        default=None,
+        about="when the first epoch begins, in the data's time; default: the first row",
+        example="600",
+    )
+    epochs: int | None = setting(
+        Table.integer,
+        1,
+        MAX_EPOCHS,
+        default=None,
+        about="how many epochs, 1 to 100000; default: as far as the data reach",
+        example="12",
+    )
+    window_s: Fraction | None = setting(
+        Table.number,
+        _WINDOW,
+        default=None,
+        about="a vehicle counts when first seen within this long of an epoch's beginning; 0: its first moment only",
+        example="60",
+    )
+
+    def clock(self, window: Fraction | None) -> Clock:
+        """Return when the epochs are; `window` is the default (None: the whole interval).
+
+        Raises:
+            UnfitKeyError: a window longer than the interval.
+        """
+        usual = self.interval_s if window is None else window
+        within = usual if self.window_s is None else self.window_s
+        if within > self.interval_s:
+            raise UnfitKeyError("window_s", allowed=f"at most interval_s, which is {self.interval_s}")
+        return Clock(
+            start=None if self.start_s is None else float(self.start_s),
+            interval=float(self.interval_s),
+            window=float(within),
+            count=self.epochs,
+        )
+
+    def fleet(self, seed: int) -> Fleet:
+        """Return how many devices there are and how they are drawn.
+
+        Raises:
+            UnfitKeyError: a draw of all.
+        """
+        if self.draw is not None and self.devices is None:
+            raise UnfitKeyError("draw", problem="is not used without population.devices: all vehicles are taken")
+        return Fleet(devices=self.devices, seed=seed, seen_first=self.draw == "seen")

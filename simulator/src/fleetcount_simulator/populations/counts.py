@@ -5,15 +5,18 @@ An empty value is "none of them". A billion devices cost no more than ten: count
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells import CellSpec, read
 from fleetcount_simulator.cells.model import MAX_CELLS, check_count
 from fleetcount_simulator.cells.named import checked_name, declared_names, question_of
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Population
 from fleetcount_simulator.populations.columns import Column
@@ -22,71 +25,93 @@ from fleetcount_simulator.populations.tables import read_table
 
 ABOUT: Final = "so many devices per value: a table value,count, or counts written in the scenario"
 CELLS: Final = ("categories", "none", "h3")
-KEYS: Final = (
-    Key(name="file", about="the table (.csv, .csv.gz, .parquet); an empty value is none of them", example='"ages.csv"'),
-    Key(name="counts", about="instead of a file: value = count", example='{ "north" = 700, "south" = 300 }'),
-    Key(name="value", about='column of the value; default "value"', example='"age"'),
-    Key(name="count", about='column of the count; default "count"', example='"patients"'),
-    Key(name="elsewhere", about="devices without a value, beyond those of the table; default 0", example="5000"),
-    Key(
-        name="devices",
-        about="scale all counts to this sum, 2 to 10^12 (largest remainders rounded up); default: as they are",
-        example="1000000000",
-    ),
-)
 _CELL: Final = re.compile(r"[1-9a-f][0-9a-f]{14,15}", re.ASCII)
 _TITLE: Final = "Which of these is yours?"
 
 
-def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+def _counts(table: Table, key: str) -> dict[str, int]:
+    content = table.raw(key)
+    if not isinstance(content, dict) or not content:
+        raise table.refuse(key, 'a table like { "north" = 700, "south" = 300 }')
+    counts = cast("dict[str, object]", content)
+    for value, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_DEVICES:
+            raise table.wrong(key, f"gives {shown(value)} = {shown(count)}; it must be 0 to {MAX_DEVICES}")
+    return cast("dict[str, int]", counts)
+
+
+@settings
+class Keys:
+    """[population] of kind `counts`."""
+
+    file: Path | None = setting(
+        Settings.file,
+        default=None,
+        about="the table (.csv, .csv.gz, .parquet); an empty value is none of them",
+        example='"ages.csv"',
+    )
+    counts: dict[str, int] | None = setting(
+        _counts, default=None, about="instead of a file: value = count", example='{ "north" = 700, "south" = 300 }'
+    )
+    value: str = setting(
+        Table.printable, 200, default="value", about='column of the value; default "value"', example='"age"'
+    )
+    count: str = setting(
+        Table.printable, 200, default="count", about='column of the count; default "count"', example='"patients"'
+    )
+    elsewhere: int = setting(
+        Table.integer,
+        0,
+        MAX_DEVICES,
+        default=0,
+        about="devices without a value, beyond those of the table; default 0",
+        example="5000",
+    )
+    devices: int | None = setting(
+        Table.integer,
+        2,
+        MAX_DEVICES,
+        default=None,
+        about="scale all counts to this sum, 2 to 10^12 (largest remainders rounded up); default: as they are",
+        example="1000000000",
+    )
+
+    def __post_init__(self) -> None:
+        if (self.file is None) == (self.counts is None):
+            raise UnfitKeyError("file", problem="or counts must be given, one of the two")
+
+
+def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return a population of counts.
 
     Raises:
         ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
     """
-    asked = read(question, settings.folder, CELLS, default="categories", title=_TITLE)
-    if settings.has("file") == settings.has("counts"):
-        raise settings.wrong("file", "or counts must be given, one of the two")
-    if settings.has("file"):
-        key, counts = "population.file", _from_file(settings, asked)
-    else:
-        key, counts = "population.counts", _from_table(settings, asked)
-    elsewhere = counts.pop("", 0) + settings.integer("elsewhere", 0, MAX_DEVICES, 0)
+    asked = read(question, folder, CELLS, default="categories", title=_TITLE)
+    key, counts = f"population.{'counts' if keys.file is None else 'file'}", _listed(keys, asked)
+    elsewhere = counts.pop("", 0) + keys.elsewhere
     made, names = _question(asked, list(counts))
-    devices = settings.whole("devices", 2, MAX_DEVICES)
-    return fixed(made, elsewhere, [counts.get(name, 0) for name in names], devices, key)
+    return fixed(made, elsewhere, [counts.get(name, 0) for name in names], keys.devices, key)
 
 
-def _from_file(settings: Settings, asked: CellSpec) -> dict[str, int]:
-    columns = {
-        "value": Column(name=settings.printable("value", 200, "value")),
-        "count": Column(name=settings.printable("count", 200, "count"), form="number", low=0, high=MAX_DEVICES),
-    }
+def _listed(keys: Keys, asked: CellSpec) -> dict[str, int]:
+    """Return the counts of the file or of the scenario itself, by name; "" is none of them."""
+    allowed = declared_names(asked.settings) if asked.kind == "categories" else None
     counts: dict[str, int] = {}
-    allowed = _allowed(asked)
-    for batch in read_table(settings.file("file"), columns):
+    if keys.file is None:
+        for value, count in (keys.counts or {}).items():
+            _take(counts, value, count, "population.counts", allowed)
+        return counts
+    columns = {
+        "value": Column(name=keys.value),
+        "count": Column(name=keys.count, form="number", low=0, high=MAX_DEVICES),
+    }
+    for batch in read_table(keys.file, columns):
         for row, (value, count) in enumerate(zip(batch.texts["value"], batch.numbers["count"].tolist(), strict=True)):
             _take(counts, value, count, batch.place.of(row), allowed)
     if not counts:
-        raise ScenarioError(f"{settings.file('file').name}: no rows")
+        raise ScenarioError(f"{keys.file.name}: no rows")
     return counts
-
-
-def _from_table(settings: Settings, asked: CellSpec) -> dict[str, int]:
-    content = settings.raw("counts")
-    if not isinstance(content, dict) or not content:
-        raise settings.refuse("counts", 'a table like { "north" = 700, "south" = 300 }')
-    counts: dict[str, int] = {}
-    allowed = _allowed(asked)
-    for value, count in cast("dict[str, object]", content).items():
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_DEVICES:
-            raise settings.wrong("counts", f"gives {shown(value)} = {shown(count)}; it must be 0 to {MAX_DEVICES}")
-        _take(counts, value, count, "population.counts", allowed)
-    return counts
-
-
-def _allowed(asked: CellSpec) -> tuple[str, ...] | None:
-    return declared_names(asked.settings) if asked.kind == "categories" else None
 
 
 def _take(counts: dict[str, int], value: str, count: float, place: str, allowed: tuple[str, ...] | None) -> None:

@@ -10,29 +10,38 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_transport.settings import setting, settings
+from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import shown
 
 from fleetcount_simulator.cells import MOVING, CellSpec, declare, read
 from fleetcount_simulator.cells.model import Frame, Positions, Roads
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.cells.xml_stream import elements
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
-from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.columns import BATCH, Column
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
 from fleetcount_simulator.populations.tables import in_range, parsed_numbers
 
 ABOUT: Final = "SUMO floating-car data (--fcd-output), .xml or .xml.gz"
 CELLS: Final = MOVING
-KEYS: Final = (
-    Key(name="file", about="the floating-car data: .xml or .xml.gz", example='"fcd.xml.gz"'),
-    *FLEET_KEYS,
-    *CLOCK_KEYS,
-    Key(
-        name="geo", about="true when x, y are longitude and latitude (--fcd-output.geo); default false", example="true"
-    ),
-)
+
+
+@settings
+class Keys(TraceKeys):
+    """[population] of kind `fcd`."""
+
+    file: Path = setting(Settings.file, about="the floating-car data: .xml or .xml.gz", example='"fcd.xml.gz"')
+    geo: bool = setting(
+        Table.boolean,
+        default=False,
+        about="true when x, y are longitude and latitude (--fcd-output.geo); default false",
+        example="true",
+    )
+
+
 _PASSED_OVER: Final = frozenset({"person", "container"})
 _NEEDED: Final = ("id", "x", "y")
 _NEEDED_FOR: Final[Mapping[str, tuple[str, ...]]] = {"speed": ("speed",), "edges": ("lane",)}
@@ -62,15 +71,14 @@ class _Lines:
         return f"{self.file} line {self.lines[row]}"
 
 
-def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return the vehicles of floating-car data.
 
     Raises:
         ScenarioError: a key or an element that cannot be used; with the dotted key, or the file and line.
     """
-    path, geo = settings.file("file"), settings.boolean("geo", default=False)
-    asked = read(question, settings.folder, CELLS)
-    return recorded(path, asked, clock_of(settings, Fraction(0)), fleet_of(settings, seed), geo=geo)
+    asked = read(question, folder, CELLS)
+    return recorded(keys.file, asked, keys.clock(Fraction(0)), keys.fleet(seed), geo=keys.geo)
 
 
 def recorded(

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import shown
 
 from fleetcount_simulator.cells import CellSpec, declare, read
 from fleetcount_simulator.cells.model import OUTSIDE, Floats, Frame, Positions
 from fleetcount_simulator.cells.named import checked_name, question_of
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Integers, Population
 from fleetcount_simulator.populations.columns import Column
@@ -24,12 +26,43 @@ from fleetcount_simulator.populations.tables import read_table
 
 ABOUT: Final = "check-ins at the busiest places of New York City (counts come with the repository)"
 CELLS: Final = ("none", "square", "h3")
-KEYS: Final = (
-    Key(name="file", about="a table of locations with checkins, users, lat and lon", example='"locations.csv.gz"'),
-    Key(name="places", about="how many of the busiest places, 1 to 100000; default 5835", example="1000"),
-    Key(name="unit", about='"checkins" (default), or "users": who counts; users need a file', example='"checkins"'),
-    Key(name="devices", about="scale all counts to this sum, 2 to 10^12; default: as they are", example="1000000"),
-)
+
+
+@settings
+class Keys:
+    """[population] of kind `gowalla`."""
+
+    file: Path | None = setting(
+        Settings.file,
+        default=None,
+        about="a table of locations with checkins, users, lat and lon",
+        example='"locations.csv.gz"',
+    )
+    places: int = setting(
+        Table.integer,
+        1,
+        100_000,
+        default=5835,
+        about="how many of the busiest places, 1 to 100000; default 5835",
+        example="1000",
+    )
+    unit: str = setting(
+        Table.choice,
+        ("checkins", "users"),
+        default="checkins",
+        about='"checkins" (default), or "users": who counts; users need a file',
+        example='"checkins"',
+    )
+    devices: int | None = setting(
+        Table.integer,
+        2,
+        MAX_DEVICES,
+        default=None,
+        about="scale all counts to this sum, 2 to 10^12; default: as they are",
+        example="1000000",
+    )
+
+
 _COUNTS: Final = {
     "location": Column(name="location"),
     "checkins": Column(name="checkins", form="number", low=1),
@@ -47,25 +80,24 @@ _HISTOGRAM: Final = {
 MAX_PLACES: Final = 1_000_000
 
 
-def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return check-ins of Gowalla.
 
     Raises:
         ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
     """
-    asked = read(question, settings.folder, CELLS, default="none", title="At which place did you check in?")
-    places = settings.integer("places", 1, 100_000, 5835)
-    unit = settings.choice("unit", ("checkins", "users"), "checkins")
-    devices = settings.whole("devices", 2, MAX_DEVICES)
-    if settings.has("file"):
-        return _from_file(settings.file("file"), asked, places, unit, devices)
+    asked = read(question, folder, CELLS, default="none", title="At which place did you check in?")
+    if keys.file is not None:
+        return _from_file(keys.file, asked, keys.places, keys.unit, keys.devices)
     if asked.kind != "none":
-        raise settings.refuse("file", "given for cells on a map: the counts of the repository have no coordinates")
-    if unit == "users":
-        raise settings.wrong("unit", "is 'users', which needs population.file: the repository counts check-ins")
-    listed = _shipped_places()[:places]
+        raise UnfitKeyError(
+            "file", allowed="given for cells on a map: the counts of the repository have no coordinates"
+        )
+    if keys.unit == "users":
+        raise UnfitKeyError("unit", problem="is 'users', which needs population.file: the repository counts check-ins")
+    listed = _shipped_places()[: keys.places]
     made = question_of(asked.title, [name for name, _ in listed])
-    return fixed(made, 0, [checkins for _, checkins in listed], devices, "population")
+    return fixed(made, 0, [checkins for _, checkins in listed], keys.devices, "population")
 
 
 def _from_file(path: Path, asked: CellSpec, places: int, unit: str, devices: int | None) -> Population:

@@ -6,15 +6,18 @@ microsecond a vehicle), so that many vehicles and many epochs cost time, not mem
 
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 from numpy.typing import NDArray
 
 from fleetcount_simulator.cells import MOVING, CellSpec, declare, read
 from fleetcount_simulator.cells.model import Cells, Frame, Values, value_type
-from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
+from fleetcount_simulator.cells.settings import ANY_LENGTH, SHARE, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import AnswerSpace, Integers, Population
 from fleetcount_simulator.populations.commuters import (
@@ -32,35 +35,114 @@ from fleetcount_simulator.populations.fixed import check_range
 
 ABOUT: Final = "a built-in town: commuters on a grid of streets, rush hours, errands, ignition on and off"
 CELLS: Final = MOVING
-KEYS: Final = (
-    Key(name="devices", about="how many vehicles, 2 to 10^9", example="10000"),
-    Key(name="columns", about="streets from west to east, 2 to 500; default 21", example="21"),
-    Key(name="rows", about="streets from south to north, 2 to 500; default 21", example="21"),
-    Key(name="block_m", about="metres between crossings, 10 to 5000; default 250", example="250"),
-    Key(
-        name="speed_kmh", about="mean speed of a driving vehicle, 1 to 200; each has its own; default 30", example="40"
-    ),
-    Key(name="commuters", about="share of vehicles that drive to work and home, 0 to 1; default 0.7", example='"2/3"'),
-    Key(name="errands", about="share of vehicles that drive on an errand a day, 0 to 1; default 0.3", example="0.5"),
-    Key(
-        name="free_days",
+
+
+@settings
+class Keys:
+    """[population] of kind `mobility`."""
+
+    devices: int = setting(Table.integer, 2, 10**9, about="how many vehicles, 2 to 10^9", example="10000")
+    columns: int = setting(
+        Table.integer, 2, 500, default=21, about="streets from west to east, 2 to 500; default 21", example="21"
+    )
+    rows: int = setting(
+        Table.integer, 2, 500, default=21, about="streets from south to north, 2 to 500; default 21", example="21"
+    )
+    block_m: Fraction = setting(
+        Table.number,
+        Range("[10, 5000]"),
+        default=Fraction(250),
+        about="metres between crossings, 10 to 5000; default 250",
+        example="250",
+    )
+    speed_kmh: Fraction = setting(
+        Table.number,
+        Range("[1, 200]"),
+        default=Fraction(30),
+        about="mean speed of a driving vehicle, 1 to 200; each has its own; default 30",
+        example="40",
+    )
+    commuters: Fraction = setting(
+        Table.number,
+        SHARE,
+        default=Fraction("0.7"),
+        about="share of vehicles that drive to work and home, 0 to 1; default 0.7",
+        example='"2/3"',
+    )
+    errands: Fraction = setting(
+        Table.number,
+        SHARE,
+        default=Fraction("0.3"),
+        about="share of vehicles that drive on an errand a day, 0 to 1; default 0.3",
+        example="0.5",
+    )
+    free_days: tuple[Fraction, ...] = setting(
+        Settings.numbers,
+        (0, 7),
+        Range("[0, 6]"),
+        default=(),
         about="days of every seven, counted from 0, without commuting; default none (day 0 a Monday: [5, 6])",
         example="[5, 6]",
-    ),
-    Key(name="rush_hours", about="[morning, evening] in hours; default [8, 17.5]", example="[7.5, 17]"),
-    Key(name="rush_spread_h", about="standard deviation of departures in hours, 0 to 6; default 1", example="0.5"),
-    Key(name="work_spread", about="places of work around the middle: 0 to 10 town widths; default 0.15", example="0.3"),
-    Key(name="start_h", about="hour of the first day when epoch 0 is asked, 0 to 24; default 0", example="6"),
-    Key(name="hours", about="how long it is asked, above 0 to 1000; default 24", example="12"),
-    Key(name="interval_s", about="seconds from one epoch to the next; default 900", example="1800"),
-    Key(name="round_gap_s", about="seconds from round one to round two; default 60", example="300"),
-    Key(
-        name="parked",
+    )
+    rush_hours: tuple[Fraction, ...] = setting(
+        Settings.numbers,
+        (2, 2),
+        Range("[0, 20]"),
+        default=(Fraction(8), Fraction("17.5")),
+        about="[morning, evening] in hours; default [8, 17.5]",
+        example="[7.5, 17]",
+    )
+    rush_spread_h: Fraction = setting(
+        Table.number,
+        Range("[0, 6]"),
+        default=Fraction(1),
+        about="standard deviation of departures in hours, 0 to 6; default 1",
+        example="0.5",
+    )
+    work_spread: Fraction = setting(
+        Table.number,
+        Range("[0, 10]"),
+        default=Fraction("0.15"),
+        about="places of work around the middle: 0 to 10 town widths; default 0.15",
+        example="0.3",
+    )
+    start_h: Fraction = setting(
+        Table.number,
+        Range("[0, 24]"),
+        default=Fraction(0),
+        about="hour of the first day when epoch 0 is asked, 0 to 24; default 0",
+        example="6",
+    )
+    hours: Fraction = setting(
+        Table.number,
+        Range("(0, 1000]"),
+        default=Fraction(24),
+        about="how long it is asked, above 0 to 1000; default 24",
+        example="12",
+    )
+    interval_s: Fraction = setting(
+        Table.number,
+        ANY_LENGTH,
+        default=Fraction(900),
+        about="seconds from one epoch to the next; default 900",
+        example="1800",
+    )
+    round_gap_s: Fraction = setting(
+        Table.number,
+        Range("[0, 86400]"),
+        default=Fraction(60),
+        about="seconds from round one to round two; default 60",
+        example="300",
+    )
+    parked: str = setting(
+        Table.choice,
+        ("none", "place"),
+        default="none",
         about='"none" (default): a parked vehicle answers none of them; "place": where it stands',
         example='"place"',
-    ),
-)
-_SHARE: Final = Range("[0, 1]")
+    )
+
+
 _KEPT_MOMENTS: Final = 3
 """Moments of a block that are remembered: an epoch, its second round and the one before."""
 _KEPT_DAYS: Final = 8
@@ -170,57 +252,52 @@ def _blocks(start: int, stop: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return a town.
 
     Raises:
         ScenarioError: a key that cannot be used; with the dotted key.
     """
-    devices = settings.integer("devices", 2, 10**9)
-    asked = read(question, settings.folder, CELLS)
-    town = _town(settings)
-    interval = settings.number("interval_s", ANY_LENGTH, Fraction(900))
-    start = settings.number("start_h", Range("[0, 24]"), Fraction(0)) * 3600
-    length = settings.number("hours", Range("(0, 1000]"), Fraction(24)) * 3600
-    epochs = max(1, int(length / interval))
+    asked = read(question, folder, CELLS)
+    town = _town(keys)
+    epochs = max(1, int(keys.hours * 3600 / keys.interval_s))
     if epochs > 100_000:
-        raise settings.refuse("interval_s", "longer: it gives more than 100000 epochs")
+        raise UnfitKeyError("interval_s", allowed="longer: it gives more than 100000 epochs")
     return Mobility(
         town=town,
         cells=_cells(asked, town),
-        devices=devices,
+        devices=keys.devices,
         seed=seed,
-        clock=(float(start), float(interval), epochs),
-        gap_s=float(settings.number("round_gap_s", Range("[0, 86400]"), Fraction(60))),
-        parked=settings.choice("parked", ("none", "place"), "none") == "place",
+        clock=(float(keys.start_h * 3600), float(keys.interval_s), epochs),
+        gap_s=float(keys.round_gap_s),
+        parked=keys.parked == "place",
     )
 
 
-def _town(settings: Settings) -> Town:
-    free = settings.numbers("free_days", (0, 7), Range("[0, 6]")) or ()
-    if any(day.denominator != 1 for day in free):
-        raise settings.refuse("free_days", "whole numbers from 0 to 6")
-    rush = settings.numbers("rush_hours", (2, 2), Range("[0, 20]")) or (Fraction(8), Fraction("17.5"))
-    if rush[0] >= rush[1]:
-        raise settings.refuse("rush_hours", "[morning, evening] with the morning first")
+def _town(keys: Keys) -> Town:
+    if any(day.denominator != 1 for day in keys.free_days):
+        raise UnfitKeyError("free_days", allowed="whole numbers from 0 to 6")
+    morning, evening = keys.rush_hours
+    if morning >= evening:
+        raise UnfitKeyError("rush_hours", allowed="[morning, evening] with the morning first")
     town = Town(
-        columns=settings.integer("columns", 2, 500, 21),
-        rows=settings.integer("rows", 2, 500, 21),
-        block_m=float(settings.number("block_m", Range("[10, 5000]"), Fraction(250))),
-        speed_mps=float(settings.number("speed_kmh", Range("[1, 200]"), Fraction(30)) * Fraction(10, 36)),
-        commuters=float(settings.number("commuters", _SHARE, Fraction("0.7"))),
-        errands=float(settings.number("errands", _SHARE, Fraction("0.3"))),
-        rush_hours=(float(rush[0]), float(rush[1])),
-        rush_spread_h=float(settings.number("rush_spread_h", Range("[0, 6]"), Fraction(1))),
-        free_days=frozenset(int(day) for day in free),
-        work_spread=float(settings.number("work_spread", Range("[0, 10]"), Fraction("0.15"))),
+        columns=keys.columns,
+        rows=keys.rows,
+        block_m=float(keys.block_m),
+        speed_mps=float(keys.speed_kmh * Fraction(10, 36)),
+        commuters=float(keys.commuters),
+        errands=float(keys.errands),
+        rush_hours=(float(morning), float(evening)),
+        rush_spread_h=float(keys.rush_spread_h),
+        free_days=frozenset(int(day) for day in keys.free_days),
+        work_spread=float(keys.work_spread),
     )
     longest = (town.columns + town.rows - 2) * town.block_m / (0.8 * town.speed_mps)
     if longest > LONGEST_TRIP_S:
         problem = (
             f"makes trips of up to {longest / 3600:.1f} hours; they must be at most 3: take a faster or smaller town"
         )
-        raise settings.wrong("speed_kmh", problem)
+        raise UnfitKeyError("speed_kmh", problem=problem)
     return town
 
 

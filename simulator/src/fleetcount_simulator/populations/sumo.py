@@ -17,39 +17,110 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.cells import MOVING, read
 from fleetcount_simulator.cells.model import Roads
 from fleetcount_simulator.cells.road_network import read_network
-from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
+from fleetcount_simulator.cells.settings import ANY_LENGTH, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
-from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.fcd import recorded
 
 ABOUT: Final = "traffic that SUMO drives now on a generated grid or a given network (extra: traffic)"
 CELLS: Final = MOVING
-KEYS: Final = (
-    Key(name="config", about="a SUMO configuration to run (.sumocfg) instead of a grid", example='"run.sumocfg"'),
-    Key(name="network", about="a SUMO network (.net.xml, .net.xml.gz) instead of a grid", example='"town.net.xml.gz"'),
-    Key(name="routes", about="with network: its routes; default: trips between random edges", example='"town.rou.xml"'),
-    Key(name="columns", about="grid: streets from west to east, 2 to 100; default 8", example="10"),
-    Key(name="rows", about="grid: streets from south to north, 2 to 100; default 8", example="10"),
-    Key(name="block_m", about="grid: metres between crossings, 50 to 5000; default 200", example="150"),
-    Key(
-        name="vehicles", about="trips that are made when no routes are given, 2 to 100000; default 500", example="2000"
-    ),
-    Key(name="duration_s", about="seconds that are driven, 60 to 86400; default 1800", example="3600"),
-    Key(name="step_s", about="seconds between sightings, 1 to 3600; default 30", example="10"),
-    Key(name="timeout_s", about="SUMO is ended when it takes longer; default 600", example="1200"),
-    *FLEET_KEYS,
-    *CLOCK_KEYS,
-)
+_BLOCK: Final = Range("[50, 5000]")
 _TRIPS: Final = 4
 """Spawn key of the draw of trips under a population's seed."""
 _GRID_KEYS: Final = ("columns", "rows", "block_m")
 _QUIET: Final = ("--no-step-log", "--no-warnings", "--duration-log.disable", "--xml-validation", "never")
+
+
+@settings
+class Keys(TraceKeys):
+    """[population] of kind `sumo`: a configuration, a network, or a grid that is made."""
+
+    config: Path | None = setting(
+        Settings.file,
+        default=None,
+        about="a SUMO configuration to run (.sumocfg) instead of a grid",
+        example='"run.sumocfg"',
+    )
+    network: Path | None = setting(
+        Settings.file,
+        default=None,
+        about="a SUMO network (.net.xml, .net.xml.gz) instead of a grid",
+        example='"town.net.xml.gz"',
+    )
+    routes: Path | None = setting(
+        Settings.file,
+        default=None,
+        about="with network: its routes; default: trips between random edges",
+        example='"town.rou.xml"',
+    )
+    columns: int | None = setting(
+        Table.integer, 2, 100, default=None, about="grid: streets from west to east, 2 to 100; default 8", example="10"
+    )
+    rows: int | None = setting(
+        Table.integer,
+        2,
+        100,
+        default=None,
+        about="grid: streets from south to north, 2 to 100; default 8",
+        example="10",
+    )
+    block_m: Fraction | None = setting(
+        Table.number,
+        _BLOCK,
+        default=None,
+        about="grid: metres between crossings, 50 to 5000; default 200",
+        example="150",
+    )
+    vehicles: int | None = setting(
+        Table.integer,
+        2,
+        100_000,
+        default=None,
+        about="trips that are made when no routes are given, 2 to 100000; default 500",
+        example="2000",
+    )
+    duration_s: int | None = setting(
+        Table.integer,
+        60,
+        86_400,
+        default=None,
+        about="seconds that are driven, 60 to 86400; default 1800",
+        example="3600",
+    )
+    step_s: int = setting(
+        Table.integer, 1, 3600, default=30, about="seconds between sightings, 1 to 3600; default 30", example="10"
+    )
+    timeout_s: Fraction = setting(
+        Table.number,
+        ANY_LENGTH,
+        default=Fraction(600),
+        about="SUMO is ended when it takes longer; default 600",
+        example="1200",
+    )
+
+    def __post_init__(self) -> None:
+        if self.config is not None and (self.network is not None or self.routes is not None):
+            raise UnfitKeyError("config", problem="names its own network and routes; give it alone")
+        if self.routes is not None and self.network is None:
+            raise UnfitKeyError("routes", problem="needs population.network, the network they were made for")
+        for key in _GRID_KEYS:
+            if getattr(self, key) is not None and (self.config is not None or self.network is not None):
+                raise UnfitKeyError(key, problem="is for the generated grid; a network is given")
+        if self.vehicles is not None and (self.config is not None or self.routes is not None):
+            raise UnfitKeyError("vehicles", problem="is for made trips; routes are given")
+
+    @property
+    def seconds(self) -> int:
+        """How long is driven, unless a configuration says it."""
+        return self.duration_s or 1800
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,46 +152,23 @@ class SumoPrograms:
             raise ScenarioError(f"population.kind: {program} ended with {done.returncode}: {' '.join(said)[:200]}")
 
 
-def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return the vehicles SUMO drives.
 
     Raises:
         ScenarioError: SUMO is not installed or fails, or a key cannot be used; with the dotted key.
     """
-    asked = read(question, settings.folder, CELLS)
-    clock, fleet = clock_of(settings, Fraction(0)), fleet_of(settings, seed)
-    _check_keys(settings)
+    asked = read(question, folder, CELLS)
+    clock, fleet = keys.clock(Fraction(0)), keys.fleet(seed)
     sumo = SumoPrograms(sumo_home())
     with tempfile.TemporaryDirectory(prefix="fleetcount-sumo-") as name:
         directory = Path(name)
-        arguments, roads = _drive(sumo, settings, seed, directory)
+        arguments, roads = _drive(sumo, keys, seed, directory)
         data = directory / "fcd.xml.gz"
-        timeout = float(settings.number("timeout_s", ANY_LENGTH, Fraction(600)))
-        duration = settings.integer("duration_s", 60, 86_400, 1800)
-        step = settings.integer("step_s", 1, 3600, 30)
-        ends = () if settings.has("config") and not settings.has("duration_s") else ("--end", str(duration))
-        recording = ("--fcd-output", str(data), "--device.fcd.period", str(step), "--seed", str(seed % 2**31))
-        sumo.run("sumo", (*arguments, *ends, *recording, *_QUIET), directory, timeout)
+        ends = () if keys.config is not None and keys.duration_s is None else ("--end", str(keys.seconds))
+        recording = ("--fcd-output", str(data), "--device.fcd.period", str(keys.step_s), "--seed", str(seed % 2**31))
+        sumo.run("sumo", (*arguments, *ends, *recording, *_QUIET), directory, float(keys.timeout_s))
         return recorded(data, asked, clock, fleet, roads)
-
-
-def _check_keys(settings: Settings) -> None:
-    if settings.has("config") and (settings.has("network") or settings.has("routes")):
-        raise settings.wrong("config", "names its own network and routes; give it alone")
-    if settings.has("routes") and not settings.has("network"):
-        raise settings.wrong("routes", "needs population.network, the network they were made for")
-    for key in _GRID_KEYS:
-        if settings.has(key) and (settings.has("config") or settings.has("network")):
-            raise settings.wrong(key, "is for the generated grid; a network is given")
-    if settings.has("vehicles") and (settings.has("config") or settings.has("routes")):
-        raise settings.wrong("vehicles", "is for made trips; routes are given")
-    _grid_numbers(settings)  # Refused also where there is no SUMO that could drive.
-
-
-def _grid_numbers(settings: Settings) -> tuple[int, int, float]:
-    """Return columns, rows and metres between crossings of the generated grid."""
-    columns, rows = settings.integer("columns", 2, 100, 8), settings.integer("rows", 2, 100, 8)
-    return columns, rows, float(settings.number("block_m", Range("[50, 5000]"), Fraction(200)))
 
 
 def sumo_home() -> Path:
@@ -137,34 +185,34 @@ def sumo_home() -> Path:
     raise ScenarioError("population.kind: 'sumo' needs the extra traffic: pip install 'fleetcount[traffic]'")
 
 
-def _drive(sumo: SumoPrograms, settings: Settings, seed: int, directory: Path) -> tuple[tuple[str, ...], Roads | None]:
+def _drive(sumo: SumoPrograms, keys: Keys, seed: int, directory: Path) -> tuple[tuple[str, ...], Roads | None]:
     """Return what SUMO is to drive, as arguments, and the roads when they are known."""
-    if settings.has("config"):
-        return ("-c", str(settings.file("config").resolve())), None
-    network = settings.file("network").resolve() if settings.has("network") else _grid(sumo, settings, directory)
+    if keys.config is not None:
+        return ("-c", str(keys.config.resolve())), None
+    network = _grid(sumo, keys, directory) if keys.network is None else keys.network.resolve()
     roads = read_network(network)
-    routes = settings.file("routes").resolve() if settings.has("routes") else _trips(roads, settings, seed, directory)
+    routes = _trips(roads, keys, seed, directory) if keys.routes is None else keys.routes.resolve()
     return ("-n", str(network), "-r", str(routes), "--ignore-route-errors", "true"), roads
 
 
-def _grid(sumo: SumoPrograms, settings: Settings, directory: Path) -> Path:
+def _grid(sumo: SumoPrograms, keys: Keys, directory: Path) -> Path:
     path = directory / "grid.net.xml"
-    columns, rows, block = map(str, _grid_numbers(settings))
+    columns, rows, block = str(keys.columns or 8), str(keys.rows or 8), str(float(keys.block_m or 200))
     shape = ("--grid.x-number", columns, "--grid.y-number", rows)
     lengths = ("--grid.x-length", block, "--grid.y-length", block)
     sumo.run("netgenerate", ("--grid", *shape, *lengths, "--output-file", str(path)), directory, 60)
     return path
 
 
-def _trips(roads: Roads, settings: Settings, seed: int, directory: Path) -> Path:
+def _trips(roads: Roads, keys: Keys, seed: int, directory: Path) -> Path:
     """Write trips between random edges, departing evenly over the first three quarters of the time."""
-    vehicles = settings.integer("vehicles", 2, 100_000, 500)
+    vehicles = keys.vehicles or 500
     if len(roads.names) < 2:
         raise ScenarioError("population.network: a trip needs two edges; the network has one")
     generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_TRIPS,)))
     starts = generator.integers(0, len(roads.names), vehicles)
     ends = (starts + generator.integers(1, len(roads.names), vehicles)) % len(roads.names)
-    departures = np.sort(generator.uniform(0, 0.75 * settings.integer("duration_s", 60, 86_400, 1800), vehicles))
+    departures = np.sort(generator.uniform(0, 0.75 * keys.seconds, vehicles))
     path = directory / "trips.trips.xml"
     with path.open("w", encoding="utf-8") as file:
         file.write("<routes>\n")

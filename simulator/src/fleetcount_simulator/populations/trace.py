@@ -9,12 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
+
 from fleetcount_simulator.cells import MOVING, CellSpec, declare, read
 from fleetcount_simulator.cells.model import Frame, Positions
-from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
-from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
 from fleetcount_simulator.populations.tables import Batch, read_table
@@ -23,35 +26,70 @@ _LATITUDE: Final = re.compile(r"lat", re.IGNORECASE)
 _DEGREES: Final = re.compile(r"(lat|latitude|lon|lng|long|longitude)(_?deg(rees)?)?$", re.IGNORECASE)
 ABOUT: Final = "sightings (CSV or Parquet), sorted by time: time, vehicle, x and y or lon and lat, perhaps speed, edge"
 CELLS: Final = MOVING
-KEYS: Final = (
-    Key(name="file", about="the table: .csv, .csv.gz or .parquet", example='"buses.csv.gz"'),
-    *FLEET_KEYS,
-    *CLOCK_KEYS,
-    Key(name="time", about='column of the time; default "time"', example='"timestamp"'),
-    Key(
-        name="time_form",
+
+
+@settings
+class Keys(TraceKeys):
+    """[population] of kind `trace`."""
+
+    file: Path = setting(Settings.file, about="the table: .csv, .csv.gz or .parquet", example='"buses.csv.gz"')
+    time: str = setting(
+        Table.printable, 200, default="time", about='column of the time; default "time"', example='"timestamp"'
+    )
+    time_form: str = setting(
+        Table.choice,
+        ("seconds", "utc"),
+        default="seconds",
         about='"seconds" (default), or "utc": moments like 2026-01-26T15:57:02Z, read as seconds since 1970',
         example='"utc"',
-    ),
-    Key(name="vehicle", about='column of the vehicle\'s name; default "vehicle"', example='"vehicle_id"'),
-    Key(name="x", about='column of x in metres; default "x", or "lon" and "lat" when given', example='"x"'),
-    Key(name="y", about='column of y in metres; default "y"', example='"y"'),
-    Key(name="lon", about="column of the longitude in degrees, instead of x", example='"longitude"'),
-    Key(name="lat", about="column of the latitude in degrees, instead of y", example='"latitude"'),
-    Key(name="speed", about="column of the speed in metres a second", example='"speed_mps"'),
-    Key(name="edge", about="column of the road edge's name", example='"edge"'),
-)
+    )
+    vehicle: str = setting(
+        Table.printable,
+        200,
+        default="vehicle",
+        about='column of the vehicle\'s name; default "vehicle"',
+        example='"vehicle_id"',
+    )
+    x: str | None = setting(
+        Table.printable,
+        200,
+        default=None,
+        about='column of x in metres; default "x", or "lon" and "lat" when given',
+        example='"x"',
+    )
+    y: str | None = setting(
+        Table.printable, 200, default=None, about='column of y in metres; default "y"', example='"y"'
+    )
+    lon: str | None = setting(
+        Table.printable,
+        200,
+        default=None,
+        about="column of the longitude in degrees, instead of x",
+        example='"longitude"',
+    )
+    lat: str | None = setting(
+        Table.printable,
+        200,
+        default=None,
+        about="column of the latitude in degrees, instead of y",
+        example='"latitude"',
+    )
+    speed: str | None = setting(
+        Table.printable, 200, default=None, about="column of the speed in metres a second", example='"speed_mps"'
+    )
+    edge: str | None = setting(
+        Table.printable, 200, default=None, about="column of the road edge's name", example='"edge"'
+    )
 
 
-def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return the vehicles of a table.
 
     Raises:
         ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
     """
-    path, columns = settings.file("file"), _columns(settings)
-    asked = read(question, settings.folder, CELLS)
-    return recorded(path, columns, asked, clock_of(settings, None), fleet_of(settings, seed))
+    columns = _columns(keys)
+    return recorded(keys.file, columns, read(question, folder, CELLS), keys.clock(None), keys.fleet(seed))
 
 
 def recorded(path: Path, columns: Mapping[str, Column], asked: CellSpec, clock: Clock, fleet: Fleet) -> Population:
@@ -99,23 +137,22 @@ def _check_fix(batch: Batch) -> None:
         raise ScenarioError(f"{place}: longitude 0, latitude 0 is a receiver without a fix; leave such rows out")
 
 
-def _columns(settings: Settings) -> dict[str, Column]:
-    in_degrees = settings.has("lon") or settings.has("lat")
-    if in_degrees and (settings.has("x") or settings.has("y")):
-        raise settings.wrong("x", "and y are metres, lon and lat degrees: name one pair")
-    moments = settings.choice("time_form", ("seconds", "utc"), "seconds") == "utc"
+def _columns(keys: Keys) -> dict[str, Column]:
+    in_degrees = keys.lon is not None or keys.lat is not None
+    if in_degrees and (keys.x is not None or keys.y is not None):
+        raise UnfitKeyError("x", problem="and y are metres, lon and lat degrees: name one pair")
     columns = {
-        "time": Column(name=settings.printable("time", 200, "time"), form="utc" if moments else "number", low=0),
-        "vehicle": Column(name=settings.printable("vehicle", 200, "vehicle")),
+        "time": Column(name=keys.time, form="utc" if keys.time_form == "utc" else "number", low=0),
+        "vehicle": Column(name=keys.vehicle),
     }
     if in_degrees:
-        columns["x"] = Column(name=settings.printable("lon", 200, "lon"), form="number", low=-180, high=180)
-        columns["y"] = Column(name=settings.printable("lat", 200, "lat"), form="number", low=-90, high=90)
+        columns["x"] = Column(name=keys.lon or "lon", form="number", low=-180, high=180)
+        columns["y"] = Column(name=keys.lat or "lat", form="number", low=-90, high=90)
     else:
-        columns["x"] = Column(name=settings.printable("x", 200, "x"), form="number", low=-1e9, high=1e9)
-        columns["y"] = Column(name=settings.printable("y", 200, "y"), form="number", low=-1e9, high=1e9)
-    if settings.has("speed"):
-        columns["speed"] = Column(name=settings.printable("speed", 200), form="number", low=0, high=1000)
-    if settings.has("edge"):
-        columns["edge"] = Column(name=settings.printable("edge", 200))
+        columns["x"] = Column(name=keys.x or "x", form="number", low=-1e9, high=1e9)
+        columns["y"] = Column(name=keys.y or "y", form="number", low=-1e9, high=1e9)
+    if keys.speed is not None:
+        columns["speed"] = Column(name=keys.speed, form="number", low=0, high=1000)
+    if keys.edge is not None:
+        columns["edge"] = Column(name=keys.edge)
     return columns

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, cast, get_args
 
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS
+from fleetcount_transport.settings import read_settings, read_table, setting, settings
 from fleetcount_transport.toml_table import Table, parse_toml
 from fleetcount_transport.toml_values import Range, shown
 
@@ -39,13 +40,34 @@ _ENGINES: Final = get_args(EngineName)
 _ATTACKERS: Final = get_args(Attacker.__annotations__["kind"])
 _ASKS_AGAIN: Final = "repeating-analyst"
 _TRACKS: Final = "tracker"
-_FAULTS: Final = (
-    *("loss", "drop_out", "ignition", "late", "duplicates", "reorder"),
-    *("clock_skew_s", "outage", "naive"),
-)
-_SHARE: Final = Range("[0, 1]")
 _LEVEL: Final = Range("[1/2, 999999/1000000]")
-_SECONDS: Final = Range("[0, 86400]")
+
+
+@settings
+class StudyTable:
+    """What stands before the first table of a scenario; `title` is by default the name."""
+
+    name: str = setting(Table.slug)
+    title: str | None = setting(Table.printable, 200, default=None)
+    seed: int = setting(Table.integer, 0, 2**64 - 1, default=1)
+    runs: int = setting(Table.integer, 1, MAX_RUNS, default=1)
+    engine: str = setting(Table.choice, _ENGINES, default="exact-law")
+
+
+@settings
+class AggregatorsTable:
+    """[aggregators]: how many there are, and how many devices they release no less of."""
+
+    count: int = setting(Table.integer, FEWEST_AGGREGATORS, MOST_AGGREGATORS, default=2)
+    min_batch_size: int = setting(Table.integer, 2, 10**12, default=10)
+
+
+@settings
+class MetricsTable:
+    """[metrics]: the level of intervals, and whether every cell is kept beside the summary."""
+
+    level: Fraction = setting(Table.number, _LEVEL, default=Fraction(95, 100))
+    keep_cells: bool = setting(Table.boolean, default=True)
 
 
 def read_scenario(path: Path, make_population: PopulationMaker, seed: int | None = None) -> Scenario:
@@ -85,22 +107,21 @@ def parse_scenario(
     """
     source = ScenarioSource(name, text)
     root = Table(source, "", _document(text, name), _KNOWN)
-    runs = root.integer("runs", 1, MAX_RUNS, 1)
+    study = read_table(root, StudyTable)
     _check_shapes(root)
     points = grid_of(root.content, source)
     if not points:
         raise root.wrong("mechanism", "is missing; give at least one [[mechanism]] table")
     plans = tuple(_plan(point, source) for point in points)
     _check_names([plan.mechanism.name for plan in plans], points, source)
-    _check_work(plans, runs, source)
-    own_seed = root.integer("seed", 0, 2**64 - 1, 1)
+    _check_work(plans, study.runs, source)
     return Scenario(
         file=name,
-        name=root.slug("name"),
-        title=root.printable("title", 200, root.slug("name")),
-        seed=own_seed if seed is None else seed,
-        runs=runs,
-        engine=cast("EngineName", root.choice("engine", _ENGINES, "exact-law")),
+        name=study.name,
+        title=study.name if study.title is None else study.title,
+        seed=study.seed if seed is None else seed,
+        runs=study.runs,
+        engine=cast("EngineName", study.engine),
         plans=plans,
         axes=tuple(dict.fromkeys(label for plan in plans for label in plan.point)),
         text=text,
@@ -150,8 +171,8 @@ def _check_work(plans: tuple[CasePlan, ...], runs: int, source: ScenarioSource) 
 
 def _plan(point: GridPoint, source: ScenarioSource) -> CasePlan:
     root = Table(source, "", point.document, None)
-    count, batch = _aggregators(root.section("aggregators", ("count", "min_batch_size")))
-    metrics = root.section("metrics", ("level", "keep_cells"))
+    aggregators = read_settings(root, "aggregators", AggregatorsTable)
+    metrics = read_settings(root, "metrics", MetricsTable)
     asked = point.document["mechanism"][point.mechanism]
     epochs = read_epochs(root, tosses=asked.get("kind") == "sampling")
     return CasePlan(
@@ -160,11 +181,11 @@ def _plan(point: GridPoint, source: ScenarioSource) -> CasePlan:
         population=_own(root, "population"),
         question=_own(root, "question"),
         mechanism=_mechanism(point, source, epochs),
-        aggregators=count,
-        min_batch_size=batch,
-        level=metrics.number("level", _LEVEL, Fraction(95, 100)),
-        keep_cells=metrics.boolean("keep_cells", default=True),
-        faults=_faults(root.section("faults", _FAULTS), count, source),
+        aggregators=aggregators.count,
+        min_batch_size=aggregators.min_batch_size,
+        level=metrics.level,
+        keep_cells=metrics.keep_cells,
+        faults=_faults(root, aggregators.count, source),
         attackers=_attackers(root, is_question=epochs.question is not None),
         epochs=epochs,
     )
@@ -184,28 +205,12 @@ def _mechanism(point: GridPoint, source: ScenarioSource, epochs: Epochs) -> Aske
     return read_mechanism(Table(source, f"mechanism[{point.mechanism}]", table, known), epochs.question)
 
 
-def _aggregators(table: Table) -> tuple[int, int]:
-    return table.integer("count", FEWEST_AGGREGATORS, MOST_AGGREGATORS, 2), table.integer(
-        "min_batch_size", 2, 10**12, 10
-    )
-
-
-def _faults(table: Table, aggregators: int, source: ScenarioSource) -> Faults:
-    rows = table.sections("outage", ("aggregator", "step", "seconds"), most=16)
-    found = Faults(
-        loss=table.number("loss", _SHARE, Fraction(0)),
-        drop_out=table.number("drop_out", _SHARE, Fraction(0)),
-        ignition=table.boolean("ignition", default=False),
-        late=table.number("late", _SHARE, Fraction(0)),
-        duplicates=table.number("duplicates", _SHARE, Fraction(0)),
-        reorder=table.boolean("reorder", default=False),
-        clock_skew_s=table.number("clock_skew_s", _SECONDS, Fraction(0)),
-        outage=tuple(
-            (row.integer("aggregator", 0, aggregators - 1), row.slug("step"), row.number("seconds", _SECONDS))
-            for row in rows
-        ),
-        naive=table.boolean("naive", default=False),
-    )
+def _faults(root: Table, aggregators: int, source: ScenarioSource) -> Faults:
+    found = read_settings(root, "faults", Faults)
+    for place, (aggregator, _, _) in enumerate(found.outage):
+        if aggregator >= aggregators:
+            row = root.section("faults", None).sections("outage", None, most=len(found.outage))[place]
+            raise row.refuse("aggregator", f"a whole number from 0 to {aggregators - 1}")
     try:
         faults.check(found, aggregators)
     except ScenarioError as error:
