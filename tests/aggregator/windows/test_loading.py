@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.ended import ArchivedWindow
 from fleetcount_aggregator.storage.row_types import DecidedWindow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import FinishedRecord, Receipt, WindowState
@@ -104,7 +103,7 @@ async def test_thousands_of_ended_windows_are_not_loaded_and_answer_as_before(
 
     for position in range(2):
         context = network.core(position).context
-        assert len(context.windows) == len(context.states) < 20, "only the windows that had not ended"
+        assert len(context.windows) == len(context.windows.states) < 20, "only the windows that had not ended"
         assert max(largest(context), largest(context.questions[question.question_id])) < 20
     assert at_start < 20
     assert decode_record(record.record).window.window_id == old
@@ -168,7 +167,7 @@ async def test_windows_that_end_leave_memory_and_come_back_when_asked_for(monkey
     assert states == [WindowState.RELEASED] * 4
     assert [one for one in ids if one in network.core(1).context.windows] == [ids[3]]
     assert not network.core(0).scheduler._delivered
-    assert [one for one, _ in network.core(0).context.outcomes] == ids
+    assert [one for one, _ in network.core(0).context.windows.outcomes.since(0)] == ids
 
 
 async def test_a_window_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Path) -> None:
@@ -184,7 +183,7 @@ async def test_a_window_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Pat
     )
 
     with pytest.raises(DecodeError, match="signal is 'Vehicle CurrentLocation'"):
-        await load_windows(context)
+        await context.windows.load(context.questions)
     await network.stop_all()
 
 

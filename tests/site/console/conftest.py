@@ -39,7 +39,7 @@ class Process:
         asked: Any = SimpleNamespace(query={}, accept="")
         self.pages = {path: page(asked).body for path, page in readiness.pages().items()}
         self.pages["/metrics"] += extra.encode()
-        context.metrics.registry.unregister(readiness)
+        context.host.metrics.registry.unregister(readiness)
 
     def say(self, metrics: str, **pages: Any) -> None:
         """Answer metrics as a text, and other pages as JSON."""
