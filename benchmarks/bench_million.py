@@ -32,7 +32,7 @@ from fleetcount_aggregator.host.host import Identity, Limits
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.greetings import Greetings, Skew, SupersededError
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.data_keys import at_rest_key_of
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import check_question_here

@@ -13,7 +13,7 @@ from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.role import Role
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.replicas import Replica
+from fleetcount_aggregator.process.replicas import Replica
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing

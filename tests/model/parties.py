@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.engine import SealedEngine
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.report_logs import ReportLogs

@@ -22,9 +22,9 @@ import yaml
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.health_observations import Dependency
+from fleetcount_aggregator.process.serving import Core, every
 from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store, watch_loop
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
-from fleetcount_aggregator.serving import Core, every
 from fleetcount_aggregator.storage.errors import Damage, StoreError
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
 from fleetcount_protocol.channel.certificates import CertificateAuthority

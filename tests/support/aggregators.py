@@ -20,9 +20,9 @@ from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.peers import PeerUnreachableError
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.roles.helper import Helper
-from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.data_keys import at_rest_key_of
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine

@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import grpc.aio
 import pytest
-from fleetcount_aggregator.app import build_identity
 from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.host import Identity, Limits
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
+from fleetcount_aggregator.process.app import build_identity
 from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_client.assembly import identity_of, trust_of

@@ -117,7 +117,7 @@ def repair(config: Path, windows: tuple[str, ...], dry_run: bool) -> None:
 
     Exit codes: 0 done, 2 usage or configuration, 4 a window waits for an aggregator, 5 something is beyond repair here.
     """
-    from fleetcount_aggregator.app import repair as mend
+    from fleetcount_aggregator.process.app import repair as mend
     from fleetcount_aggregator.roles.outcomes import Settled
     from fleetcount_aggregator.storage.errors import StoreError
     from fleetcount_transport.logs import configure

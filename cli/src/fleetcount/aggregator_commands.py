@@ -87,9 +87,9 @@ def serve(config: Path, roles: str | None, accept_failover: bool, restored: bool
     the port for the other aggregators. SIGTERM finishes what is under way and exits with 0; SIGHUP reads [log] level
     again, and nothing else. Ends with 3 once a peer shows that a newer process runs as this aggregator.
     """
-    from fleetcount_aggregator.app import run
     from fleetcount_aggregator.config import load_config
     from fleetcount_aggregator.host.role import ALL_ROLES, read_roles
+    from fleetcount_aggregator.process.app import run
     from fleetcount_transport.logs import configure
 
     settings = load_config(config, os.environ)

@@ -118,8 +118,8 @@ def give_order(
 
 def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     """Yield what a stop leaves charged and what it gives back, by party, before it is given."""
-    from fleetcount_aggregator.app import limits_of
-    from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
+    from fleetcount_aggregator.process.app import limits_of
+    from fleetcount_aggregator.windows.budget import question_charge, spent_from
 
     question, window = given.question, given.order.from_window
     opens, limits = utc(question.schedule.opens(window)), limits_of(operator.config)

@@ -14,9 +14,9 @@ import pytest
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.process.serving import watching_work
 from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
-from fleetcount_aggregator.serving import watching_work
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.denials import Denials, DenySource

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.agreement.report_set import sealed_digest
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.database import RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.errors import DamagedError, StoreError
 from fleetcount_aggregator.storage.row_repair import every_damage

@@ -16,7 +16,7 @@ import pytest
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.memory.installed import InstalledQuestion
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.ended import FIRST_KEY
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import Lifecycle

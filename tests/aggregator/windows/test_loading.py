@@ -150,7 +150,7 @@ async def test_what_a_running_question_holds_does_not_grow_with_its_windows(tmp_
 
 
 async def test_windows_that_end_leave_memory_and_come_back_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_aggregator.windows.loading._MOST_ENDED", 1)
+    monkeypatch.setattr("fleetcount_aggregator.memory.windows._MOST_ENDED", 1)
     network = Network(2)
     await network.start_all()
     question = await network.stand()

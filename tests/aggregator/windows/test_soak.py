@@ -65,7 +65,7 @@ async def soak(directory: Path, questions: int, settled: int) -> tuple[float, li
 
 
 async def test_a_few_questions_leave_nothing_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_aggregator.windows.loading._MOST_ENDED", 2)
+    monkeypatch.setattr("fleetcount_aggregator.memory.windows._MOST_ENDED", 2)
 
     _, counts = await soak(tmp_path, questions=9, settled=6)
 

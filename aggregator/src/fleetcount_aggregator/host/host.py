@@ -51,7 +51,7 @@ class Limits:
     `largest_epsilon` bounds the sum over windows that overlap on one signal: the public's loss for any value replaced
     by any other, and with `allow_one_sided` those for a value replaced by none. `total_epsilon` (None: ten times as
     much) at `total_delta` bounds what the questions on one signal lose together in any `budget_period_s` seconds.
-    A record that gives a person a posterior above `largest_posterior` is not signed (`release.posterior_limit`).
+    A record that gives a person a posterior above `largest_posterior` is not signed (`release.steps`).
     The digests of a window's reports are kept until `keep_digests_s` after it expires, its record and its debit until
     `keep_records_s` after that, None for ever.
     `give_up_s` is how long after its last window a window may take before its leader gives up; a helper waits twice as

@@ -295,7 +295,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
             held.pop(damage.window_id, None)
 
     def set_aside(self, damage: Damage, window: Window) -> None:
-        """Put a window in quarantine that this store lacks, though nothing of it is damaged (`roles.repair`)."""
+        """Put a window in quarantine that this store lacks, though nothing of it is damaged (`roles.outcomes`)."""
         self._quarantined[window.window_id] = Quarantined(damage, window)
 
     def take_back(self, window: InstalledWindow, state: WindowState) -> None:

@@ -24,6 +24,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.release import (
     ChainLink,
+    ReleaseRecord,
     check_commitment,
     check_range,
     commit_to,
@@ -33,25 +34,28 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.window.window import opened_count
+from fleetcount_protocol.window.window import decode_window, opened_count
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
-from fleetcount_aggregator.journal import Entry, Step, finished_bytes, once, released_here, taken
+from fleetcount_aggregator.journal import Entry, Step, finished_bytes, once, record_here, released_here, taken
 from fleetcount_aggregator.memory.installed import InstalledWindow
-from fleetcount_aggregator.memory.questions import Questions
+from fleetcount_aggregator.memory.questions import Questions, decided_window
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
 from fleetcount_aggregator.release.noise import noised_share, set_sum
-from fleetcount_aggregator.release.posterior_limit import check_telling
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes, release_time, same_record
 from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_aggregator.windows.budget import debit_row
 
 _CLOCK_LEEWAY_S: Final = 300
 """How far a record's time may lie ahead of this aggregator's clock."""
+
+
+_Numbers = tuple[tuple[int, ...], int | None]
+"""The opened numbers of a record's cells, and of its participants where it tells them."""
 
 
 class ReleaseSteps:
@@ -157,7 +161,7 @@ class ReleaseSteps:
 
         Raises:
             PeerRefusalError: DISAGREES, it says something else; CONFLICT, another record was signed; NOT_YET, nothing
-                was opened; TOO_TELLING, as `check_telling`.
+                was opened; TOO_TELLING, it tells more of a person than the operator allows.
         """
         work = partial(self._sign, window, proposal)
         signature = await once(self._windows, window.window_id, Step.SIGN, proposal.record, work)
@@ -177,9 +181,38 @@ class ReleaseSteps:
         own = await self._workers.run(record_bytes, window.asked.canonical, outputs, record.released_at, terms)
         if not same_record(decode_record(own), record):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        limit = self._host.limits.largest_posterior
-        await check_telling(self._store, self._workers, limit, window, record)
+        await self._check_telling(window, record)
         return Entry(answer=sign_record(record, self._host.identity.signing_key))
+
+    async def _check_telling(self, window: InstalledWindow, record: ReleaseRecord) -> None:
+        """Refuse a record that, alone or with the one before it in its question, tells more than `largest_posterior`.
+
+        It reads noised numbers only, and keeps and logs none of them.
+
+        Raises:
+            PeerRefusalError: TOO_TELLING; also where the numbers are so large that it cannot be computed.
+        """
+        limit = self._host.limits.largest_posterior
+        if limit is None:
+            return
+        windows = [_numbers(record)]
+        previous = await self._previous(record)
+        if previous is not None:
+            windows.insert(0, _numbers(previous))
+        told = await self._workers.run(_told, window.asked.canonical, tuple(windows))
+        if told > limit:
+            log.warning("record_too_telling", window=str(window.window_id))
+            raise PeerRefusalError(PeerProblem.TOO_TELLING)
+
+    async def _previous(self, record: ReleaseRecord) -> ReleaseRecord | None:
+        """Return the record of the window before if it counts the same cells: steps of a walk do not."""
+        window, link = record.window.question, record.chain
+        if link.previous_index is None:
+            return None
+        before = await decided_window(self._store, window.question_id, link.previous_index)
+        known = None if before.window_id is None else await record_here(self._store, before.window_id)
+        previous = None if known is None else decode_record(known)
+        return previous if previous is not None and previous.window.domain == record.window.domain else None
 
     def _terms(self, window: InstalledWindow, chain: ChainLink) -> WindowTerms:
         """Return what the record of a window says beyond its window."""
@@ -265,3 +298,19 @@ class ReleaseSteps:
         if finished is None:
             return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)
         return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)
+
+
+def _numbers(record: ReleaseRecord) -> _Numbers:
+    return tuple(cell.raw for cell in record.cells), None if record.participants is None else record.participants.raw
+
+
+def _told(window: bytes, windows: tuple[_Numbers, ...]) -> float:
+    """Return the largest posterior, 0 where there is none and 1 where it cannot be computed: what the workers run."""
+    from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told  # SciPy: as in `release.record`.
+    from fleetcount_analysis.errors import AnalysisError
+
+    opened = [OpenedWindow(cells=cells, participants=participants) for cells, participants in windows]
+    try:
+        return most_told(decode_window(window).design, opened) or 0.0
+    except AnalysisError:
+        return 1.0

@@ -25,11 +25,7 @@ from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.intake.intake_rules import OPEN_STATES
 from fleetcount_aggregator.intake.routing import OwnReports, RoutedReports
 from fleetcount_aggregator.intake.shard_keeper import ShardKeeper
-from fleetcount_aggregator.roles.following import Following
-from fleetcount_aggregator.roles.membership import Membership
-from fleetcount_aggregator.roles.slots import SlotKeeper
-from fleetcount_aggregator.roles.worker import WorkerRole
-from fleetcount_aggregator.serving import (
+from fleetcount_aggregator.process.serving import (
     Core,
     Listener,
     Work,
@@ -40,6 +36,10 @@ from fleetcount_aggregator.serving import (
     mqtt_work,
     peer_listener,
 )
+from fleetcount_aggregator.roles.following import Following
+from fleetcount_aggregator.roles.membership import Membership
+from fleetcount_aggregator.roles.slots import SlotKeeper
+from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
 from fleetcount_aggregator.storage.leases import Member, Slot

@@ -38,11 +38,7 @@ from fleetcount_aggregator.host.role import ALL_ROLES, Role
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.memory.windows import no_broker
 from fleetcount_aggregator.peers import Peer
-from fleetcount_aggregator.release.noise import SystemNoise
-from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.outcomes import Mended, Repair
-from fleetcount_aggregator.roles.readiness import Membership, Readiness, Watched
-from fleetcount_aggregator.serving import (
+from fleetcount_aggregator.process.serving import (
     Core,
     Listener,
     Work,
@@ -53,6 +49,10 @@ from fleetcount_aggregator.serving import (
     peer_listener,
     watching_work,
 )
+from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.roles.outcomes import Mended, Repair
+from fleetcount_aggregator.roles.readiness import Membership, Readiness, Watched
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
@@ -151,7 +151,7 @@ async def _serve_replica(
     stop: asyncio.Event,
     release: str,
 ) -> None:
-    from fleetcount_aggregator.replicas import Replica  # Only who uses PostgreSQL needs its client.
+    from fleetcount_aggregator.process.replicas import Replica  # Only who uses PostgreSQL needs its client.
 
     replica = Replica(config, context, store, roles, release)
     try:
