@@ -19,7 +19,7 @@ from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import Workers
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """One aggregator, as its rules see it."""
 

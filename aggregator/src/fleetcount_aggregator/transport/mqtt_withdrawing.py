@@ -20,7 +20,7 @@ _CLIENT: Final = "-retire"
 
 
 class Withdrawing:
-    """See `Context.withdraw`. Raises UsageError, when it is made, for a file of [mqtt] that is missing or wrong."""
+    """See `Outcomes.withdraw`. Raises UsageError, when it is made, for a file of [mqtt] that is missing or wrong."""
 
     def __init__(self, host: Host, table: MqttTable) -> None:
         self._place = host.identity.deployment, host.aggregator_id
