@@ -1,5 +1,6 @@
 """An aggregator put back from a backup takes up again what came after it and goes on; it draws nothing twice."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -154,7 +155,9 @@ async def test_nothing_new_is_taken_before_every_peer_has_shown_what_it_knows(
         looked.append(refused.value.problem)
         await network.start(2)
 
-    monkeypatch.setattr("fleetcount_aggregator.roles.outcomes.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(
+        "fleetcount_aggregator.roles.outcomes.asyncio", SimpleNamespace(sleep=sleep, gather=asyncio.gather)
+    )
     await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
 
     assert looked == [PeerProblem.BUSY], "gamma was away once"
@@ -191,7 +194,7 @@ async def test_an_aggregator_shows_a_question_to_those_who_are_named_in_it_and_j
     monkeypatch.setattr(type(helper), "shared_question", shown)
     monkeypatch.setattr(type(helper), "shared", lists)
     monkeypatch.setattr(
-        "fleetcount_aggregator.roles.outcomes.asyncio", SimpleNamespace(sleep=None)
+        "fleetcount_aggregator.roles.outcomes.asyncio", SimpleNamespace(sleep=None, gather=asyncio.gather)
     )  # It waits for nobody.
     await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
 

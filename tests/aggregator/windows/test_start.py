@@ -1,5 +1,6 @@
 """The leader fixes the start of a question once, at its submission; nobody else does, and nothing moves it."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -245,7 +246,9 @@ async def test_a_leader_put_back_from_before_the_start_ends_the_window_that_is_o
 
     context = await town.lose_and_restore()
     # It is due to decide about window 1 as well, and waits until the others, who tell how that ends, have decided too.
-    monkeypatch.setattr("fleetcount_aggregator.roles.outcomes.asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(
+        "fleetcount_aggregator.roles.outcomes.asyncio", SimpleNamespace(sleep=sleep, gather=asyncio.gather)
+    )
     await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
     again = await install_question(context, signed, seed)
 
