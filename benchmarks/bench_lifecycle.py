@@ -21,9 +21,11 @@ from pathlib import Path
 from bench_intake import deploy
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.config import AggregatorConfig, load_config
-from fleetcount_aggregator.context import Context, Identity
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Identity
 from fleetcount_aggregator.host.keys import load_signing_key
-from fleetcount_aggregator.installed_question import InstalledQuestion
+from fleetcount_aggregator.memory.installed import InstalledQuestion, window_row
+from fleetcount_aggregator.memory.questions import QUESTION
 from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.database import SealedDatabase
@@ -40,9 +42,7 @@ from fleetcount_aggregator.storage.row_types import (
 from fleetcount_aggregator.storage.rows import apply_change, install_window
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import InlineWorkers
-from fleetcount_aggregator.windows.loading import window_row
 from fleetcount_aggregator.windows.question_install import adopt_question
-from fleetcount_aggregator.windows.question_notes import QUESTION, note_given
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
@@ -101,10 +101,10 @@ async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule)
     """Store a question about a signal of its own as one that every aggregator has; return it."""
     places = Categories(names=tuple(f"place {one}" for one in range(100)))
     asked = draft(seat.aggregators, places, schedule, name=f"question {number}", signal=f"Vehicle.Bench{number}")
-    await adopt_question(context, signed_by(asked, seat.keys), SEED)
+    await adopt_question(context.questions, signed_by(asked, seat.keys), SEED)
     question = context.questions[asked.question_id]
     for other in question.others:
-        await note_given(context, question, other, QUESTION)
+        await context.questions.note_given(question, other, QUESTION)
     return question
 
 
@@ -186,7 +186,7 @@ async def open_many(seat: Seat) -> None:
         for number in range(OPEN):
             question = await take_on(context, seat, ENDED + number, once(opens, 86_400, 86_400))
             window = question.window(0)
-            row = replace(await window_row(context, window), state=WindowState.COLLECTING)
+            row = replace(await window_row(store, window, context.host.now()), state=WindowState.COLLECTING)
             decided = DecidedWindow(question_id=question.question_id, index=0, window_id=window.window_id)
             await store.decide_windows([decided], row)
 

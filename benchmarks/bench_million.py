@@ -28,19 +28,17 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from batch_sharding import BatchSharder
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.context import Identity, Limits
+from fleetcount_aggregator.host.host import Identity, Limits
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
 from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
-from fleetcount_aggregator.windows.loading import load_windows
-from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
@@ -245,10 +243,10 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
         limits=Limits(smallest_min_batch_size=2, allow_exact_release=True, give_up_s=86_400),
         peers={other: GrpcPeer(other, endpoint, caller=own, timeout_s=60, credentials=None)},
     )
-    await load_question(context)
-    await load_windows(context)
+    await context.questions.load(context.windows)
+    await context.windows.load(context.questions)
     core = Core.of(context)
-    server = peer_server(PeerShell(core.helper, context.metrics, claimed_peer(NAMES)))
+    server = peer_server(PeerShell(core.helper, context.host.metrics, claimed_peer(NAMES)))
     server.add_insecure_port(f"127.0.0.1:{seat.ports[seat.position]}")
     await server.start()
     try:
@@ -279,14 +277,14 @@ async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Me
         moved: list[tuple[str, float]] = []
 
         def note() -> None:
-            state = core.context.states[window_id].value
+            state = core.context.windows.states[window_id].value
             if not moved or moved[-1][0] != state:
                 if moved:
                     found["cpu"].append((moved[-1][0], meter.cpu_s()))
                 moved.append((state, time.perf_counter() - start))
                 say(seat, state, start)
 
-        while core.context.states[window_id] not in FINAL_STATES:
+        while core.context.windows.states[window_id] not in FINAL_STATES:
             driving = asyncio.ensure_future(core.scheduler.look_after(core.context.windows[window_id]))
             while not driving.done():
                 note()

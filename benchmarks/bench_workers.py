@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_million import NAMES, Filler, described, new_question
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.memory.installed import read_window
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
@@ -43,7 +44,6 @@ from fleetcount_aggregator.verification.workers import (
     Workers,
     verify_reports,
 )
-from fleetcount_aggregator.windows.loading import follow_window, read_window
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
@@ -118,7 +118,7 @@ async def verify(store: Store, asked: Asked, workers: Workers, server: int) -> t
     row = await store.window(asked.window_id)
     if row is None:
         raise SystemExit("the window is not in the store")
-    window = read_window(context_of(store, workers, asked), row)
+    window = read_window(store, context_of(store, workers, asked).host.aggregator_id, row)
     reports = await store.complete_reports(window.window_id)
     batches = [np.arange(start, min(start + BATCH, len(reports.ids))) for start in range(0, len(reports.ids), BATCH)]
     room = asyncio.Semaphore(AT_ONCE)
@@ -217,8 +217,8 @@ async def leasing(place: StorePlace, asked: Asked, count: int) -> AsyncIterator[
             await member.join()
             jobs = Jobs(links[2 * number + 3], member)
             context = context_of(store, local, asked)
-            await follow_window(context, asked.window_id)
-            roles.append(WorkerRole(context, member, jobs, local, store.logs.backend.reader))
+            await context.windows.follow(asked.window_id)
+            roles.append(WorkerRole(context.windows, member, jobs, local, store.logs.backend.reader))
 
         def work_is_there(_: str) -> None:
             for role in roles:

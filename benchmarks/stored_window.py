@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.context import Context, Identity, Limits
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Host, Identity, Limits
 from fleetcount_aggregator.host.keys import KeyRing
-from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.memory.installed import InstalledWindow, window_row
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.storage.row_types import DecidedWindow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.workers import Workers
-from fleetcount_aggregator.windows.loading import window_row
 from fleetcount_aggregator.windows.question_install import adopt_question
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
@@ -52,15 +52,15 @@ def context_over(store: Store, identity: Identity, workers: Workers, **others: A
         "limits": Limits(),
         "noise": SystemNoise(SystemRandom()),
     }
-    return Context(identity=identity, store=store, workers=workers, **(parts | others))
+    return Context.over(Host(identity=identity, **(parts | others)), store, workers)
 
 
 async def put(context: Context, signed: SignedQuestion, state: WindowState) -> InstalledWindow:
     """Store a question of one window and that window in a state, also where its time is over."""
-    await adopt_question(context, signed, SEED)
+    await adopt_question(context.questions, signed, SEED)
     question_id = signed.question.question_id
     window = context.questions[question_id].window(0)
-    row = replace(await window_row(context, window), state=state)
+    row = replace(await window_row(context.store, window, context.host.now()), state=state)
     await context.store.decide_windows(
         [DecidedWindow(question_id=question_id, index=0, window_id=window.window_id)], row
     )

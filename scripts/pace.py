@@ -32,7 +32,7 @@ def _slowness(python: str) -> float:
     taken = 0.0
     for _ in range(2):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([python, "-c", "import fleetcount_aggregator.app"], check=False)
+        subprocess.run([python, "-c", "import fleetcount_aggregator.process.app"], check=False)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return max(1.0, taken / LOAD_S)

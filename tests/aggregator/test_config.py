@@ -11,9 +11,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_aggregator.app import build_identity
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.keys import KeyRing, load_hpke_key, load_signing_key
+from fleetcount_aggregator.process.app import build_identity
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates
 from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.failpoints import failpoints_from_environment

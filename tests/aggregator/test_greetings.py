@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.greetings import Greetings, Skew, SupersededError
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.data_keys import at_rest_key_of
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import check_question_here
@@ -53,7 +53,7 @@ def seated(network: Network, position: int, core: Core) -> None:
 
 
 async def begun(context: Context, seat: Seat) -> None:
-    await context.greetings.begin(seat.signing_key, SystemRandom())
+    await context.peers.greetings.begin(seat.signing_key, SystemRandom())
 
 
 async def test_the_older_of_two_is_refused_and_told_and_does_not_start_again() -> None:
@@ -66,17 +66,17 @@ async def test_the_older_of_two_is_refused_and_told_and_does_not_start_again() -
     seated(network, 1, older)  # Its calls leave from the same seat.
     assert await ask(older, ALPHA) is PeerProblem.STALE_EPOCH
 
-    assert older.context.greetings.superseded.is_set()
-    older.context.greetings.end()  # As a coordinator of several processes does that is one no more.
+    assert older.context.peers.greetings.superseded.is_set()
+    older.context.peers.greetings.end()  # As a coordinator of several processes does that is one no more.
     with pytest.raises(SupersededError, match=r"^beta has been started elsewhere: peers know epoch 2 .* epoch 1"):
-        older.context.greetings.check()
-    older.context.greetings.superseded.clear()  # As in a further process on its store.
+        older.context.peers.greetings.check()
+    older.context.peers.greetings.superseded.clear()  # As in a further process on its store.
     with pytest.raises(SupersededError, match="--restored"):
         await begun(older.context, network.seats[1])
-    assert older.context.greetings.superseded.is_set(), "which ends a process that was elected after its start"
+    assert older.context.peers.greetings.superseded.is_set(), "which ends a process that was elected after its start"
     with pytest.raises(SupersededError, match="epoch 1"):
-        older.context.greetings.check()
-    newer.context.greetings.check()
+        older.context.peers.greetings.check()
+    newer.context.peers.greetings.check()
     seated(network, 1, newer)
     assert await ask(newer, ALPHA) is PeerProblem.UNKNOWN_WINDOW
 
@@ -86,7 +86,7 @@ async def test_of_two_starts_that_call_at_once_the_newer_is_remembered(monkeypat
     older = network.core(1)
     await twin(network, 1)
     newer, alpha = network.core(1), network.core(0).context
-    said = [core.context.greetings.say(ALPHA) for core in (older, newer)]
+    said = [core.context.peers.greetings.say(ALPHA) for core in (older, newer)]
     note, begun_first, go_on = alpha.store.note_epoch, asyncio.Event(), asyncio.Event()
 
     async def late(name: str, epoch: bytes) -> None:
@@ -96,16 +96,16 @@ async def test_of_two_starts_that_call_at_once_the_newer_is_remembered(monkeypat
         await note(name, epoch)
 
     monkeypatch.setattr(alpha.store, "note_epoch", late)
-    first = asyncio.ensure_future(alpha.greetings.hear_call(BETA, said[0]))
+    first = asyncio.ensure_future(alpha.peers.greetings.hear_call(BETA, said[0]))
     await begun_first.wait()
-    second = asyncio.ensure_future(alpha.greetings.hear_call(BETA, said[1]))
+    second = asyncio.ensure_future(alpha.peers.greetings.hear_call(BETA, said[1]))
     await asyncio.sleep(0)
     go_on.set()
     await asyncio.gather(first, second)
 
     assert decode_epoch((await alpha.store.epochs())[BETA]).number == 2
     with pytest.raises(PeerRefusalError, match="stale_epoch"):
-        await alpha.greetings.hear_call(BETA, said[0])
+        await alpha.peers.greetings.hear_call(BETA, said[0])
 
 
 async def test_the_older_is_not_listened_to_and_learns_it_from_the_next_call() -> None:
@@ -118,8 +118,8 @@ async def test_the_older_is_not_listened_to_and_learns_it_from_the_next_call() -
     with pytest.raises(PeerUnreachableError, match="beta answers with a greeting that is stale_epoch"):
         await network.core(0).context.peers[BETA].status(NOBODY)
 
-    assert older.context.greetings.superseded.is_set()
-    assert not network.core(0).context.greetings.superseded.is_set()
+    assert older.context.peers.greetings.superseded.is_set()
+    assert not network.core(0).context.peers.greetings.superseded.is_set()
 
 
 async def test_a_later_process_on_the_same_store_is_no_twin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +132,8 @@ async def test_a_later_process_on_the_same_store_is_no_twin(monkeypatch: pytest.
     seated(network, 1, earlier)
 
     assert await ask(earlier, ALPHA) is PeerProblem.STALE_EPOCH
-    assert not earlier.context.greetings.superseded.is_set()
-    earlier.context.greetings.end()
+    assert not earlier.context.peers.greetings.superseded.is_set()
+    earlier.context.peers.greetings.end()
     assert await ask(earlier, ALPHA) is PeerProblem.UNKNOWN_WINDOW
 
 
@@ -162,7 +162,7 @@ async def test_of_two_starts_with_one_number_exactly_one_goes_on() -> None:
         seated(network, 1, core)
         tried.append(await ask(core, ALPHA))
 
-    assert sorted(one.context.greetings.superseded.is_set() for one in (first, second)) == [False, True]
+    assert sorted(one.context.peers.greetings.superseded.is_set() for one in (first, second)) == [False, True]
     assert tried[-2:] in (
         [PeerProblem.UNKNOWN_WINDOW, PeerProblem.STALE_EPOCH],
         [PeerProblem.STALE_EPOCH, PeerProblem.UNKNOWN_WINDOW],
@@ -182,10 +182,10 @@ async def test_a_restored_copy_goes_on_above_what_its_peers_know() -> None:
     assert await ask(restored, ALPHA) is PeerProblem.STALE_EPOCH
     assert await ask(restored, ALPHA) is PeerProblem.UNKNOWN_WINDOW
     assert await ask(restored, AggregatorId("gamma")) is PeerProblem.UNKNOWN_WINDOW
-    own = decode_greeting(restored.context.greetings.say(ALPHA)).epoch
+    own = decode_greeting(restored.context.peers.greetings.say(ALPHA)).epoch
     assert own.number == 7
     assert decode_epoch((await restored.context.store.epochs())[""]) == own
-    restored.context.greetings.check()
+    restored.context.peers.greetings.check()
 
 
 async def restored_copy(network: Network) -> Core:
@@ -207,12 +207,12 @@ async def test_of_two_restored_copies_one_ends(met: bool) -> None:
     for core, peer in [(core, peer) for peer in (ALPHA, GAMMA) * 3 for core in both]:
         seated(network, 1, core)
         await ask(core, peer)
-        if any(one.context.greetings.superseded.is_set() for one in both):
+        if any(one.context.peers.greetings.superseded.is_set() for one in both):
             break
 
-    assert [one.context.greetings.superseded.is_set() for one in both] == [True, False]
+    assert [one.context.peers.greetings.superseded.is_set() for one in both] == [True, False]
     with pytest.raises(SupersededError, match="started elsewhere"):
-        earlier.context.greetings.check()
+        earlier.context.peers.greetings.check()
     seated(network, 1, later)
     for peer in (ALPHA, GAMMA):
         assert await ask(later, peer) is PeerProblem.UNKNOWN_WINDOW
@@ -233,10 +233,10 @@ async def test_a_restored_copy_stops_for_no_older_process_that_a_peer_has_not_to
     assert await ask(restored, ALPHA) is PeerProblem.STALE_EPOCH
     assert [await ask(restored, peer) for peer in (ALPHA, GAMMA)] == [PeerProblem.UNKNOWN_WINDOW] * 2
 
-    restored.context.greetings.check()
+    restored.context.peers.greetings.check()
     seated(network, 1, older)
     assert await ask(older, GAMMA) is PeerProblem.STALE_EPOCH
-    assert older.context.greetings.superseded.is_set()
+    assert older.context.peers.greetings.superseded.is_set()
 
 
 async def test_two_peers_that_show_a_newer_epoch_at_once_are_one_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ async def test_two_peers_that_show_a_newer_epoch_at_once_are_one_beginning(monke
     beta = (await restored_copy(network)).context
     shown = sign_epoch(BETA, 40, bytes(8), network.seats[1].signing_key)
     said = {
-        peer: replace(decode_greeting(network.core(seat).context.greetings.say(BETA)), known=shown).encode()
+        peer: replace(decode_greeting(network.core(seat).context.peers.greetings.say(BETA)), known=shown).encode()
         for seat, peer in ((0, ALPHA), (2, GAMMA))
     }
     begun_epochs: list[Epoch] = []
@@ -257,19 +257,19 @@ async def test_two_peers_that_show_a_newer_epoch_at_once_are_one_beginning(monke
         await note(name, epoch)
 
     monkeypatch.setattr(beta.store, "note_epoch", slow)
-    await asyncio.gather(*(beta.greetings.hear_call(peer, one) for peer, one in said.items()))
+    await asyncio.gather(*(beta.peers.greetings.hear_call(peer, one) for peer, one in said.items()))
 
     assert [one.number for one in begun_epochs] == [41]
-    assert decode_greeting(beta.greetings.say(ALPHA)).epoch == begun_epochs[0]
+    assert decode_greeting(beta.peers.greetings.say(ALPHA)).epoch == begun_epochs[0]
 
 
 @pytest.mark.parametrize("own_key", [False, True])
 async def test_nobody_can_make_up_a_newer_start_of_another(own_key: bool) -> None:
     network = await greeting()
-    beta = network.core(1).context.greetings
+    beta = network.core(1).context.peers.greetings
     forger = network.seats[0].signing_key if own_key else Ed25519PrivateKey.generate()
     shown = sign_epoch(BETA, 1_000, bytes(8), forger)
-    said = replace(decode_greeting(network.core(0).context.greetings.say(BETA)), known=shown)
+    said = replace(decode_greeting(network.core(0).context.peers.greetings.say(BETA)), known=shown)
 
     with pytest.raises(PeerRefusalError) as caught:
         await beta.hear_call(ALPHA, said.encode())
@@ -280,9 +280,9 @@ async def test_nobody_can_make_up_a_newer_start_of_another(own_key: bool) -> Non
 
 async def test_an_epoch_of_another_aggregator_or_what_is_none_is_refused() -> None:
     network = await greeting()
-    beta = network.core(1).context.greetings
+    beta = network.core(1).context.peers.greetings
     assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_WINDOW
-    own = decode_greeting(network.core(0).context.greetings.say(BETA))
+    own = decode_greeting(network.core(0).context.peers.greetings.say(BETA))
     said = [replace(own, epoch=decode_greeting(beta.say(ALPHA)).epoch).encode(), b"x", own.encode() + b"\0"]
 
     for one in said:
@@ -351,7 +351,7 @@ class Later(ManualClock):
 
 def set_wrong(network: Network, position: int, seconds: float) -> None:
     context = network.core(position).context
-    context.clock = context.greetings._clock = Later(network.clock, seconds)
+    context.host.clock = context.peers.greetings._clock = Later(network.clock, seconds)
 
 
 @pytest.mark.parametrize("seconds", [31.0, -31.0, 600.0])
@@ -371,7 +371,7 @@ async def test_no_window_is_installed_with_a_peer_whose_clock_is_too_far_away(se
 async def test_a_small_difference_is_known_and_changes_nothing() -> None:
     network = await greeting()
     told: list[tuple[str, float]] = []
-    network.core(0).context.greetings.on_skew = lambda peer, seconds: told.append((peer, seconds))
+    network.core(0).context.peers.greetings.on_skew = lambda peer, seconds: told.append((peer, seconds))
     set_wrong(network, 1, 12.5)
     assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_WINDOW
 
@@ -386,7 +386,7 @@ def said_at(moment: float) -> bytes:
 
 async def test_a_slow_answer_says_less_and_never_more() -> None:
     network = await greeting()
-    greetings, clock = network.core(0).context.greetings, network.clock
+    greetings, clock = network.core(0).context.peers.greetings, network.clock
     key = network.seats[1].signing_key
     epoch = sign_epoch(BETA, 5, bytes(8), key)
 
@@ -410,7 +410,7 @@ async def test_a_slow_answer_says_less_and_never_more() -> None:
 
 async def test_what_is_over_by_this_clock_may_not_be_by_that_of_a_peer() -> None:
     network = await greeting()
-    greetings, clock = network.core(0).context.greetings, network.clock
+    greetings, clock = network.core(0).context.peers.greetings, network.clock
     moment = clock.now() - 100
 
     greetings.skews.clear()  # As just after a start, before any peer has answered.

@@ -7,20 +7,19 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import fleetcount_aggregator
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator import journal
-from fleetcount_aggregator.context import UNFINISHED, Context, Identity, Limits
+from fleetcount_aggregator.host.host import Host, Identity, Limits
 from fleetcount_aggregator.host.keys import KeyRing
-from fleetcount_aggregator.host.states import TRANSITIONS, StateConflictError
+from fleetcount_aggregator.host.states import TRANSITIONS, UNFINISHED, StateConflictError
 from fleetcount_aggregator.journal import RULES, Entry, Step, move, once, step_name, taken
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowRow
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -46,26 +45,19 @@ TABLE = {
     "settled": ({"aborted"}, None),
 }
 """The names existing stores hold, the states that allow each step, and the state it leads to."""
-WindowIn = Callable[[WindowState], Awaitable[Context]]
+WindowIn = Callable[[WindowState], Awaitable[Windows]]
 BATCH_STEPS = {"propose": "propose/3", "finish": "finish/3", "batch": "batch/3"}
 
 
-def a_context(store: Store, state: WindowState) -> Context:
+def windows_over(store: Store, state: WindowState) -> Windows:
     key = Ed25519PrivateKey.generate()
     identity = Identity(
         aggregator_id=AggregatorId("alpha"), operator="A", deployment="test", signing_key=key, trusted={}, device_ca=()
     )
-    context = Context(
-        identity=identity,
-        store=store,
-        keys=KeyRing({}),
-        clock=ManualClock(0),
-        workers=cast("Workers", None),  # No step of this file verifies anything.
-        limits=Limits(),
-        noise=NoNoise(),
-    )
-    context.states[WINDOW] = state
-    return context
+    host = Host(identity=identity, keys=KeyRing({}), clock=ManualClock(0), limits=Limits(), noise=NoNoise())
+    windows = Windows(host, store)
+    windows._states[WINDOW] = state
+    return windows
 
 
 @pytest.fixture
@@ -73,7 +65,7 @@ async def window_in(tmp_path: Path) -> AsyncIterator[WindowIn]:
     opened: list[Store] = []
     made = itertools.count()
 
-    async def make(state: WindowState) -> Context:
+    async def make(state: WindowState) -> Windows:
         while opened:
             await opened.pop().close()
         database = tmp_path / f"{next(made)}.db"
@@ -81,7 +73,7 @@ async def window_in(tmp_path: Path) -> AsyncIterator[WindowIn]:
         opened.append(store)
         row = WindowRow(window_id=WINDOW, canonical=b"", verify_key=b"", state=state, abort_reason="", installed_at=0)
         await store.decide_windows((), row)
-        return a_context(store, state)
+        return windows_over(store, state)
 
     yield make
     for store in opened:
@@ -108,8 +100,8 @@ def batch_of(step: Step) -> int | None:
     return 3 if RULES[step].per_batch else None
 
 
-async def take(context: Context, step: Step, work: Work, request: bytes = b"request") -> bytes:
-    return await once(context, WINDOW, step, request, work, batch=batch_of(step))
+async def take(windows: Windows, step: Step, work: Work, request: bytes = b"request") -> bytes:
+    return await once(windows, WINDOW, step, request, work, batch=batch_of(step))
 
 
 def allowed_state(step: Step) -> WindowState:
@@ -145,58 +137,58 @@ async def test_a_step_is_taken_iff_the_state_allows_it(window_in: WindowIn, stat
         await check_whether_it_is_taken(await window_in(state), step, state)
 
 
-async def check_whether_it_is_taken(context: Context, step: Step, state: WindowState) -> None:
+async def check_whether_it_is_taken(windows: Windows, step: Step, state: WindowState) -> None:
     work = Work()
     states, moves_to = TABLE[step.value]
 
     if state.value not in states:
         with pytest.raises(StateConflictError) as conflict:
-            await take(context, step, work)
+            await take(windows, step, work)
         assert (conflict.value.state, work.begun) == (state, 0)
-        assert await context.store.step(WINDOW, step_name(step, batch_of(step))) is None
+        assert await windows.store.step(WINDOW, step_name(step, batch_of(step))) is None
         return
-    answer = await take(context, step, work)
+    answer = await take(windows, step, work)
 
     after = state if moves_to is None else WindowState(moves_to)
     assert answer == b"answer 1"
-    assert context.states[WINDOW] is after
-    row = await context.store.window(WINDOW)
+    assert windows.states[WINDOW] is after
+    row = await windows.store.window(WINDOW)
     assert row is not None
     assert row.state is after
-    stored = await context.store.step(WINDOW, step_name(step, batch_of(step)))
+    stored = await windows.store.step(WINDOW, step_name(step, batch_of(step)))
     assert stored == StepRow(
         name=BATCH_STEPS.get(step.value, step.value),
         request=b"request",
         answer=answer,
         passing=step.value in BATCH_STEPS,
     )
-    assert len(await context.store.ledger()) == 1
+    assert len(await windows.store.ledger()) == 1
 
 
 async def test_a_step_is_repeated_byte_for_byte_in_every_later_state(window_in: WindowIn) -> None:
     for step in Step:
-        context, work = await window_in(allowed_state(step)), Work()
-        first = await take(context, step, work)
+        windows, work = await window_in(allowed_state(step)), Work()
+        first = await take(windows, step, work)
 
-        again = [await take(context, step, work)]
+        again = [await take(windows, step, work)]
         while following := sorted(
-            TRANSITIONS[context.states[WINDOW]] - {WindowState.ABORTED}, key=list(WindowState).index
+            TRANSITIONS[windows.states[WINDOW]] - {WindowState.ABORTED}, key=list(WindowState).index
         ):
-            await move(context, WINDOW, following[0])
-            again.append(await take(context, step, work))
+            await move(windows, WINDOW, following[0])
+            again.append(await take(windows, step, work))
 
         assert set(again) == {first}, step
         assert work.begun == 1, step
-        assert await context.store.rejections(WINDOW) == {RejectReason.INVALID_PROOF: 1}, step
+        assert await windows.store.rejections(WINDOW) == {RejectReason.INVALID_PROOF: 1}, step
 
 
 async def test_another_request_under_a_step_that_was_taken_is_refused(window_in: WindowIn) -> None:
     for step in Step:
-        context, work = await window_in(allowed_state(step)), Work()
-        await take(context, step, work)
+        windows, work = await window_in(allowed_state(step)), Work()
+        await take(windows, step, work)
 
         with pytest.raises(PeerRefusalError) as refusal:
-            await take(context, step, work, b"another request")
+            await take(windows, step, work, b"another request")
 
         assert refusal.value.problem is PeerProblem.CONFLICT, step
         assert work.begun == 1, step
@@ -205,10 +197,10 @@ async def test_another_request_under_a_step_that_was_taken_is_refused(window_in:
 async def test_two_that_ask_at_once_share_the_work_and_the_other_request_is_refused(
     window_in: WindowIn,
 ) -> None:
-    context, work = await window_in(WindowState.RELEASING), Work()
+    windows, work = await window_in(WindowState.RELEASING), Work()
 
     answers = await asyncio.gather(
-        *(take(context, Step.SIGN, work, request) for request in (b"one", b"one", b"two")), return_exceptions=True
+        *(take(windows, Step.SIGN, work, request) for request in (b"one", b"one", b"two")), return_exceptions=True
     )
 
     assert answers[:2] == [b"answer 1"] * 2
@@ -219,22 +211,22 @@ async def test_two_that_ask_at_once_share_the_work_and_the_other_request_is_refu
 async def test_the_work_goes_on_when_its_caller_gives_up(
     window_in: WindowIn,
 ) -> None:
-    context, work = await window_in(WindowState.RELEASING), Work()
+    windows, work = await window_in(WindowState.RELEASING), Work()
     work.gate.clear()
     for _ in range(3):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await take(context, Step.COMMIT, work)
+                await take(windows, Step.COMMIT, work)
     work.gate.set()
 
-    assert await take(context, Step.COMMIT, work) == b"answer 1"
+    assert await take(windows, Step.COMMIT, work) == b"answer 1"
     assert work.begun == 1
 
 
 async def test_work_that_fails_leaves_nothing_and_is_done_anew(
     window_in: WindowIn,
 ) -> None:
-    context, ends = await window_in(WindowState.AGREEING), []
+    windows, ends = await window_in(WindowState.AGREEING), []
 
     @contextmanager
     def within() -> Iterator[None]:
@@ -250,31 +242,31 @@ async def test_work_that_fails_leaves_nothing_and_is_done_anew(
         raise PeerRefusalError(PeerProblem.DISAGREES)
 
     with pytest.raises(PeerRefusalError, match="disagrees"):
-        await once(context, WINDOW, Step.SET, b"request", fails, within=within())
-    assert await taken(context, WINDOW, Step.SET) is None
-    assert context.states[WINDOW] is WindowState.AGREEING
+        await once(windows, WINDOW, Step.SET, b"request", fails, within=within())
+    assert await taken(windows.store, WINDOW, Step.SET) is None
+    assert windows.states[WINDOW] is WindowState.AGREEING
 
-    assert await once(context, WINDOW, Step.SET, b"request", Entry(answer=b"a"), within=within()) == b"a"
-    assert await once(context, WINDOW, Step.SET, b"request", Entry(answer=b"b"), within=within()) == b"a"
+    assert await once(windows, WINDOW, Step.SET, b"request", Entry(answer=b"a"), within=within()) == b"a"
+    assert await once(windows, WINDOW, Step.SET, b"request", Entry(answer=b"b"), within=within()) == b"a"
     assert ends == [PeerRefusalError, None], "entered only by who takes the step"
 
 
 async def test_a_window_that_ends_meanwhile_takes_the_step_no_more(
     window_in: WindowIn,
 ) -> None:
-    context, work = await window_in(WindowState.RELEASING), Work()
+    windows, work = await window_in(WindowState.RELEASING), Work()
     work.gate.clear()
-    asked = asyncio.create_task(take(context, Step.COMMIT, work))
+    asked = asyncio.create_task(take(windows, Step.COMMIT, work))
     while not work.begun:
         await asyncio.sleep(0)
-    await move(context, WINDOW, WindowState.ABORTED, reason="leader_silent")
+    await move(windows, WINDOW, WindowState.ABORTED, reason="leader_silent")
     work.gate.set()
 
     with pytest.raises(StateConflictError):
         await asked
 
-    assert await taken(context, WINDOW, Step.COMMIT) is None
-    assert not await context.store.ledger()
+    assert await taken(windows.store, WINDOW, Step.COMMIT) is None
+    assert not await windows.store.ledger()
 
 
 async def test_a_step_survives_its_process(tmp_path: Path) -> None:
@@ -290,9 +282,9 @@ async def test_a_step_survives_its_process(tmp_path: Path) -> None:
             installed_at=0,
         )
         await store.decide_windows((), row)
-        context = a_context(store, row.state)
+        windows = windows_over(store, row.state)
 
-        answer = await take(context, Step.COMMIT, work)
+        answer = await take(windows, Step.COMMIT, work)
         await store.close()
 
         assert answer == b"answer 1"
@@ -301,13 +293,13 @@ async def test_a_step_survives_its_process(tmp_path: Path) -> None:
 
 async def test_a_move_is_made_iff_the_table_of_states_lists_it(window_in: WindowIn) -> None:
     for state, to in itertools.product(WindowState, WindowState):
-        context = await window_in(state)
+        windows = await window_in(state)
 
-        after = await move(context, WINDOW, to, reason="why" if to is WindowState.ABORTED else "")
+        after = await move(windows, WINDOW, to, reason="why" if to is WindowState.ABORTED else "")
 
-        row = await context.store.window(WINDOW)
+        row = await windows.store.window(WINDOW)
         assert row is not None
-        assert after is row.state is context.states[WINDOW]
+        assert after is row.state is windows.states[WINDOW]
         assert after is (to if to in TRANSITIONS[state] else state), (state, to)
 
 
@@ -319,10 +311,10 @@ async def test_a_move_learns_the_state_of_the_store(tmp_path: Path) -> None:
             window_id=WINDOW, canonical=b"", verify_key=b"", state=WindowState.RELEASED, abort_reason="", installed_at=0
         ),
     )
-    context = a_context(store, WindowState.COLLECTING)
+    windows = windows_over(store, WindowState.COLLECTING)
 
-    assert await move(context, WINDOW, WindowState.AGREEING) is WindowState.RELEASED
-    assert context.states[WINDOW] is WindowState.RELEASED
+    assert await move(windows, WINDOW, WindowState.AGREEING) is WindowState.RELEASED
+    assert windows.states[WINDOW] is WindowState.RELEASED
     await store.close()
 
 
@@ -333,7 +325,7 @@ def test_unfinished_are_the_states_that_something_follows() -> None:
 # No step is taken beside the journal.
 
 MODULES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
-BELOW = {"journal.py", "context.py", *(name for name in MODULES if name.startswith("storage/"))}
+BELOW = {"journal.py", "memory/windows.py", *(name for name in MODULES if name.startswith("storage/"))}
 
 
 def test_the_code_uses_every_step_and_no_other() -> None:

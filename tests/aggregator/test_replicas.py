@@ -10,9 +10,10 @@ import pytest
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
 from fleetcount_aggregator.config import load_config
+from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.role import Role
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.replicas import Replica
+from fleetcount_aggregator.process.replicas import Replica
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing
@@ -40,9 +41,10 @@ async def process(url: str, root: Path, mqtt: str, role: Role) -> AsyncIterator[
     store = Store.over(engine, root / "store.db", bytes(32))
     network = Network(1)
     await network.start_all()
-    network.core(0).context.store = store
+    own = network.core(0).context
+    context = Context.over(own.host, store, own.workers)
     with closing(store.engine):
-        yield lambda: Replica(config, network.core(0).context, store, frozenset({role}))
+        yield lambda: Replica(config, context, store, frozenset({role}))
 
 
 async def test_an_intake_without_a_slot_s_certificate_is_not_started(postgres_url: str, tmp_path: Path) -> None:
@@ -66,5 +68,5 @@ async def test_a_coordinator_takes_outcomes_away_from_the_broker_without_the_int
     async with process(postgres_url, tmp_path, "", Role.COORDINATOR) as made:
         replica = made()
 
-        assert isinstance(replica.core.context.withdraw, Withdrawing)
+        assert isinstance(replica.core.context.windows.outcomes.withdraw, Withdrawing)
         await replica.close()

@@ -54,7 +54,7 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(built: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("extra", "modules"),
     [
-        ("aggregator", "fleetcount_aggregator.app fleetcount.run.aggregator fleetcount.question.create"),
+        ("aggregator", "fleetcount_aggregator.process.app fleetcount.run.aggregator fleetcount.question.create"),
         ("mqtt", "fleetcount_client.mqtt_transport"),
         pytest.param("grpc", "fleetcount_client.grpc_transport fleetcount_relay.app", marks=pytest.mark.nightly),
         pytest.param("kuksa", KUKSA, marks=pytest.mark.nightly),

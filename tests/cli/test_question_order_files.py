@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount.question.files import read_question
-from fleetcount_aggregator.app import limits_of
+from fleetcount_aggregator.process.app import limits_of
 from fleetcount_aggregator.windows.status import read_spent, read_status
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.orders import (

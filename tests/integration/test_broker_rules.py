@@ -31,7 +31,7 @@ from fleetcount_simulator.network.ports import free_ports
 from tests.support.shipped_broker import DEPLOY, client, mosquitto
 
 if TYPE_CHECKING:
-    from fleetcount_aggregator.context import Context
+    from fleetcount_aggregator.host.host import Host
 
 NAME = "bologna"
 WINDOW, QUESTION, SESSION = WindowId(bytes(32)), QuestionId(bytes(32)), SessionId(bytes(16))
@@ -139,7 +139,7 @@ async def test_who_takes_an_outcome_away_leaves_to_slot_0_what_waits_for_it(enro
             certificate_file=enrolled / "alpha.crt",
             key_file=enrolled / "alpha.key",
         )
-        withdraw = Withdrawing(cast("Context", own), table)
+        withdraw = Withdrawing(cast("Host", own), table)
         async with client(enrolled, port, "alpha", "slot-0", clean_session=False) as alpha:
             await alpha.subscribe(request, qos=1)
             await alpha.publish(outcome, b"an outcome", qos=1, retain=True)

@@ -99,7 +99,7 @@ async def test_a_slot_s_lasting_session_reads_no_more_than_its_own_by_another_nu
     await network.start_all()
     window = await network.ask()
     context = network.core(0).context
-    place = context.identity.deployment, context.aggregator_id
+    place = context.host.identity.deployment, context.host.aggregator_id
     users = [in_bucket(bucket) for bucket in range(BUCKETS)]
 
     async def published_to(share: BrokerConnection) -> set[str]:
@@ -115,7 +115,7 @@ async def test_a_slot_s_lasting_session_reads_no_more_than_its_own_by_another_nu
 
         connection = MqttConnection(broker.started.address, identifier="slot-0", arrived=arrived, clean_session=False)
         async with asyncio.timeout(60), connection as client, aiomqtt.Client("127.0.0.1", broker.port) as device:
-            subscribing = Subscribing(context, client, share)
+            subscribing = Subscribing(context.windows, client, share)
             await subscribing.begin()
             await subscribing.follow()
             topics = [session_topic(*place, user) for user in users]

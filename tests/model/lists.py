@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fleetcount_aggregator.windows.finished import released_here
+from fleetcount_aggregator.journal import released_here
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
@@ -231,7 +231,7 @@ async def _released(world: World, states: Sequence[WindowState]) -> list[str]:
     """Return what is wrong with a record: others differ, a signature, a sum, a device lost or counted twice."""
     window_id = world.template.window.window_id
     records = {
-        await released_here(world.network.core(party).context, window_id)
+        await released_here(world.network.core(party).context.store, window_id)
         for party, state in enumerate(states)
         if state is WindowState.RELEASED
     }

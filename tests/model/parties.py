@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.engine import SealedEngine
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.row_types import WindowChange
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.write_queue import WriteQueue
+from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId
@@ -194,10 +195,13 @@ class ModelNetwork(Network):
     def _parts(self, seat: Seat) -> dict[str, Any]:
         self.starts[seat.aggregator_id] += 1
         return {
-            "workers": self.remembering,
             "metrics": NoMetrics(),
             "source": SeatSource(f"{seat.aggregator_id} {self.starts[seat.aggregator_id]}"),
         }
+
+    def _workers(self, seat: Seat) -> Workers:
+        del seat
+        return self.remembering
 
     def _clock(self, seat: Seat) -> Clock:
         return SeatClock(self.clock, self.offsets[self.seats.index(seat)])
@@ -219,7 +223,7 @@ class ModelNetwork(Network):
         """See `Network.start`."""
         core = await super().start(position, failpoint)
         if position in self.denials:
-            core.context.denials = self.denials[position]
+            core.context.host.denials = self.denials[position]
         return core
 
     async def stop(self, position: int) -> None:

@@ -183,7 +183,7 @@ class World:
             sent = [(device, number, party, other) for _, device, number, party, other in several]
             for party in range(self.parties):
                 core, to_party = self.network.seats[party].core, [one for one in sent if one[2] == party]
-                dies = core is not None and core.context.failpoints.armed.startswith("intake.")
+                dies = core is not None and core.context.host.failpoints.armed.startswith("intake.")
                 for batch in [[one] for one in to_party] if dies else [to_party]:
                     await self._send(party, batch)
 
@@ -252,7 +252,7 @@ class World:
         core = self.network.seats[party].core
         if core is not None:
             self.faults.add("crash")
-            core.context.failpoints.armed = point
+            core.context.host.failpoints.armed = point
 
     async def op_restart(self, party: int) -> None:
         """Start a party that is down."""
@@ -289,7 +289,7 @@ class World:
         self.network.denials[party] = self.template.denials[device]
         core = self.network.seats[party].core
         if core is not None:
-            core.context.denials = self.template.denials[device]
+            core.context.host.denials = self.template.denials[device]
 
     async def op_abort(self, party: int) -> None:
         """A party gives the window up, as `repair` does."""
@@ -297,7 +297,7 @@ class World:
         if core is not None:
             self.faults.add("abort")
             with suppress(StoreError):
-                await abort_here(core.context, self.template.window.window_id, "operator")
+                await abort_here(core.context.windows, self.template.window.window_id, "operator")
 
     async def op_forge(self, party: int) -> None:
         """Somebody who holds a leader's identity shows a helper a record that the helper has not signed."""
@@ -339,8 +339,8 @@ class World:
         for position, seat in enumerate(network.seats):
             if seat.core is not None:
                 store: Any = seat.core.context.store
-                store.failures, seat.core.context.failpoints.armed = 0, ""
-                if seat.core.context.clock.now() != network.clock.now():
+                store.failures, seat.core.context.host.failpoints.armed = 0, ""
+                if seat.core.context.host.clock.now() != network.clock.now():
                     await network.stop(position)
             await self.op_restart(position)
         await network.pass_time(max(0, self.template.window.round_two_closes - network.clock.now()))

@@ -22,9 +22,9 @@ import yaml
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.health_observations import Dependency
+from fleetcount_aggregator.process.serving import Core, every
 from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store, watch_loop
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
-from fleetcount_aggregator.serving import Core, every
 from fleetcount_aggregator.storage.errors import Damage, StoreError
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
 from fleetcount_protocol.channel.certificates import CertificateAuthority
@@ -82,20 +82,20 @@ class Scene:
         await self.network.start_all()
         watched = Watched(certificate_ends={"own": START + 60 * 86_400}, state_directory=self.tmp_path, mqtt_slots=1)
         Readiness(self.context, watched)
-        self.context.health.note(Dependency.BROKER)
-        await probe_store(self.context)
-        await probe_peers(self.context)
+        self.context.host.health.note(Dependency.BROKER)
+        await probe_store(self.context.store, self.context.host.health)
+        await probe_peers(self.context.peers, self.context.host.health)
         for reason in Shed:  # Prometheus sees an increase only of what it has seen before.
-            self.context.metrics.shed(reason)
-        self.context.metrics.background_failed("windows")
-        self.context.metrics.window_moved(self.context_state("aborted"))
+            self.context.host.metrics.shed(reason)
+        self.context.host.metrics.background_failed("windows")
+        self.context.host.metrics.window_moved(self.context_state("aborted"))
 
     @staticmethod
     def context_state(name: str) -> Any:
         return WindowState(name)
 
     def look(self) -> Shown:
-        return shown(self.context.metrics.render(), "fleetcount-aggregator")
+        return shown(self.context.host.metrics.render(), "fleetcount-aggregator")
 
 
 @pytest.fixture
@@ -111,8 +111,8 @@ Fault = Callable[[Scene], Awaitable[Shown]]
 
 async def peer_away(scene: Scene) -> Shown:
     await scene.network.stop(1)
-    scene.context.health._monotonic = lambda: time.monotonic() + PROBE_S
-    await probe_peers(scene.context)
+    scene.context.host.health._monotonic = lambda: time.monotonic() + PROBE_S
+    await probe_peers(scene.context.peers, scene.context.host.health)
     return scene.look()
 
 
@@ -129,7 +129,7 @@ async def certificate_now(scene: Scene) -> Shown:
 async def broker_away(scene: Scene) -> Shown:
     intake = MqttIntake(scene.context, scene.core.service, MqttTable(broker="127.0.0.1:1"))
     running = asyncio.create_task(intake.run())
-    while scene.context.health.is_well(Dependency.BROKER):
+    while scene.context.host.health.is_well(Dependency.BROKER):
         await asyncio.sleep(0.01)
     running.cancel()
     with suppress(asyncio.CancelledError):
@@ -155,7 +155,7 @@ async def window_lost(scene: Scene) -> Shown:
 
 
 async def loop_held(scene: Scene) -> Shown:
-    watching = asyncio.create_task(watch_loop(scene.context))
+    watching = asyncio.create_task(watch_loop(scene.context.host.metrics))
     await asyncio.sleep(0)
     time.sleep(0.9)  # Nothing else runs meanwhile: that is the fault.
     while not any(value > 0.5 for name, value in scene.look().items() if "event_loop_lag" in name):
@@ -174,7 +174,7 @@ async def disk_full(scene: Scene) -> Shown:
 
 
 async def clock_off(scene: Scene) -> Shown:
-    scene.context.health.skew_of("beta", -6.0)
+    scene.context.host.health.skew_of("beta", -6.0)
     return scene.look()
 
 
@@ -182,8 +182,8 @@ async def store_fails(scene: Scene) -> Shown:
     async def work() -> None:
         raise StoreError("disk I/O error")
 
-    running = asyncio.create_task(every(0.001, work, scene.context), name="windows")
-    while scene.context.health.of(Dependency.BACKGROUND, "windows") is None:
+    running = asyncio.create_task(every(0.001, work, scene.context.host), name="windows")
+    while scene.context.host.health.of(Dependency.BACKGROUND, "windows") is None:
         await asyncio.sleep(0.001)
     running.cancel()
     return scene.look()
@@ -191,7 +191,7 @@ async def store_fails(scene: Scene) -> Shown:
 
 async def store_damaged(scene: Scene) -> Shown:
     window = await scene.network.ask(aggregators=tuple(seat.aggregator for seat in scene.network.seats))
-    scene.context.quarantine(
+    scene.context.windows.quarantine(
         Damage(table="windows", what="the state is not as it was written", window_id=window.window_id)
     )
     return scene.look()
@@ -209,27 +209,27 @@ class Standby:
 async def nobody_leads(scene: Scene) -> Shown:
     context = scene.network.core(1).context
     Readiness(context, Watched(certificate_ends={}), Standby())
-    page = shown(context.metrics.render(), "fleetcount-aggregator")
+    page = shown(context.host.metrics.render(), "fleetcount-aggregator")
     return {**scene.look(), **{name: value for name, value in page.items() if "coordinator" in name}}
 
 
 async def slot_free(scene: Scene) -> Shown:
     context = scene.network.core(1).context
     Readiness(context, Watched(certificate_ends={}, mqtt_slots=2), Standby())
-    context.health.note(Dependency.BROKER, name="0")
-    page = shown(context.metrics.render(), "fleetcount-aggregator")
+    context.host.health.note(Dependency.BROKER, name="0")
+    page = shown(context.host.metrics.render(), "fleetcount-aggregator")
     return {**scene.look(), **{name: value for name, value in page.items() if "broker_slot" in name}}
 
 
 async def message_fails(scene: Scene) -> Shown:
-    scene.context.metrics.mqtt_failed()
+    scene.context.host.metrics.mqtt_failed()
     return scene.look()
 
 
 async def flood(scene: Scene) -> Shown:
     from fleetcount_transport.admission.admission import Admission
 
-    admission = Admission(AdmissionTable(calls_each=1), scene.context.metrics.shed)
+    admission = Admission(AdmissionTable(calls_each=1), scene.context.host.metrics.shed)
     with admission.call(Identity(b"one")):
         for _ in range(600):
             with suppress(BusyError), admission.call(Identity(b"one")):
@@ -343,13 +343,13 @@ def metrics_of(expression: str) -> set[str]:
 
 
 async def test_every_metric_of_the_rules_and_the_board_is_one_that_we_show(scene: Scene, tmp_path: Path) -> None:
-    scene.context.health.skew_of("beta", 0.0)
+    scene.context.host.health.skew_of("beta", 0.0)
     (tmp_path / "relay").mkdir()
     several = {**await nobody_leads(scene), **await slot_free(scene)}
     well, _ = await relay_cut_off(tmp_path / "relay")
     families = {
         one.name: one.type
-        for text in (scene.context.metrics.render(),)
+        for text in (scene.context.host.metrics.render(),)
         for one in text_string_to_metric_families(text.decode())
     }
     known = {name.partition("{")[0] for name in (*several, *well)}

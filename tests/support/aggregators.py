@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.context import Context, Identity, Limits, NoiseSource
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Host, Identity, Limits, NoiseSource
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.peers import PeerUnreachableError
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.roles.helper import Helper
-from fleetcount_aggregator.serving import Core
 from fleetcount_aggregator.storage.data_keys import at_rest_key_of
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.verification.workers import InlineWorkers
-from fleetcount_aggregator.windows.loading import load_windows
-from fleetcount_aggregator.windows.question_install import install_question, load_question
+from fleetcount_aggregator.verification.workers import InlineWorkers, Workers
+from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -183,23 +183,23 @@ class Network:
     async def start(self, position: int, failpoint: str = "") -> Core:
         """Start an aggregator, or start it again after a crash."""
         seat = self.seats[position]
-        context = Context(
+        host = Host(
             identity=self._identity(seat),
-            store=seat.open_store(),
             keys=seat.keys,
             clock=self._clock(seat),
             limits=self.limits,
-            peers={other.aggregator_id: self._peer(seat, other) for other in self.seats if other is not seat},
             noise=self.noise,
             failpoints=Failpoints(failpoint, _crash),
             pause=self._pause,
             **self._parts(seat),
         )
-        await load_question(context)
-        await load_windows(context)
+        peers = {other.aggregator_id: self._peer(seat, other) for other in self.seats if other is not seat}
+        context = Context.over(host, seat.open_store(), self._workers(seat), peers)
+        await context.questions.load(context.windows)
+        await context.windows.load(context.questions)
         if self.greets:
-            context.greetings.restored = self.restored
-            await context.greetings.begin(seat.signing_key, context.source)
+            context.peers.greetings.restored = self.restored
+            await context.peers.greetings.begin(seat.signing_key, context.host.source)
         seat.core = Core.of(context)
         return seat.core
 
@@ -240,9 +240,14 @@ class Network:
             await self.start(self.crashed.pop())
 
     def _parts(self, seat: Seat) -> dict[str, Any]:
-        """Return what else the context of an aggregator that starts is made of."""
+        """Return what else the host of an aggregator that starts is made of."""
         del seat
-        return {"workers": InlineWorkers()}
+        return {}
+
+    def _workers(self, seat: Seat) -> Workers:
+        """Return who verifies for an aggregator that starts."""
+        del seat
+        return InlineWorkers()
 
     def _clock(self, seat: Seat) -> Clock:
         """Return what an aggregator tells the time by."""
@@ -285,7 +290,7 @@ class Network:
             other,
             caller.aggregator_id,
             find,
-            greetings=lambda: None if caller.core is None else caller.core.context.greetings,
+            greetings=lambda: None if caller.core is None else caller.core.context.peers.greetings,
             before=crash_aware,
             after=lambda name: self.after(caller.aggregator_id, other.aggregator_id, name),
         )
@@ -399,7 +404,7 @@ class Network:
         """Take down whoever hit its fail point; several calls under way may have hit it."""
         async with self.crashing:
             for position, seat in enumerate(self.seats):
-                if seat.core is not None and seat.core.context.failpoints.tripped:
+                if seat.core is not None and seat.core.context.host.failpoints.tripped:
                     await self.stop(position)
                     self.crashed.append(position)
 
@@ -409,7 +414,9 @@ class Network:
         for _ in range(20):
             await self.look_after_all()
             await self.start_crashed()
-            if all(seat.core and seat.core.context.states[window.window_id] in FINAL_STATES for seat in self.seats):
+            if all(
+                seat.core and seat.core.context.windows.states[window.window_id] in FINAL_STATES for seat in self.seats
+            ):
                 break
             self.clock.advance(60)
         await self.look_after_all()
@@ -428,7 +435,7 @@ class _CrashingPeer(MemoryPeer):
             return await super()._send(name, ask)
         except SimulatedCrashError:
             core = self._other.core
-            if core is not None and not core.context.failpoints.tripped:
+            if core is not None and not core.context.host.failpoints.tripped:
                 raise
             await self._network.crash()
             raise PeerUnreachableError(f"{self._other.aggregator_id} crashed") from None

@@ -74,12 +74,12 @@ class MemoryPeer:
         return result
 
     async def _greeted(self, own: Greetings, helper: Helper, ask: Callable[[Helper], Awaitable[Result]]) -> Result:
-        there, asked = helper.context, own.now()
+        there, asked = helper.greetings, own.now()
         try:
-            await there.greetings.hear_call(self._caller, own.say(there.aggregator_id))
+            await there.hear_call(self._caller, own.say(there.own_id))
             return await ask(helper)
         finally:
-            await own.hear_answer(there.aggregator_id, there.greetings.say(self._caller), asked)
+            await own.hear_answer(there.own_id, there.say(self._caller), asked)
 
     async def install_question(self, request: InstallQuestion) -> QuestionAnswer:
         """See `Peer.install_question`."""

@@ -58,8 +58,8 @@ class RelayedNetwork:
     async def listen(self, position: int) -> None:
         """Let one aggregator listen, again on its port if it has one."""
         core = self.network.core(position)
-        name = core.context.aggregator_id
-        server = device_server(DeviceShell(core.service, core.context.metrics, core.context.admission))
+        name = core.context.host.aggregator_id
+        server = device_server(DeviceShell(core.service, core.context.host.metrics, core.context.host.admission))
         credentials = grpc.ssl_server_credentials(
             [pem_pair(self.authority.issue_aggregator(name, ["127.0.0.1"]))],
             root_certificates=_pem(device_authority()) + _pem(self.authority),

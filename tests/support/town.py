@@ -13,10 +13,11 @@ from typing import Any, Self
 
 import grpc.aio
 import pytest
-from fleetcount_aggregator.app import build_identity
 from fleetcount_aggregator.config import AggregatorConfig, load_config
-from fleetcount_aggregator.context import Context, Identity, Limits
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Identity, Limits
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
+from fleetcount_aggregator.process.app import build_identity
 from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_client.assembly import identity_of, trust_of
@@ -186,8 +187,10 @@ class Town:
             files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
             readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
             service = self.network.core(position).service
-            front = HandshakeGate(context.admission.limits, 64)
-            shell = DeviceShell(service, context.metrics, context.admission, denies=context.denials.denies, front=front)
+            front = HandshakeGate(context.host.admission.limits, 64)
+            shell = DeviceShell(
+                service, context.host.metrics, context.host.admission, denies=context.host.denials.denies, front=front
+            )
             server = device_server(shell)
             behind = bind(server, files.to_clients(readers))
             await server.start()

@@ -131,7 +131,7 @@ async def aggregator_walks() -> dict[str, Walk]:
         for one, (first, _) in zip(devices[1:], coins[1:], strict=True):
             await one.send(one.first(first))
         parts = devices[0].first(coins[0][0])
-        data = UPLOAD.encode(Upload.of(network.core(0).context.aggregator_id, parts[:1]))
+        data = UPLOAD.encode(Upload.of(network.core(0).context.host.aggregator_id, parts[:1]))
         with recorded() as walks["part to receipt"]:
             await network.core(0).service.upload(UPLOAD.decode(data).instalments())
         await devices[0].send(parts, to=[1])

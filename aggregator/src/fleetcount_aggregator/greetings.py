@@ -78,7 +78,7 @@ class Greetings:
         clock: Clock,
         largest_skew_s: float,
     ) -> None:
-        self._own_id, self._trusted, self._store, self._clock = own_id, trusted, store, clock
+        self.own_id, self._trusted, self._store, self._clock = own_id, trusted, store, clock
         self.largest_skew_s = largest_skew_s
         self.on_skew: Callable[[AggregatorId, float], None] = lambda _peer, _seconds: None
         """Is told what is known of a peer's clock, whenever that changes."""
@@ -104,12 +104,12 @@ class Greetings:
         """
 
         def sign(above: int) -> Epoch:
-            return sign_epoch(self._own_id, above + 1, source.random_bytes(TAG_BYTES), key)
+            return sign_epoch(self.own_id, above + 1, source.random_bytes(TAG_BYTES), key)
 
         known = self._checked(await self._store.epochs())
         last = known.pop(_OWN_START, None)
         self._newest = {AggregatorId(name): epoch for name, epoch in known.items()}
-        shown = self._newest.get(self._own_id)
+        shown = self._newest.get(self.own_id)
         if shown is not None and (last is None or shown > last) and not self.restored:
             raise self._supersede(shown, last)
         self._begun_at = self.now()
@@ -126,7 +126,7 @@ class Greetings:
         for name, data in stored.items():
             try:
                 epoch = decode_epoch(data)
-                verify_epoch(epoch, self._trusted[AggregatorId(name or self._own_id)])
+                verify_epoch(epoch, self._trusted[AggregatorId(name or self.own_id)])
             except (DecodeError, SignatureError, KeyError):
                 log.error("epoch_damaged", of=name)
             else:
@@ -146,7 +146,7 @@ class Greetings:
     def _supersede(self, shown: Epoch, own: Epoch | None) -> SupersededError:
         """End this process, whether it has begun or, among several, was elected now; return why."""
         self._why = SupersededError(
-            f"{self._own_id} has been started elsewhere: peers know epoch {shown.number} of it, and this is epoch"
+            f"{self.own_id} has been started elsewhere: peers know epoch {shown.number} of it, and this is epoch"
             f" {0 if own is None else own.number}. One of the two runs on a copy of the other's state: stop one for"
             " good, and start this one with --restored if it is the one that shall go on"
         )
@@ -227,15 +227,15 @@ class Greetings:
         """Look at an epoch of this aggregator that a peer shows; a newer one than its own proves itself."""
         if shown is None or self._own is None or shown <= self._own or self.superseded.is_set():
             return
-        verify_epoch(shown, self._trusted[self._own_id])
+        verify_epoch(shown, self._trusted[self.own_id])
         if self.restored and self._sign is not None:
             await self._start_above(shown, self._sign)
             return
         last = self._checked(await self._store.epochs()).get(_OWN_START)
         if last is not None and last >= shown:
             return  # A later process on this very store, whose own epochs say which of them acts.
-        await self._store.note_epoch(self._own_id, shown.encode())
-        self._newest[self._own_id] = shown
+        await self._store.note_epoch(self.own_id, shown.encode())
+        self._newest[self.own_id] = shown
         self._supersede(shown, self._own)
 
     # Clocks.
@@ -261,7 +261,7 @@ class Greetings:
         for peer in peers:
             skew = self.skews.get(peer)
             if skew is None:
-                if peer != self._own_id and self.now() < self._begun_at + _FIRST_WORDS_S:
+                if peer != self.own_id and self.now() < self._begun_at + _FIRST_WORDS_S:
                     return True
             elif skew.certain_s > self.largest_skew_s and self.now() + skew.seconds < moment:
                 return True

@@ -21,22 +21,31 @@ with another request is always refused. In the order in which a window passes th
 It must not decide what a step does: `agreement`, `release` and `roles` do.
 """
 
+import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import WindowId
-from fleetcount_protocol.messages import WindowState
+from fleetcount_protocol.layout import Reader, sized, uint
+from fleetcount_protocol.limits import (
+    ED25519_SIGNATURE_BYTES,
+    MAX_AGGREGATORS,
+    MAX_PEER_MESSAGE_BYTES,
+    MAX_RECORD_BYTES,
+)
+from fleetcount_protocol.messages import FinishedRecord, WindowState
 
-from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, StateConflictError
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.row_types import BatchRow, LedgerRow, StepRow, WindowChange
+from fleetcount_aggregator.storage.store import Store
 
 
 class Step(enum.Enum):
@@ -114,13 +123,13 @@ def step_name(step: Step, batch: int | None = None) -> str:
     return step.value if batch is None else f"{step.value}/{batch}"
 
 
-async def taken(context: Context, window_id: WindowId, step: Step, batch: int | None = None) -> StepRow | None:
+async def taken(store: Store, window_id: WindowId, step: Step, batch: int | None = None) -> StepRow | None:
     """Return a step with its request and its answer if it has been taken, else None."""
-    return await context.store.step(window_id, step_name(step, batch))
+    return await store.step(window_id, step_name(step, batch))
 
 
 async def once(
-    context: Context,
+    windows: Windows,
     window_id: WindowId,
     step: Step,
     request: bytes,
@@ -142,19 +151,38 @@ async def once(
         DamagedError: the window is in quarantine.
         StoreError: this machine failed; whether the step was taken shows when it is asked for again.
     """
-    context.check_whole(window_id)
+    windows.check_whole(window_id)
     name = step_name(step, batch)
-    begin = partial(_known_or_taken, context, window_id, step, name, request, work, within or nullcontext())
-    known = await context.steps_under_way.once((window_id, name), begin)
-    if RULES[step].moves_to is not None and context.states.get(window_id) in RULES[step].allowed:
-        await context.catch_up(window_id)  # It was stored, and the store's answer was lost.
+    begin = partial(_known_or_taken, windows, window_id, step, name, request, work, within or nullcontext())
+    known = await _one_at_a_time(windows, window_id, name, begin)
+    if RULES[step].moves_to is not None and windows.states.get(window_id) in RULES[step].allowed:
+        await windows.catch_up(window_id)  # It was stored, and the store's answer was lost.
     if known.request != request:
         raise PeerRefusalError(PeerProblem.CONFLICT)
     return known.answer
 
 
+async def _one_at_a_time(
+    windows: Windows, window_id: WindowId, name: str, begin: Callable[[], Coroutine[Any, Any, StepRow]]
+) -> StepRow:
+    """Return what the step that is being taken now gives, or begin it; it goes on when its caller stops waiting."""
+    key, under_way = (window_id, name), windows.steps_under_way
+    running = under_way.get(key)
+    if running is None:
+        running = under_way[key] = asyncio.create_task(begin(), name=f"step {name} of {window_id.hex()[:12]}")
+
+        def done(ended: asyncio.Task[StepRow]) -> None:
+            del under_way[key]
+            # Perhaps nobody waits any more; the next caller starts the work again and gets its error.
+            if not ended.cancelled():
+                ended.exception()
+
+        running.add_done_callback(done)
+    return await asyncio.shield(running)
+
+
 async def _known_or_taken(
-    context: Context,
+    windows: Windows,
     window_id: WindowId,
     step: Step,
     name: str,
@@ -163,17 +191,17 @@ async def _known_or_taken(
     within: AbstractContextManager[None],
 ) -> StepRow:
     # Looked for by the one call that takes it: what another has stored since is not begun again.
-    known = await context.store.step(window_id, name)
+    known = await windows.store.step(window_id, name)
     if known is not None:
         return known
-    rule, state = RULES[step], context.states[window_id]
+    rule, state = RULES[step], windows.states[window_id]
     if state not in rule.allowed:
         raise StateConflictError(state, name)
     with within:
         entry = work if isinstance(work, Entry) else await work()
         row = StepRow(name=name, request=request, answer=entry.answer, passing=rule.per_batch)
         # From here on the answer is durable; if the store has the step already, the stored answer wins over this one.
-        return await context.apply(_change(window_id, rule, row, entry)) or row
+        return await windows.apply(_change(window_id, rule, row, entry)) or row
 
 
 def _change(window_id: WindowId, rule: StepRule, row: StepRow, entry: Entry) -> WindowChange:
@@ -189,14 +217,47 @@ def _change(window_id: WindowId, rule: StepRule, row: StepRow, entry: Entry) -> 
     )
 
 
-async def move(context: Context, window_id: WindowId, to: WindowState, *, reason: str = "") -> WindowState:
+async def move(windows: Windows, window_id: WindowId, to: WindowState, *, reason: str = "") -> WindowState:
     """Move a window to a state without a step, if its own state allows; return the state it is in after that."""
-    context.check_whole(window_id)
+    windows.check_whole(window_id)
     allowed = frozenset(state for state, following in TRANSITIONS.items() if to in following)
-    if context.states[window_id] not in allowed:
-        return context.states[window_id]
+    if windows.states[window_id] not in allowed:
+        return windows.states[window_id]
     try:
-        await context.apply(WindowChange(window_id=window_id, required=allowed, new_state=to, abort_reason=reason))
+        await windows.apply(WindowChange(window_id=window_id, required=allowed, new_state=to, abort_reason=reason))
     except StateConflictError as conflict:
         return conflict.state
     return to
+
+
+# The finished record: how it lies in the journal, and which record stands for a window.
+
+
+def finished_bytes(finished: FinishedRecord) -> bytes:
+    """Return a record and its signatures as the step RELEASE keeps them."""
+    parts = [sized(finished.record, 4), uint(len(finished.signatures), 1)]
+    return b"".join([*parts, *(sized(one, 1) for one in finished.signatures)])
+
+
+async def released_here(store: Store, window_id: WindowId) -> FinishedRecord | None:
+    """Return the stored record and its signatures, or None before the release; always the same bytes."""
+    step = await taken(store, window_id, Step.RELEASE)
+    if step is None:
+        return None
+    reader = Reader(step.answer, "stored record", MAX_PEER_MESSAGE_BYTES)
+    record, size = reader.sized(4, 1, MAX_RECORD_BYTES), ED25519_SIGNATURE_BYTES
+    signatures = tuple(reader.sized(1, size, size) for _ in range(reader.count(1, 1, MAX_AGGREGATORS)))
+    reader.finish()
+    return FinishedRecord(window_id=window_id, record=record, signatures=signatures)
+
+
+async def record_here(store: Store, window_id: WindowId) -> bytes | None:
+    """Return the record that is released here, which may have been adopted, or else the one signed here; None: neither.
+
+    One that was signed here may not have been delivered yet.
+    """
+    finished = await released_here(store, window_id)
+    if finished is not None:
+        return finished.record
+    signed = await taken(store, window_id, Step.SIGN)
+    return None if signed is None else signed.request

@@ -3,8 +3,9 @@
 Defines the `Peer` protocol; gRPC is one way to reach a peer (grpc_peers); in tests it is a function call.
 """
 
-from collections.abc import Awaitable
-from typing import Protocol, TypeVar
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Protocol
 
 from fleetcount_protocol.errors import MachineError, PeerError, PeerProblem
 from fleetcount_protocol.ids import QuestionId, WindowId
@@ -35,8 +36,6 @@ from fleetcount_protocol.shared import SharedIds
 
 from fleetcount_aggregator.host.states import StateConflictError
 
-Result = TypeVar("Result")
-
 
 class PeerRefusalError(PeerError):
     """A peer refused, with a problem from the closed list."""
@@ -53,10 +52,15 @@ class PeerUnreachableError(MachineError):
 _CONFLICTS = {WindowState.ABORTED: PeerProblem.ABORTED, WindowState.RELEASED: PeerProblem.RELEASED}
 
 
-async def guarded(step: Awaitable[Result]) -> Result:
-    """Return what the step returns; a window in the wrong state becomes the refusal a peer may see."""
+@contextmanager
+def refusing_conflicts() -> Generator[None]:
+    """Turn a step that the window's state does not allow into the refusal a peer may see.
+
+    Raises:
+        PeerRefusalError: ABORTED or RELEASED, the window has ended; else NOT_YET.
+    """
     try:
-        return await step
+        yield
     except StateConflictError as conflict:
         raise PeerRefusalError(_CONFLICTS.get(conflict.state, PeerProblem.NOT_YET)) from conflict
 

@@ -35,7 +35,7 @@ async def collected(directory: Path) -> tuple[Network, Window]:
 async def counted(network: Network, window: Window) -> tuple[list[int], list[int]]:
     """Run the window to its end; return the result, and what each aggregator counts for a certificate."""
     await network.run_to_the_end(window)
-    assert network.core(0).context.states[window.window_id] is WindowState.RELEASED
+    assert network.core(0).context.windows.states[window.window_id] is WindowState.RELEASED
     record = decode_record((await network.core(0).service.release(window.window_id)).record)
     refused = [await network.core(seat).context.store.rejections(window.window_id) for seat in range(2)]
     return [cell.raw for cell in record.cells], [one.get(RejectReason.BAD_CERTIFICATE, 0) for one in refused]
@@ -52,7 +52,7 @@ async def test_without_a_deny_list_the_device_counts(tmp_path: Path) -> None:
 async def test_a_device_revoked_after_its_receipts_is_not_in_the_set(tmp_path: Path, who: tuple[int, ...]) -> None:
     network, window = await collected(tmp_path)
     for seat in who:
-        network.core(seat).context.denials = denials_of(tmp_path / "deny-list", REVOKED)
+        network.core(seat).context.host.denials = denials_of(tmp_path / "deny-list", REVOKED)
 
     result, reasons = await counted(network, window)
 
@@ -73,7 +73,7 @@ async def test_a_list_that_comes_between_the_steps_still_counts(
     def revoke(_: AggregatorId, __: AggregatorId, name: str) -> None:
         if name == call:
             seen.append(name)
-            network.core(seat).context.denials = denials_of(tmp_path / "deny-list", REVOKED)
+            network.core(seat).context.host.denials = denials_of(tmp_path / "deny-list", REVOKED)
 
     setattr(network, "after" if after else "before", revoke)
 
@@ -93,7 +93,7 @@ async def test_a_sealed_set_stays_what_it_is_whoever_is_revoked_afterwards(
 
     async def begin_with_list(position: int, failpoint: str = "") -> object:
         core = await begin(position, failpoint)
-        core.context.denials = denials_of(tmp_path / "deny-list", REVOKED)
+        core.context.host.denials = denials_of(tmp_path / "deny-list", REVOKED)
         return core
 
     await network.stop(0)
@@ -102,6 +102,6 @@ async def test_a_sealed_set_stays_what_it_is_whoever_is_revoked_afterwards(
 
     result, _ = await counted(network, window)
 
-    assert network.core(0).context.denials.keys
+    assert network.core(0).context.host.denials.keys
     assert result == [1, 0, 1, 1]
     await network.stop_all()

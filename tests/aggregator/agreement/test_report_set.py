@@ -140,11 +140,11 @@ async def test_a_set_smaller_than_the_helpers_crosses_by_its_leaves_and_the_name
 
     def revoke(_: AggregatorId, __: AggregatorId, name: str) -> None:
         if name == "finish_batch":
-            network.core(0).context.denials = denials_of(tmp_path / "deny-list", denied)
+            network.core(0).context.host.denials = denials_of(tmp_path / "deny-list", denied)
 
     async def seal_set(self: Helper, caller: AggregatorId, request: SealSet, real: Any = Helper.seal_set) -> Any:
         answer = await real(self, caller, request)
-        said.append((self._context.aggregator_id, request.accepted, type(answer)))
+        said.append((self._context.host.aggregator_id, request.accepted, type(answer)))
         return answer
 
     network.after = revoke
@@ -155,7 +155,9 @@ async def test_a_set_smaller_than_the_helpers_crosses_by_its_leaves_and_the_name
 
     await network.run_to_the_end(window)
 
-    assert [network.core(seat).context.states[window.window_id] for seat in range(3)] == [WindowState.RELEASED] * 3
+    assert [network.core(seat).context.windows.states[window.window_id] for seat in range(3)] == [
+        WindowState.RELEASED
+    ] * 3
     record = decode_record((await network.core(0).service.release(window.window_id)).record)
     assert [cell.raw for cell in record.cells] == [0, 0, 1, 0]
     asked_and_named = [(b"", SetDiffers), (names[1], SetAgreed)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.storage.errors import Damage, StoreBusyError, StoreError
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol import ids
@@ -205,7 +205,7 @@ async def test_a_revoked_device_gets_no_receipt_any_more_and_no_session(tmp_path
     if not live:
         await network.stop(0)
         await network.start(0)
-    network.core(0).context.denials = denials_of(tmp_path / "deny-list", 0)
+    network.core(0).context.host.denials = denials_of(tmp_path / "deny-list", 0)
 
     answers = [(await one.send(one.first(0)))[0] for one in (device, other)]
     again = await network.core(0).service.open_sessions([device.requests[0], other.requests[0]])
@@ -219,12 +219,12 @@ async def test_nobody_is_served_under_a_deny_list_that_has_ended_and_everybody_a
     network, window = await start()
     device = await ready(network, window)
     await network.advance_to(window.round_one_opens)
-    network.core(0).context.denials = denials_of(tmp_path / "deny-list", expires=window.round_one_opens)
+    network.core(0).context.host.denials = denials_of(tmp_path / "deny-list", expires=window.round_one_opens)
 
     [answer, _] = await device.send(device.first(0))
     [again] = await network.core(0).service.open_sessions([device.requests[0]])
     write_list(tmp_path / "deny-list", number=2)
-    await network.core(0).context.denials.poll()
+    await network.core(0).context.host.denials.poll()
     [receipt, _] = await device.send(device.first(0))
 
     assert reason(answer) is RejectReason.BUSY
@@ -267,7 +267,7 @@ async def test_a_session_whose_stored_keys_are_damaged_is_unknown_and_holds_up_n
     core = network.core(0)
     [(session_id, sealed)] = await core.context.store.chains([damaged.secrets[0].session_id])
     await core.context.store.put_chains([(session_id, sealed[:-1] + bytes((sealed[-1] ^ 1,)))])
-    core.context.forget_sessions()
+    core.context.windows.sessions.forget()
 
     answers = await core.service.upload([damaged.first(0)[0], whole.first(0)[0]])
 
@@ -286,7 +286,7 @@ async def test_a_repeat_of_what_cannot_be_looked_up_is_busy_and_holds_up_no_othe
     answers = await network.core(0).service.upload([repeated, foreign])
 
     assert list(map(reason, answers)) == [RejectReason.BUSY, RejectReason.UNKNOWN_WINDOW]
-    assert b"fleetcount_store_errors_total 1.0" in network.core(0).context.metrics.render()
+    assert b"fleetcount_store_errors_total 1.0" in network.core(0).context.host.metrics.render()
     await network.stop_all()
 
 
@@ -406,7 +406,7 @@ async def test_bad_signatures_shut_their_caller_out_and_nobody_else() -> None:
     ]
     wrong = [replace(one, signature=requests[0].signature) for one in requests[1:]]
 
-    admission = network.core(0).context.admission
+    admission = network.core(0).context.host.admission
     admission.held(bad)  # Who was of use before is judged like anybody else, up to its limit.
     answers = await service.open_sessions(wrong, [bad] * len(wrong))
     [refused] = await service.open_sessions(requests[:1], [bad])
@@ -448,8 +448,8 @@ async def test_of_an_unknown_caller_one_request_is_judged_and_none_that_came_wit
 
     reasons = [getattr(answer, "reason", None) for answer in answers]
     assert reasons == [RejectReason.BAD_SIGNATURE, *[RejectReason.BUSY] * 6, *[None] * 8]
-    assert not network.core(0).context.admission.knows(bad)
-    assert network.core(0).context.admission.knows(good)
+    assert not network.core(0).context.host.admission.knows(bad)
+    assert network.core(0).context.host.admission.knows(good)
 
 
 async def test_of_a_caller_that_is_shut_out_meanwhile_no_request_takes_a_place_in_the_line(
@@ -469,7 +469,7 @@ async def test_of_a_caller_that_is_shut_out_meanwhile_no_request_takes_a_place_i
         return ask(line, one, *path, **standing)
 
     monkeypatch.setattr(FairBatches, "ask", asked)
-    network.core(0).context.admission.failed(bad, AdmissionTable().faults_each)
+    network.core(0).context.host.admission.failed(bad, AdmissionTable().faults_each)
     answers = await service.open_sessions(requests, [bad] * 8)
 
     assert [getattr(answer, "reason", None) for answer in answers] == [RejectReason.BUSY] * 8

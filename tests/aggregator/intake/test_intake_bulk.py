@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from fleetcount_aggregator.context import Context, Limits
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.keys import KeyRing, load_hpke_key
 from fleetcount_aggregator.host.token_keys import TokenWrappingKey
-from fleetcount_aggregator.intake import sessions as sessions_module
 from fleetcount_aggregator.intake.sessions import Sessions
 from fleetcount_aggregator.intake.unsealing import WORTH_A_PROCESS, unseal_somewhere
+from fleetcount_aggregator.memory import sessions as sessions_module
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.transport.grpc_server import DeviceShell
 from fleetcount_aggregator.verification.spare_workers import OUTSTANDING, SpareWorkers
-from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
+from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers, Workers
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
@@ -53,8 +54,9 @@ def request_of(network: Network, device: int, expiry: int = START + 3_600) -> Se
     return new_session(aggregator, aggregator.hpke_keys[0], device_identity(device), expiry, SystemRandom())[0]
 
 
-def sessions_of(context: Context) -> Sessions:
-    return Sessions(context, SpareWorkers(context.workers))
+def sessions_of(context: Context, workers: Workers | None = None) -> Sessions:
+    spare = SpareWorkers(context.workers if workers is None else workers)
+    return Sessions(context.host, context.store, context.windows.sessions, spare)
 
 
 async def started(**settings: Any) -> Network:
@@ -81,7 +83,7 @@ async def test_parallel_calls_of_one_device_do_not_pass_its_quota() -> None:
 async def test_many_sessions_are_judged_in_the_workers_and_a_bad_one_is_refused_alone() -> None:
     network = await started()
     workers = CountingWorkers()
-    here = Sessions(network.core(0).context, SpareWorkers(workers))
+    here = sessions_of(network.core(0).context, workers)
     requests = [request_of(network, number) for number in range(8)]
     requests[3] = replace(requests[3], signature=requests[4].signature)
     requests[5] = replace(requests[5], key_id=9)
@@ -111,7 +113,7 @@ async def test_sessions_beyond_the_memory_are_found_in_the_store_without_a_secon
     ids = [bytes(request.session_id) for request in requests]
     found = await here.find([*ids, bytes(16)])
 
-    assert len(here._live) <= 16
+    assert len(here._cache.live) <= 16
     assert found[-1] is None
     again = [(await here.find([one]))[0] for one in ids]
     assert all(session is not None for session in again)
@@ -123,8 +125,8 @@ async def test_a_device_of_an_authority_that_is_trusted_no_more_keeps_no_session
     context = network.core(0).context
     request = request_of(network, 0)
     await sessions_of(context).open([request])
-    context.identity = replace(context.identity, device_ca=())
-    context.sessions.clear()
+    context.host.identity = replace(context.host.identity, device_ca=())
+    context.windows.sessions.live.clear()
 
     assert await sessions_of(context).find([bytes(request.session_id)]) == [None]
 
@@ -307,7 +309,7 @@ async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(mo
     for device in devices:
         await device.open_sessions()
     core = network.core(0)
-    shell = DeviceShell(core.service, core.context.metrics)
+    shell = DeviceShell(core.service, core.context.host.metrics)
     call = Call(LOCAL, None, GrpcAdmission(Admission(AdmissionTable(bytes_in_memory=1))))
     store, release = core.context.store, asyncio.Event()
     honest = store.add_instalments

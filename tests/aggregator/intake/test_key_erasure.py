@@ -135,7 +135,7 @@ async def test_keys_that_are_damaged_keep_no_window_from_its_end_and_are_erased_
     assert window.window_id not in await context.store.unpurged()
     after = dict(await context.store.chains(ids))
     assert after[ids[0]] == b"", "whose tag alone was wrong would still show the keys to who has the store's"
-    assert ids[0] not in context.sessions
+    assert ids[0] not in context.windows.sessions.live
     assert opened(network, tmp_path, listener) == 0
     await network.stop_all()
 
@@ -148,7 +148,7 @@ async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
     network, window, listener = await asked(tmp_path)
     await listener.answer(window)
     context = network.core(0).context
-    await move(context, window.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
+    await move(context.windows, window.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
     monkeypatch.setattr("fleetcount_aggregator.storage.store.USES_AT_ONCE", 1)
     write = getattr(context.store, step)
 
@@ -159,7 +159,7 @@ async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
 
     monkeypatch.setattr(context.store, step, cut_off)
     with pytest.raises(SimulatedCrashError):
-        await context.purge(window.window_id)
+        await context.windows.purge(window.window_id)
     left = opened(network, tmp_path, listener)
     await network.stop(0)
 
@@ -183,8 +183,8 @@ async def test_windows_may_end_in_any_order_and_an_open_one_goes_on(tmp_path: Pa
     other.requests = device.requests
     await listener.send(other, other.first(1))
     context = network.core(0).context
-    await move(context, early.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
-    await context.purge(early.window_id)
+    await move(context.windows, early.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
+    await context.windows.purge(early.window_id)
     assert opened(network, tmp_path, listener) == 0
     await network.stop(0)
     await network.start(0)
@@ -202,8 +202,8 @@ async def test_erased_numbers_and_those_too_far_ahead_are_refused_and_stored_byt
     [device, _] = await listener.answer(window)
     context = network.core(0).context
     session_id = bytes(device.requests[0].session_id)
-    context.sessions[session_id] = context.sessions[session_id].with_chain(
-        context.sessions[session_id].chain.without([1])
+    context.windows.sessions.live[session_id] = context.windows.sessions.live[session_id].with_chain(
+        context.windows.sessions.live[session_id].chain.without([1])
     )
 
     second = device.second(1, 1)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.context import Limits, NoiseSource
+from fleetcount_aggregator.host.host import Limits, NoiseSource
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
@@ -54,7 +54,7 @@ async def records(network: Network, question: Question) -> dict[int, ReleaseReco
     found: dict[int, ReleaseRecord] = {}
     for index in range(question.schedule.windows):
         window_id = window_at(question, index).window_id
-        if await network.core(0).context.state_of(window_id) is not WindowState.RELEASED:
+        if await network.core(0).context.windows.state_of(window_id) is not WindowState.RELEASED:
             continue
         answers = [await network.core(position).service.release(window_id) for position in range(len(network.seats))]
         assert len({(answer.state, answer.record, answer.signatures) for answer in answers}) == 1
@@ -134,7 +134,7 @@ async def test_a_window_waits_until_the_one_before_has_ended() -> None:
     await network.advance_to(second.closes)
 
     await network.core(0).scheduler.look_after(second)
-    waited = network.core(0).context.states[second.window_id]
+    waited = network.core(0).context.windows.states[second.window_id]
     await network.core(0).scheduler.look_after(first)
     await network.core(0).scheduler.look_after(second)
 
@@ -151,17 +151,17 @@ async def test_a_link_that_the_own_store_contradicts_is_refused() -> None:
     await network.look_after_all()
     helper, leader = network.core(1).context, network.core(0).context
     window = helper.windows[window_at(question, 3).window_id]
-    link = await chain_link(leader, leader.windows[window.window_id])
+    link = await chain_link(leader.windows, leader.windows[window.window_id])
     gone = tuple(MissingWindow(index=index, reason="missed") for index in (1, 2))
 
-    await check_link(helper, window, link)
+    await check_link(helper.windows, window, link)
     for forged in (
         replace(link, previous=Digest(bytes(32))),
         replace(link, previous_index=0, missing=gone),
         ChainLink(previous=None, previous_index=None, missing=(MissingWindow(index=0, reason="missed"), *gone)),
     ):
         with pytest.raises(PeerRefusalError) as refusal:
-            await check_link(helper, window, forged)
+            await check_link(helper.windows, window, forged)
         assert refusal.value.problem is PeerProblem.DISAGREES
 
 
@@ -228,7 +228,7 @@ async def test_a_crash_in_a_window_changes_nothing_and_draws_no_second_noise(
 
     found = await records(network, question)
 
-    assert not network.core(side).context.failpoints.armed
+    assert not network.core(side).context.host.failpoints.armed
     assert list(found) == [0, 1, 2]
     assert found[2].chain == ChainLink(previous=found[1].digest, previous_index=1, missing=())
     again = [await network.core(p).context.store.step(window_at(question, 1).window_id, "commit") for p in range(2)]

@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import build_record, release_time, same_record
 from fleetcount_mechanisms.answers import Side
@@ -81,7 +81,7 @@ async def test_a_release_with_gaussian_noise_is_drawn_opened_and_recorded_as_suc
     )
     drawn = []
     for position in range(2):
-        network.core(position).context.noise = SystemNoise(SeededRandom(position))
+        network.core(position).context.host.noise = SystemNoise(SeededRandom(position))
         drawn.append(GaussianNoise(Fraction(9)).draw(SeededRandom(position), 3))
     await answer_whole(network, window, [[0, 1, 0], [0, 0, 1], [0, 0, 1]])
 
@@ -222,14 +222,14 @@ async def test_nothing_but_noised_numbers_leaves(capsys: pytest.CaptureFixture[s
     network, window = await start(values=2)
     network_noise = [CountingNoise()]
     for position in range(2):
-        network.core(position).context.noise = network_noise[0]
+        network.core(position).context.host.noise = network_noise[0]
     coins = [(0, 1)] * 67 + [(2, 2)] * 6  # numbers that no clock shows as a minute or second
     await answer_all(network, window, coins)
 
     record = await release(network, window)
 
     said = [repr(await network.core(p).helper.status(window.window_id)) for p in range(2)]
-    said += [network.core(p).context.metrics.render().decode() for p in range(2)]
+    said += [network.core(p).context.host.metrics.render().decode() for p in range(2)]
     said.append(repr(record.participants_at_least))
     said.append(capsys.readouterr().out.replace(str(window.window_id), ""))
     answer: ReleaseAnswer = await network.core(0).service.release(window.window_id)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
@@ -26,7 +26,7 @@ async def stood(*limits: Fraction | None) -> tuple[Network, Question]:
     await network.start_all()
     for position, limit in enumerate(limits):
         context = network.core(position).context
-        context.limits = replace(context.limits, largest_posterior=limit)
+        context.host.limits = replace(context.host.limits, largest_posterior=limit)
     question = await network.stand(values=2, mode=Mode.DIRECT, mechanism=None, schedule=SCHEDULE, release=RELEASE)
     return network, question
 
@@ -46,7 +46,7 @@ async def answer(network: Network, question: Question, index: int, counts: tuple
 
 
 def states(network: Network, window: Window) -> set[WindowState]:
-    return {network.core(position).context.states[window.window_id] for position in range(len(network.seats))}
+    return {network.core(position).context.windows.states[window.window_id] for position in range(len(network.seats))}
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -2,7 +2,6 @@
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.windows.key_lists import own_key_list
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.key_list import verify_key_list
@@ -46,13 +45,13 @@ async def test_a_window_and_a_question_that_name_the_old_key_go_on() -> None:
     answer = await network.core(0).service.release(window.window_id)
     assert answer.state is WindowState.RELEASED
     record = decode_record(answer.record)
-    verify_record_signatures(record, answer.signatures, network.core(0).context.identity.trusted)
+    verify_record_signatures(record, answer.signatures, network.core(0).context.host.identity.trusted)
     with pytest.raises(SignatureError, match="beta"):
         verify_record_signatures(record, answer.signatures)
     question = max(network.core(0).context.questions.values(), key=lambda one: one.asked.schedule.windows)
-    listed = own_key_list(network.core(1).context)
+    listed = network.core(1).context.questions.key_lists.own()
     described = question.asked.aggregators[1]
-    verify_key_list(listed, described, network.core(0).context.identity.trusted[described.aggregator_id])
+    verify_key_list(listed, described, network.core(0).context.host.identity.trusted[described.aggregator_id])
 
 
 async def test_who_was_not_shown_it_takes_nothing_of_the_new_key() -> None:

@@ -5,7 +5,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import build_record, same_record
 from fleetcount_mechanisms.noise import TwoSidedNoise
@@ -62,7 +62,7 @@ async def test_every_aggregator_adds_a_draw_of_its_own_to_every_number_of_every_
     network, window = await start(3, **DIRECT)
     drawn = []
     for position in range(3):
-        network.core(position).context.noise = SystemNoise(SeededRandom(position))
+        network.core(position).context.host.noise = SystemNoise(SeededRandom(position))
         drawn.append(TwoSidedNoise(Fraction(1, 2)).draw(SeededRandom(position), 10))
     await answer_whole(network, window, [one_hot(truth) for truth in TRUTHS])
 

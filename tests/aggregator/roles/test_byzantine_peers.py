@@ -11,11 +11,10 @@ import pytest
 from fleetcount_aggregator.agreement.helper_batches import _MOST_AT_ONCE
 from fleetcount_aggregator.agreement.report_set import close_intake
 from fleetcount_aggregator.agreement.verification import kept_seeds
-from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.release.noise import SystemNoise, set_sum
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes
-from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.storage import rows
 from fleetcount_aggregator.storage.database import SealedDatabase
 from fleetcount_aggregator.storage.errors import StoreError
@@ -92,7 +91,7 @@ async def accepted(network: Network, window: Window) -> list[tuple[bytes, Digest
 async def held(network: Network, window: Window) -> list[bytes]:
     """The ids of the complete reports of the helper, whose intake is closed now."""
     context = network.core(1).context
-    await close_intake(context, window.window_id)
+    await close_intake(context.windows, window.window_id)
     ids = (await context.store.complete_reports(window.window_id)).ids.joined
     return [ids[at : at + 16] for at in range(0, len(ids), 16)]
 
@@ -220,7 +219,7 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
     assert sorted(ids.joined[16 * at : 16 * at + 16] for at, one in enumerate(in_sum) if one) == [
         one for one, _ in items
     ]
-    total = await set_sum(helper.context, helper.context.windows[window.window_id])
+    total = await set_sum(helper.context.store, helper.context.workers, helper.context.windows[window.window_id])
     positions = ids.find(joined(items))
     source = (await helper.context.store.complete_reports(window.window_id)).source(positions)
     expected = sum_reports(helper.context.windows[window.window_id].setting, source)
@@ -230,7 +229,7 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
 async def reopened(network: Network, window: Window, row: BatchRow) -> dict[bytes, FinishBatch]:
     """Make a finished batch of the helper one that is only proposed; return the messages that finish it, by report."""
     helper = network.core(1).context
-    seeds = kept_seeds(helper, helper.windows[window.window_id], row)
+    seeds = kept_seeds(helper.store, helper.windows[window.window_id], row)
 
     def undo(db: SealedDatabase) -> None:
         values = window.window_id, f"finish/{row.number}"
@@ -311,7 +310,7 @@ async def test_a_proposal_that_could_not_be_stored_leaves_its_reports_free(
     async def fails(*_: Any) -> Any:
         raise StoreError("the disk is full")
 
-    await close_intake(helper.context, window.window_id)
+    await close_intake(helper.context.windows, window.window_id)
     ids = (await helper.context.store.complete_reports(window.window_id)).ids.joined
     first = (ids[:16], Digest(bytes(32)))
     with monkeypatch.context() as broken_machine:
@@ -379,7 +378,7 @@ async def test_the_batches_of_one_leader_leave_room_for_those_of_another() -> No
     network, window = await stopped_at("leader.after_close")
     helper = network.core(1)
     other = SimpleNamespace(window_id=WindowId(b"o" * 32), leader_id=GAMMA)
-    helper.context.windows[other.window_id] = cast("InstalledWindow", other)
+    helper.context.windows._known[other.window_id] = cast("InstalledWindow", other)
     batches = helper.helper._batches
     with ExitStack() as many:
         for _ in range(_MOST_AT_ONCE):
@@ -556,7 +555,7 @@ async def test_numbers_beyond_reports_and_noise_are_not_signed(number: int, sign
 
 async def test_requests_at_the_same_time_get_one_draw() -> None:
     network, window = await stopped_at("leader.after_helpers_sealed")
-    network.core(1).context.noise = SystemNoise(SystemRandom())
+    network.core(1).context.host.noise = SystemNoise(SystemRandom())
     query = CommitQuery(window_id=window.window_id, set_digest=await sealed(network, window))
 
     commitments = await asyncio.gather(*(network.core(1).helper.commit(ALPHA, query) for _ in range(8)))
@@ -569,10 +568,7 @@ async def test_a_record_that_says_something_else_is_not_signed() -> None:
     leader, helper = network.core(0), network.core(1).helper
     digest = await sealed(network, window)
     shares = tuple(
-        [
-            await core._steps._noised_share(core._context.windows[window.window_id], digest)
-            for core in (leader.helper, helper)
-        ]
+        [await core._steps._noised_share(core._windows[window.window_id], digest) for core in (leader.helper, helper)]
     )
     record = decode_record(await leader.helper._steps.build(leader.context.windows[window.window_id], shares))
     lie = replace(record, cells=(replace(record.cells[0], raw=record.cells[0].raw + 1), *record.cells[1:]))
@@ -680,7 +676,7 @@ async def test_a_helper_restored_in_the_middle_of_a_release_ends_it_in_public() 
         if name == "commit":
             copies.append(copied(network.seats[1].store_path))
         if name == "sign_record" and network.crashed == [] and len(copies) == 1:
-            network.core(0).context.failpoints.tripped = True
+            network.core(0).context.host.failpoints.tripped = True
             raise SimulatedCrashError(name)
 
     network.before = copy_then_die

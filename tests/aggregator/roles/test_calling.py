@@ -14,7 +14,9 @@ async def counted(devices: int) -> Mapping[str, float]:
     window = await network.ask(values=2)
     await answer_all(network, window, [(0, 1)] * devices)
     await network.run_to_the_end(window)
-    metrics = [one for one in network.core(0).context.metrics.registry.collect() if one.name == "fleetcount_peer_calls"]
+    metrics = [
+        one for one in network.core(0).context.host.metrics.registry.collect() if one.name == "fleetcount_peer_calls"
+    ]
     found = {str(row.labels): row.value for one in metrics for row in one.samples if row.name.endswith("_total")}
     await network.stop_all()
     return found

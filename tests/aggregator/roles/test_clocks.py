@@ -1,7 +1,7 @@
 """Wall clocks that jump, and clocks of aggregators that differ: no window closes early, and nothing is aborted."""
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_protocol.clock import AnchoredClock
 from fleetcount_protocol.errors import PeerProblem
@@ -40,7 +40,9 @@ async def test_a_jump_of_three_seconds_closes_nothing_and_aborts_nothing(jump: f
         for _ in range(3):
             machine.advance(1)
             await network.look_after_all()
-            assert {network.core(one).context.states[window.window_id] for one in range(2)} == {WindowState.COLLECTING}
+            assert {network.core(one).context.windows.states[window.window_id] for one in range(2)} == {
+                WindowState.COLLECTING
+            }
         machine.set_ahead_s = 0.0
         machine.advance(1)
         if opens == window.round_one_opens:
@@ -92,4 +94,4 @@ async def test_a_leader_waits_for_its_leeway_and_a_helper_for_its_own() -> None:
         await network.core(1).helper.propose_batch(network.seats[0].aggregator_id, proposal)
 
     assert caught.value.problem is PeerProblem.NOT_YET
-    assert {network.core(one).context.states[window.window_id] for one in range(2)} == {WindowState.COLLECTING}
+    assert {network.core(one).context.windows.states[window.window_id] for one in range(2)} == {WindowState.COLLECTING}

@@ -55,7 +55,7 @@ async def test_a_crash_resumes_to_the_same_release(tmp_path: Path, failpoint: st
 
 def failpoint_was_hit(network: Network, side: int) -> bool:
     """After a crash the aggregator was started again without its fail point."""
-    return not network.core(side).context.failpoints.armed
+    return not network.core(side).context.host.failpoints.armed
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ async def test_a_leader_that_dies_once_its_helpers_have_signed_resumes_to_that_r
         del caller, other
         if name == "sign_record" and not deaths:
             deaths.append(name)
-            network.core(0).context.failpoints.tripped = True
+            network.core(0).context.host.failpoints.tripped = True
             raise SimulatedCrashError(name)
 
     network.after = die
@@ -209,13 +209,13 @@ async def test_a_leader_that_died_with_the_record_gives_it_to_its_helpers_after_
     network.crashed.clear()
     assert network.seats[0].core is None, "it must really crash"
     helper = network.core(1).context
-    assert helper.states[window.window_id] is WindowState.RELEASING
+    assert helper.windows.states[window.window_id] is WindowState.RELEASING
 
     leader = await network.start(0)
     for one in leader.scheduler.pending():
         await leader.scheduler.look_after(one)
 
-    assert helper.states[window.window_id] is WindowState.RELEASED
+    assert helper.windows.states[window.window_id] is WindowState.RELEASED
     assert await outcome(network, window) == DIFFERENCE
     await network.stop_all()
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,6 @@ from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.windows.loading import load_windows
-from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_aggregator.windows.windows import decide_windows
 from fleetcount_protocol.ids import WindowId
@@ -52,30 +50,22 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
         network = Network(2)
         network.seats[0].open_store = lambda: one.store  # type: ignore[method-assign]
         await network.start_all()
-        empty: dict[str, object] = {
-            "windows": {},
-            "states": {},
-            "live": {},
-            "awake": {},
-            "questions": {},
-            "sessions": {},
-            "outcomes": [],
-            "ended": {},
-            "purged": set(),
-        }
-        context = replace(network.core(0).context, store=two.store, **empty)  # type: ignore[arg-type]
+        own = network.core(0).context
+        context = Context.over(own.host, two.store, own.workers, own.peers)
         leads = [False]
         yield Pair(
             network,
             context,
-            Following(context, leads=lambda: leads[0], forget_destroyed=two.store.forget_destroyed),
+            Following(
+                context.windows, context.questions, leads=lambda: leads[0], forget_destroyed=two.store.forget_destroyed
+            ),
             leads,
         )
 
 
 async def test_windows_and_question_are_those_of_the_database(pair: Pair) -> None:
     await pair.following.follow()
-    assert pair.context.states == {}
+    assert pair.context.windows.states == {}
 
     window = await pair.network.ask()
     question = await pair.network.stand()
@@ -83,36 +73,38 @@ async def test_windows_and_question_are_those_of_the_database(pair: Pair) -> Non
     pair.following.question_changed(question.question_id.hex())
     await pair.following.follow()
 
-    assert pair.context.states[window.window_id] is WindowState.ANNOUNCED
+    assert pair.context.windows.states[window.window_id] is WindowState.ANNOUNCED
     asked_once = pair.network.core(0).context
-    assert pair.context.live[window.window_id].verify_key == asked_once.live[window.window_id].verify_key
+    assert (
+        pair.context.windows.live[window.window_id].verify_key == asked_once.windows.live[window.window_id].verify_key
+    )
     assert list(pair.context.questions) == [question.question_id]
-    await move(pair.network.core(0).context, window.window_id, WindowState.ABORTED)
+    await move(pair.network.core(0).context.windows, window.window_id, WindowState.ABORTED)
     pair.following.missed()
     await pair.following.follow()
-    assert pair.context.states[window.window_id] is WindowState.ABORTED
-    assert window.window_id not in pair.context.live
-    assert [window_id for window_id, _ in pair.context.outcomes] == [window.window_id]
+    assert pair.context.windows.states[window.window_id] is WindowState.ABORTED
+    assert window.window_id not in pair.context.windows.live
+    assert [window_id for window_id, _ in pair.context.windows.outcomes.since(0)] == [window.window_id]
 
 
 async def test_a_session_whose_keys_were_erased_is_forgotten_also_while_it_is_read(pair: Pair) -> None:
     for session_id in (ONE, OTHER):
-        pair.context.sessions[session_id] = PackedSession(bytes(140))
+        pair.context.windows.sessions.live[session_id] = PackedSession(bytes(140))
 
-    with pair.context.reading_sessions([ONE, OTHER]) as forgotten:
+    with pair.context.windows.sessions.reading([ONE, OTHER]) as forgotten:
         pair.following.chain_changed(ONE.hex())
-        assert list(pair.context.sessions) == [OTHER]
+        assert list(pair.context.windows.sessions.live) == [OTHER]
         assert forgotten == {ONE}
         pair.following.missed()
-        assert pair.context.sessions == {}
+        assert pair.context.windows.sessions.live == {}
         assert forgotten == {ONE, OTHER}
 
 
 async def test_the_coordinator_keeps_its_own_sessions_in_step_by_itself(pair: Pair) -> None:
-    pair.context.sessions[ONE] = PackedSession(bytes(140))
+    pair.context.windows.sessions.live[ONE] = PackedSession(bytes(140))
     pair.leads[0] = True
     pair.following.chain_changed(ONE.hex())
-    assert list(pair.context.sessions) == [ONE]
+    assert list(pair.context.windows.sessions.live) == [ONE]
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -125,8 +117,8 @@ async def test_nothing_is_held_of_a_window_whose_key_was_destroyed_elsewhere_hea
     await pair.following.follow()
     store.data_keys.of(window.window_id)
     store.logs.take(window.window_id, 0, 0)
-    await move(coordinator, window.window_id, WindowState.ABORTED)
-    await coordinator.purge(window.window_id)
+    await move(coordinator.windows, window.window_id, WindowState.ABORTED)
+    await coordinator.windows.purge(window.window_id)
 
     if heard:
         pair.following.key_destroyed("its name")
@@ -142,10 +134,10 @@ async def test_nothing_is_held_of_a_window_whose_key_was_destroyed_elsewhere_hea
 async def test_who_is_elected_finishes_a_purge_that_was_cut_off_since_its_start(pair: Pair) -> None:
     window = await pair.network.ask()
     coordinator = pair.network.core(0).context
-    await move(coordinator, window.window_id, WindowState.ABORTED)
+    await move(coordinator.windows, window.window_id, WindowState.ABORTED)
     assert window.window_id in coordinator.store.data_keys.held()
 
-    await load_windows(coordinator)
+    await coordinator.windows.load(coordinator.questions)
 
     assert window.window_id not in coordinator.store.data_keys.held()
 
@@ -154,16 +146,16 @@ async def test_who_is_elected_drives_no_window_that_has_come_to_rest_unheard(pai
     window = await pair.network.ask()
     await pair.following.follow()
     coordinator = pair.network.core(0).context
-    await move(coordinator, window.window_id, WindowState.ABORTED)
+    await move(coordinator.windows, window.window_id, WindowState.ABORTED)
     await coordinator.store.archive_windows(
         [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
     )
-    assert pair.context.states[window.window_id] is WindowState.ANNOUNCED
+    assert pair.context.windows.states[window.window_id] is WindowState.ANNOUNCED
 
-    await load_windows(pair.context)
+    await pair.context.windows.load(pair.context.questions)
 
-    assert pair.context.states[window.window_id] is WindowState.ABORTED
-    assert (pair.context.live, pair.context.awake) == ({}, {})
+    assert pair.context.windows.states[window.window_id] is WindowState.ABORTED
+    assert (pair.context.windows.live, pair.context.windows.due) == ({}, {})
 
 
 async def test_who_is_elected_has_no_question_that_was_put_to_rest_and_forgotten_unheard(pair: Pair) -> None:
@@ -178,9 +170,9 @@ async def test_who_is_elected_has_no_question_that_was_put_to_rest_and_forgotten
     await coordinator.store.mend(lambda db: ended._forget_question(db, question.question_id))  # type: ignore[attr-defined]
 
     store.engine.epoch = 1  # type: ignore[misc]
-    await load_question(pair.context)
-    await load_windows(pair.context)
-    await Retention(pair.context).look()
+    await pair.context.questions.load(pair.context.windows)
+    await pair.context.windows.load(pair.context.questions)
+    await Retention(pair.context.windows, pair.context.questions).look()
 
     assert pair.context.questions == {}
 
@@ -190,8 +182,9 @@ async def test_who_is_elected_again_puts_no_window_to_rest_that_was_forgotten_me
     await pair.following.follow()
     coordinator, store = pair.network.core(0).context, pair.context.store
     assert isinstance(store, Store)
-    pair.context.ended[window.window_id] = pair.context.live[window.window_id]  # As its last term has left it.
-    await abort_here(coordinator, window.window_id, "peer_aborted")
+    windows = pair.context.windows
+    windows._ended[window.window_id] = windows.live[window.window_id]  # As its last term has left it.
+    await abort_here(coordinator.windows, window.window_id, "peer_aborted")
     await coordinator.store.archive_windows(
         [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
     )
@@ -199,10 +192,10 @@ async def test_who_is_elected_again_puts_no_window_to_rest_that_was_forgotten_me
     await coordinator.store.forget([window.window_id])
 
     store.engine.epoch = 1  # type: ignore[misc]
-    await load_windows(pair.context)
-    await Retention(pair.context).look()
+    await pair.context.windows.load(pair.context.questions)
+    await Retention(pair.context.windows, pair.context.questions).look()
 
-    assert (pair.context.live, pair.context.ended) == ({}, {})
+    assert (pair.context.windows.live, pair.context.windows.ended) == ({}, {})
 
 
 @pytest.mark.parametrize("led_before", [False, True])
@@ -213,15 +206,15 @@ async def test_who_is_elected_after_another_has_settled_a_damaged_window_has_it_
     damaged = await pair.network.ask()
     await asyncio.to_thread(pair.network.core(0).context.store.data_keys.destroy, damaged.window_id)
     async with replica_store(postgres_url, tmp_path) as late:
-        context = replace(pair.context, store=late.store, quarantined={})
+        windows = Context.over(pair.context.host, late.store, pair.context.workers).windows
         if led_before:
-            await load_windows(context)
-            assert list(context.quarantined) == [damaged.window_id]
+            await windows.load(pair.context.questions)
+            assert list(windows.quarantined) == [damaged.window_id]
 
-        await move(pair.network.core(0).context, damaged.window_id, WindowState.ABORTED)
-        await load_windows(context)
+        await move(pair.network.core(0).context.windows, damaged.window_id, WindowState.ABORTED)
+        await windows.load(pair.context.questions)
 
-        assert context.quarantined == {}
+        assert windows.quarantined == {}
 
 
 async def test_a_server_that_is_away_while_windows_are_taken_up_damages_none(
@@ -247,9 +240,9 @@ async def test_a_server_that_is_away_while_windows_are_taken_up_damages_none(
     monkeypatch.setattr(store, "active_windows", read_and_lose)
     monkeypatch.setattr(store, "canonical", come_back_and_read)
     with pytest.raises(StoreAwayError):
-        await load_windows(coordinator)
+        await coordinator.windows.load(coordinator.questions)
     link._server = here
-    assert coordinator.quarantined == {}
+    assert coordinator.windows.quarantined == {}
 
     keys = store.data_keys
     link = keys._place._link  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_aggregator.windows.question_install import install_question
@@ -181,7 +181,7 @@ async def test_one_question_asks_for_the_key_list_of_a_helper_that_is_away_for_a
 async def test_a_question_a_helper_refuses_is_stopped_everywhere_and_its_file_says_so(tmp_path: Path) -> None:
     network = Network(3, limits=LIMITS)
     await network.start_all()
-    network.core(2).context.limits = replace(LIMITS, smallest_min_batch_size=1000)
+    network.core(2).context.host.limits = replace(LIMITS, smallest_min_batch_size=1000)
     question = drop(tmp_path, network)
     directory = QuestionDirectory(network.core(0).context, tmp_path)
     await directory.poll()
@@ -309,7 +309,7 @@ async def test_an_order_survives_crashes_of_both_sides(tmp_path: Path) -> None:
                 await network.start_crashed()
         await pass_time(network, 400)
 
-        assert not network.core(side).context.failpoints.armed
+        assert not network.core(side).context.host.failpoints.armed
         for position in range(2):
             assert await network.missing(question, position) == {2: "stopped", 3: "stopped", 4: "stopped"}
         await network.stop_all()
@@ -329,7 +329,7 @@ async def test_a_window_that_opened_before_the_order_came_ends(tmp_path: Path) -
     await network.core(1).scheduler.open_windows()
     await network.look_after_all()
 
-    states = network.core(1).context.states
+    states = network.core(1).context.windows.states
     assert states[window_at(question, 0).window_id] is WindowState.ABORTED
 
 

@@ -14,9 +14,9 @@ import pytest
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.process.serving import watching_work
 from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
-from fleetcount_aggregator.serving import watching_work
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.denials import Denials, DenySource
@@ -47,12 +47,12 @@ def wrong(readiness: Readiness) -> Mapping[str, str]:
 
 
 def gauge(context: Context, name: str, **labels: str) -> float | None:
-    return context.metrics.registry.get_sample_value(f"fleetcount_{name}", labels)
+    return context.host.metrics.registry.get_sample_value(f"fleetcount_{name}", labels)
 
 
 async def probed(context: Context) -> None:
-    await probe_store(context)
-    await probe_peers(context)
+    await probe_store(context.store, context.host.health)
+    await probe_peers(context.peers, context.host.health)
 
 
 async def test_nothing_is_ready_before_it_was_asked_and_all_is_once_everybody_answers(network: Network) -> None:
@@ -62,7 +62,7 @@ async def test_nothing_is_ready_before_it_was_asked_and_all_is_once_everybody_an
     assert set(wrong(readiness)) == NOT_ASKED
     await probed(context)
     assert wrong(readiness) == {"broker": "not known yet"}
-    context.health.note(Dependency.BROKER)
+    context.host.health.note(Dependency.BROKER)
     assert wrong(readiness) == {}
     assert [gauge(context, "peer_reachable", peer=name) for name in ("beta", "gamma")] == [1.0, 1.0]
     assert gauge(context, "ready", check="peers") == gauge(context, "broker_connected") == 1.0
@@ -73,9 +73,9 @@ async def test_a_peer_that_does_not_answer_is_named_and_the_others_are_not(netwo
     readiness = readiness_of(context)
     await probed(context)
     await network.stop(2)
-    context.health._monotonic = lambda: time.monotonic() + PROBE_S  # Ten seconds later they are asked again.
+    context.host.health._monotonic = lambda: time.monotonic() + PROBE_S  # Ten seconds later they are asked again.
 
-    await probe_peers(context)
+    await probe_peers(context.peers, context.host.health)
 
     assert wrong(readiness) == {"peers": "gamma: gamma is down"}
     assert [gauge(context, "peer_reachable", peer=name) for name in ("beta", "gamma")] == [1.0, 0.0]
@@ -84,10 +84,10 @@ async def test_a_peer_that_does_not_answer_is_named_and_the_others_are_not(netwo
 
 async def test_who_has_answered_anything_of_late_is_not_asked_again(network: Network) -> None:
     context = network.core(0).context
-    await probe_peers(context)
+    await probe_peers(context.peers, context.host.health)
     calls = gauge(context, "peer_calls_total", peer="beta", result="unknown_window")
 
-    await probe_peers(context)
+    await probe_peers(context.peers, context.host.health)
 
     assert calls == 1.0
     assert gauge(context, "peer_calls_total", peer="beta", result="unknown_window") == calls
@@ -105,9 +105,9 @@ async def test_a_store_that_fails_is_named_until_it_serves_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(context.store, "probe", fail)
-        await probe_store(context)
+        await probe_store(context.store, context.host.health)
         assert wrong(readiness) == {"store": "disk I/O error"}
-    await probe_store(context)
+    await probe_store(context.store, context.host.health)
     assert wrong(readiness) == {}
 
 
@@ -158,12 +158,12 @@ async def test_keys_deny_list_clock_background_and_an_end_are_reasons_too(networ
     readiness = readiness_of(context)
     await probed(context)
 
-    context.keys = KeyRing({})
-    context.denials = Denials(DenySource(file=tmp_path / "absent"))
-    context.health.skew_of("beta", -31.25)
-    context.health.skew_of("gamma", 29)
-    context.health.note(Dependency.BACKGROUND, "disk I/O error", name="windows")
-    context.health.note(Dependency.BACKGROUND, name="keys")
+    context.host.keys = KeyRing({})
+    context.host.denials = Denials(DenySource(file=tmp_path / "absent"))
+    context.host.health.skew_of("beta", -31.25)
+    context.host.health.skew_of("gamma", 29)
+    context.host.health.note(Dependency.BACKGROUND, "disk I/O error", name="windows")
+    context.host.health.note(Dependency.BACKGROUND, name="keys")
     readiness.is_draining = True
 
     assert wrong(readiness) == {
@@ -211,8 +211,8 @@ async def test_a_window_says_what_it_waits_for_from_its_beginning_to_its_end(net
 
 
 def assert_ended(context: Context, window: Window) -> None:
-    assert context.states[window.window_id].value == "aborted"
-    assert context.waits.of(window.window_id) is None
+    assert context.windows.states[window.window_id].value == "aborted"
+    assert context.windows.waits.of(window.window_id) is None
 
 
 async def test_no_page_has_a_number_of_reports_or_a_device(network: Network) -> None:
@@ -251,28 +251,30 @@ async def test_of_several_processes_the_coordinator_alone_answers_for_peers_and_
 ) -> None:
     context, place = network.core(0).context, Place()
     readiness = Readiness(context, Watched(certificate_ends={}, mqtt_slots=1), place)
-    await probe_store(context)
+    await probe_store(context.store, context.host.health)
 
     assert wrong(readiness) == {}
     assert (gauge(context, "coordinator"), gauge(context, "peer_reachable", peer="beta")) == (0.0, None)
     place.is_coordinator = True
     assert wrong(readiness) == {"peers": "beta: not known yet; gamma: not known yet"}
-    await probe_peers(context)
+    await probe_peers(context.peers, context.host.health)
     assert (gauge(context, "coordinator"), gauge(context, "peer_reachable", peer="beta")) == (1.0, 1.0)
-    context.health.note(Dependency.BROKER, "no connection to broker:8883")  # The slot of the connection is here now.
+    context.host.health.note(
+        Dependency.BROKER, "no connection to broker:8883"
+    )  # The slot of the connection is here now.
     place.trouble = "its leases are not surely its own"
     assert wrong(readiness) == {
         "broker": "no connection to broker:8883",
         "roles": "its leases are not surely its own",
     }
-    context.health.forget(Dependency.BROKER)
+    context.host.health.forget(Dependency.BROKER)
     assert set(wrong(readiness)) == {"roles"}
 
 
 async def test_a_process_answers_for_the_slots_it_has_and_shows_which_they_are(network: Network) -> None:
     context = network.core(0).context
     readiness = Readiness(context, Watched(certificate_ends={}, mqtt_slots=3), Place())
-    await probe_store(context)
+    await probe_store(context.store, context.host.health)
 
     def connected() -> list[float | None]:
         return [gauge(context, "broker_slot_connected", slot=str(slot)) for slot in range(4)]
@@ -280,11 +282,11 @@ async def test_a_process_answers_for_the_slots_it_has_and_shows_which_they_are(n
     assert wrong(readiness) == {}
     assert gauge(context, "broker_connected") is None, "others have the connections"
     assert connected() == [0.0, 0.0, 0.0, None]
-    context.health.note(Dependency.BROKER, name="0")
-    context.health.note(Dependency.BROKER, "no connection to broker:8883", name="2")
+    context.host.health.note(Dependency.BROKER, name="0")
+    context.host.health.note(Dependency.BROKER, "no connection to broker:8883", name="2")
     assert wrong(readiness) == {"broker": "2: no connection to broker:8883"}
     assert (gauge(context, "broker_connected"), connected()) == (0.0, [1.0, 0.0, 0.0, None])
-    context.health.forget(Dependency.BROKER, name="2")
+    context.host.health.forget(Dependency.BROKER, name="2")
     assert wrong(readiness) == {}
     assert gauge(context, "broker_connected") == 1.0
 
@@ -298,7 +300,7 @@ async def test_every_process_reads_the_deny_list_since_the_coordinator_leaves_ou
         polled.set()
 
     monkeypatch.setattr(Denials, "poll", poll)
-    polling = asyncio.ensure_future(watching_work(context)["deny-list"]())
+    polling = asyncio.ensure_future(watching_work(context.host, context.store)["deny-list"]())
     try:
         async with asyncio.timeout(30):
             await polled.wait()

@@ -10,10 +10,9 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import KEPT, Entry, Step, move, once
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.repair import Repair, Settled
+from fleetcount_aggregator.roles.outcomes import Repair, Settled
 from fleetcount_aggregator.storage.ended import ArchivedWindow
 from fleetcount_aggregator.storage.errors import Damage, DamagedError
-from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -38,8 +37,7 @@ def damage(database: Path, statement: str, *values: object) -> None:
 
 
 def repair_of(context: Context) -> Repair:
-    assert isinstance(context.store, Store)
-    return Repair(context, ReleaseSteps(context), context.store)
+    return Repair(context, ReleaseSteps(context.windows, context.questions, context.workers))
 
 
 async def answered(directory: Path) -> tuple[Network, Window]:
@@ -60,7 +58,7 @@ async def undelivered(directory: Path) -> tuple[Network, Window]:
     await network.look_after_all()
     network.crashed.clear()
     assert network.seats[1].core is None, "it must really crash"
-    assert network.core(0).context.states[window.window_id] is WindowState.RELEASED
+    assert network.core(0).context.windows.states[window.window_id] is WindowState.RELEASED
     return network, window
 
 
@@ -75,8 +73,8 @@ async def test_a_damaged_window_is_in_quarantine_and_the_others_go_on(tmp_path: 
 
     core = await network.start(1)
 
-    assert set(core.context.quarantined) == {window.window_id}
-    assert set(core.context.live) == {other.window_id}
+    assert set(core.context.windows.quarantined) == {window.window_id}
+    assert set(core.context.windows.live) == {other.window_id}
     [refusal] = await late.send(late.first(0), to=[1])
     assert isinstance(refusal, Refusal)
     assert refusal.reason is RejectReason.BUSY, "its device keeps the report"
@@ -85,11 +83,11 @@ async def test_a_damaged_window_is_in_quarantine_and_the_others_go_on(tmp_path: 
     with pytest.raises(DamagedError):
         await core.helper.status(window.window_id, AggregatorId("alpha"))
     with pytest.raises(DamagedError):
-        await once(core.context, window.window_id, Step.SIGN, b"", Entry())
-    assert b'fleetcount_damaged_total{table="windows"} 1.0' in core.context.metrics.render()
-    core.context.quarantine(Damage(table="log", what="its rows are whole", window_id=other.window_id))
+        await once(core.context.windows, window.window_id, Step.SIGN, b"", Entry())
+    assert b'fleetcount_damaged_total{table="windows"} 1.0' in core.context.host.metrics.render()
+    core.context.windows.quarantine(Damage(table="log", what="its rows are whole", window_id=other.window_id))
     with pytest.raises(DamagedError):
-        await once(core.context, other.window_id, Step.SIGN, b"", Entry())
+        await once(core.context.windows, other.window_id, Step.SIGN, b"", Entry())
     await network.stop_all()
 
 
@@ -100,12 +98,14 @@ async def test_what_a_damaged_window_was_charged_counts_on(tmp_path: Path) -> No
     await network.stop(0)
     damage(tmp_path / "alpha.db", "UPDATE windows SET abort_reason = 'x' WHERE window_id = ?", window.window_id)
     core = await network.start(0)
-    core.context.limits = replace(core.context.limits, largest_epsilon=core.context.limits.largest_epsilon / 4)
+    host = core.context.host
+    host.limits = replace(host.limits, largest_epsilon=host.limits.largest_epsilon / 4)
 
     signed, key = network.once(values=2, name="one more")
     with pytest.raises(QuestionError, match="windows that overlap"):
         await install_question(core.context, signed, key)
-    core.context.quarantined = {one: held._replace(window=None) for one, held in core.context.quarantined.items()}
+    windows = core.context.windows
+    windows._quarantined = {one: held._replace(window=None) for one, held in windows.quarantined.items()}
     with pytest.raises(QuestionError, match="what was charged is not known"):
         await install_question(core.context, signed, key)
     await network.stop_all()
@@ -125,10 +125,10 @@ async def test_a_repair_adopts_the_record_of_the_others(tmp_path: Path, statemen
     network, window = await undelivered(tmp_path)
     damage(tmp_path / "beta.db", statement, window.window_id)
     core = await network.start(1)
-    assert window.window_id in core.context.quarantined
+    assert window.window_id in core.context.windows.quarantined
 
     tried = await repair_of(core.context).window(window.window_id, AbortReason.DAMAGED, dry_run=True)
-    assert (tried.settled, window.window_id in core.context.quarantined) == (Settled.ADOPTED, True)
+    assert (tried.settled, window.window_id in core.context.windows.quarantined) == (Settled.ADOPTED, True)
     mended = await repair_of(core.context).window(window.window_id, AbortReason.DAMAGED)
 
     assert mended.settled is Settled.ADOPTED
@@ -137,7 +137,7 @@ async def test_a_repair_adopts_the_record_of_the_others(tmp_path: Path, statemen
     assert [row.window_id for row in await core.context.store.ledger()] == [window.window_id]
     assert not list(tmp_path.glob("beta.*.data-key"))
     await network.stop(1)
-    assert not (await network.start(1)).context.quarantined
+    assert not (await network.start(1)).context.windows.quarantined
     await network.stop_all()
 
 
@@ -157,7 +157,7 @@ async def test_a_record_without_every_signature_is_not_adopted(tmp_path: Path) -
     core = await network.start(1)
     good = await network.core(0).service.release(window.window_id)
     alone = replace(good, signatures=(good.signatures[0], bytes(64)))
-    core.context.peers = {AggregatorId("alpha"): Lying(alone)}  # type: ignore[dict-item]  # Only its outcome is asked.
+    core.context.peers._peers = {AggregatorId("alpha"): Lying(alone)}  # type: ignore[dict-item]  # Only its outcome is asked.
 
     mended = await repair_of(core.context).window(window.window_id, AbortReason.DAMAGED)
 
@@ -175,12 +175,12 @@ async def test_a_window_waits_for_who_does_not_answer_until_it_expires(tmp_path:
 
     waits = await repair_of(core.context).window(window.window_id, AbortReason.DAMAGED)
     assert (waits.settled, waits.silent) == (Settled.WAITS, ("alpha",))
-    assert window.window_id in core.context.quarantined
+    assert window.window_id in core.context.windows.quarantined
     await network.advance_to(window.expiry)
     ended = await repair_of(core.context).window(window.window_id, AbortReason.DAMAGED)
 
     assert ended.settled is Settled.ENDED
-    assert core.context.states[window.window_id] is WindowState.ABORTED
+    assert core.context.windows.states[window.window_id] is WindowState.ABORTED
     assert len(await core.context.store.ledger()) == 1, "charged, for it may have drawn"
     await network.stop_all()
 
@@ -193,7 +193,7 @@ async def test_the_debit_of_an_aborted_window_is_mended_when_its_steps_are_gone(
     await network.advance_to(window.round_two_closes)
     await network.look_after_all()
     core = await network.start(0)
-    await move(core.context, window.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
+    await move(core.context.windows, window.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
     await core.context.store.archive_windows(
         [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
     )

@@ -1,5 +1,6 @@
 """An aggregator put back from a backup takes up again what came after it and goes on; it draws nothing twice."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.repair import settle_restored
+from fleetcount_aggregator.roles.outcomes import settle_restored
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
 from fleetcount_aggregator.storage.database import RowSeal
 from fleetcount_aggregator.windows.question_install import install_question
@@ -96,19 +97,19 @@ async def test_a_restored_aggregator_goes_on_after_it_has_taken_up_what_came_aft
 
     context = await town.lose_and_restore()
     assert await context.store.ledger_rows() == 1
-    await settle_restored(context, ReleaseSteps(context))
+    await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
 
     assert town.noise.drawn == drawn, "nothing is drawn again"
     assert await states(network, before) == await states(network, during) == [WindowState.RELEASED] * 2
     answers = [await network.core(seat).service.release(during.window_id) for seat in (0, 1)]
     assert answers[0] == answers[1], "one record"
     assert {row.window_id for row in await context.store.ledger()} == {before.window_id, during.window_id}
-    assert (context.adopting, context.quarantined) == (False, {})
+    assert (context.questions.adopting, context.windows.quarantined) == (False, {})
     after = await town.release("after")
     assert await states(network, after) == [WindowState.RELEASED] * 2, "its peers help it again"
     await network.stop(lost)
     again = (await network.start(lost)).context
-    assert (again.adopting, again.quarantined, await again.store.ledger_rows()) == (False, {}, 3)
+    assert (again.questions.adopting, again.windows.quarantined, await again.store.ledger_rows()) == (False, {}, 3)
     await network.stop_all()
 
 
@@ -122,7 +123,7 @@ async def test_a_window_under_way_of_after_the_backup_ends_once_for_all(tmp_path
     await answer_all(network, window, [(0, 1), (2, 2)])
 
     context = await town.lose_and_restore()
-    await settle_restored(context, ReleaseSteps(context))
+    await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
     await network.run_to_the_end(window)
 
     assert await states(network, window) == [WindowState.ABORTED] * 2
@@ -154,8 +155,10 @@ async def test_nothing_new_is_taken_before_every_peer_has_shown_what_it_knows(
         looked.append(refused.value.problem)
         await network.start(2)
 
-    monkeypatch.setattr("fleetcount_aggregator.roles.repair.asyncio", SimpleNamespace(sleep=sleep))
-    await settle_restored(context, ReleaseSteps(context))
+    monkeypatch.setattr(
+        "fleetcount_aggregator.roles.outcomes.asyncio", SimpleNamespace(sleep=sleep, gather=asyncio.gather)
+    )
+    await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
 
     assert looked == [PeerProblem.BUSY], "gamma was away once"
     assert (await helper.install_question(alpha, request)).question_id == signed.question.question_id
@@ -191,9 +194,9 @@ async def test_an_aggregator_shows_a_question_to_those_who_are_named_in_it_and_j
     monkeypatch.setattr(type(helper), "shared_question", shown)
     monkeypatch.setattr(type(helper), "shared", lists)
     monkeypatch.setattr(
-        "fleetcount_aggregator.roles.repair.asyncio", SimpleNamespace(sleep=None)
+        "fleetcount_aggregator.roles.outcomes.asyncio", SimpleNamespace(sleep=None, gather=asyncio.gather)
     )  # It waits for nobody.
-    await settle_restored(context, ReleaseSteps(context))
+    await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
 
     assert named.question.question_id not in context.questions, "its operator never signed it"
     assert await context.store.ledger_rows() == 0
@@ -210,7 +213,7 @@ async def test_windows_and_orders_of_after_the_backup_are_taken_up_and_the_quest
     async def released_at(index: int) -> Window:
         await network.advance_to(question.schedule.opens(index) - 30)
         await network.look_after_all()
-        windows = [one.asked for one in network.core(1).context.live.values()]
+        windows = [one.asked for one in network.core(1).context.windows.live.values()]
         [window] = [one for one in windows if one.question.index == index]
         await answer_all(network, window, [(0, 1), (2, 2)], offset=10 * index)
         await network.run_to_the_end(window)
@@ -221,12 +224,12 @@ async def test_windows_and_orders_of_after_the_backup_are_taken_up_and_the_quest
     stop = QuestionOrder(
         question_id=question.question_id, number=1, action=OrderAction.STOP, aggregator_id=town.name, from_window=last
     )
-    await take_own_order(network.core(1).context, sign_order(stop, network.seats[1].signing_key))
+    await take_own_order(network.core(1).context.questions, sign_order(stop, network.seats[1].signing_key))
     await network.look_after_all()
 
     context = await town.lose_and_restore()
     assert question.question_id not in context.questions
-    await settle_restored(context, ReleaseSteps(context))
+    await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
 
     assert question.question_id in context.questions
     assert await states(network, released) == [WindowState.RELEASED] * 2
@@ -246,9 +249,9 @@ async def test_a_leader_that_was_put_back_refuses_nothing_for_good_while_it_asks
     town.back_up()
     context = await town.lose_and_restore()
 
-    assert context.adopting
+    assert context.questions.adopting
     with pytest.raises(QuestionError, match="put back"):
         await install_question(context, *network.once(values=2))
-    await settle_restored(context, ReleaseSteps(context))
+    await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
     await install_question(context, *network.once(values=2))
     await network.stop_all()

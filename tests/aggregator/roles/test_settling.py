@@ -8,7 +8,6 @@ from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -59,7 +58,7 @@ async def answer_of(network: Network, window: Window, position: int) -> ReleaseA
 
 
 def state_at(network: Network, window: Window, position: int) -> WindowState:
-    return network.core(position).context.states[window.window_id]
+    return network.core(position).context.windows.states[window.window_id]
 
 
 def cut_off(network: Network, *names: AggregatorId) -> None:
@@ -159,7 +158,7 @@ async def test_an_old_leader_that_gave_up_takes_it_back_and_hands_the_record_on(
     await network.look_after_all()
 
     assert await answer_of(network, window, 0) == known
-    assert await taken(network.core(0).context, window.window_id, Step.DELIVERED) is not None
+    assert await taken(network.core(0).context.store, window.window_id, Step.DELIVERED) is not None
 
 
 async def test_nobody_adopts_without_every_signature(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +227,7 @@ class Ahead(ManualClock):
 async def test_a_helper_whose_clock_is_ahead_waits_for_a_leader_that_answers() -> None:
     network, window = await asked()
     context = network.core(1).context
-    context.clock = Ahead(network.clock, 10 * GIVE_UP_S)
+    context.host.clock = Ahead(network.clock, 10 * GIVE_UP_S)
     for _ in range(5):
         await network.look_after_all()
         network.clock.advance(1)
@@ -283,7 +282,7 @@ async def test_who_is_elected_waits_for_a_leader_as_long_as_who_has_started() ->
     await network.advance_to(window.round_two_closes + 3 * GIVE_UP_S)
     cut_off(network, BETA)
 
-    await load_windows(context)
+    await context.windows.load(context.questions)
     await network.core(1).scheduler.look_after(context.windows[window.window_id])
     assert state_at(network, window, 1) is WindowState.COLLECTING
 
@@ -363,7 +362,7 @@ async def test_a_helper_that_came_back_empty_has_nothing_to_hear() -> None:
     network.clock.advance(60)
     await network.look_after_all()
 
-    assert await taken(network.core(0).context, window.window_id, Step.SETTLED) is not None
+    assert await taken(network.core(0).context.store, window.window_id, Step.SETTLED) is not None
 
 
 async def test_a_helper_that_claims_a_release_and_shows_none_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,6 +391,6 @@ async def test_a_helper_that_gave_up_asks_until_the_leader_has_ended_the_window(
         network.core(0).context.windows[window.window_id], AbortReason.PEER_UNREACHABLE
     )
 
-    assert await taken(network.core(1).context, window.window_id, Step.SETTLED) is not None
+    assert await taken(network.core(1).context.store, window.window_id, Step.SETTLED) is not None
     state = await network.core(1).helper.abort(ALPHA, AbortWindow(window_id=window.window_id, reason="again"))
     assert state is WindowState.ABORTED

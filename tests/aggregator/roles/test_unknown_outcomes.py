@@ -56,9 +56,11 @@ async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(posi
     await run(network, window)
 
     assert len(lost) == 1
-    assert [network.core(one).context.states[window.window_id] for one in range(2)] == 2 * [WindowState.RELEASED]
+    assert [network.core(one).context.windows.states[window.window_id] for one in range(2)] == 2 * [
+        WindowState.RELEASED
+    ]
     assert [len(await network.core(one).context.store.ledger()) for one in range(2)] == [1, 1]
-    assert [list(network.core(one).context.live) for one in range(2)] == [[], []]
+    assert [list(network.core(one).context.windows.live) for one in range(2)] == [[], []]
 
 
 @pytest.mark.parametrize("position", [0, 1])

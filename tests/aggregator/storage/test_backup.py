@@ -16,7 +16,7 @@ import pytest
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.repair import settle_restored
+from fleetcount_aggregator.roles.outcomes import settle_restored
 from fleetcount_aggregator.storage import backup
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
 from fleetcount_aggregator.storage.database import RowSeal
@@ -84,10 +84,12 @@ async def test_what_was_drawn_before_the_loss_is_adopted_or_ends_and_is_not_draw
     lost_and_restored(tmp_path, seal, backup)
 
     core = await network.start(0)
-    assert set(core.context.quarantined) == {window.window_id}
+    assert set(core.context.windows.quarantined) == {window.window_id}
     await network.look_after_all()
     assert noise.drawn == drawn
-    await settle_restored(core.context, ReleaseSteps(core.context))
+    await settle_restored(
+        core.context, ReleaseSteps(core.context.windows, core.context.questions, core.context.workers)
+    )
     await network.look_after_all()
 
     assert noise.drawn == drawn, "noise is drawn once a window"
@@ -98,7 +100,7 @@ async def test_what_was_drawn_before_the_loss_is_adopted_or_ends_and_is_not_draw
         assert answer == await network.core(1).service.release(window.window_id)
     assert [row.window_id for row in await core.context.store.ledger()] == [window.window_id]
     await network.stop(0)
-    assert not (await network.start(0)).context.quarantined
+    assert not (await network.start(0)).context.windows.quarantined
     with closing(sqlite3.connect(tmp_path / "alpha" / "aggregator.db")) as database:
         assert database.execute("SELECT standing FROM instance").fetchone() == ("serving",)
     await network.stop_all()
@@ -115,7 +117,7 @@ async def test_a_restored_window_waits_for_a_peer_that_is_away_and_nothing_is_do
         await _settling(core.context, tries=2)
     await network.look_after_all()
 
-    assert window.window_id in core.context.quarantined
+    assert window.window_id in core.context.windows.quarantined
     assert noise.drawn == 0
     await network.stop_all()
 
@@ -134,8 +136,8 @@ async def _settling(context: Context, tries: int) -> None:
             raise _TriedTwiceError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fleetcount_aggregator.roles.repair.asyncio.sleep", sleep)
-        await settle_restored(context, ReleaseSteps(context))
+        patch.setattr("fleetcount_aggregator.roles.outcomes.asyncio.sleep", sleep)
+        await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
 
 
 async def test_a_backup_holds_no_key_no_session_and_nothing_that_ends_with_a_window(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.memory.installed import learn_window
 from fleetcount_aggregator.storage.data_keys import DataKeys, StorageCipher, at_rest_key_of
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.windows.loading import learn_window
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.window import Window
@@ -104,7 +104,7 @@ async def test_a_disk_image_and_every_key_that_lives_on_open_nothing_of_an_ended
     left = b"".join(one.read_bytes() for one in state.iterdir())
     assert not any(wrapped[at : at + 16] in left for at in range(8, len(wrapped) - 16))
     with pytest.raises(StoreError, match="has ended"):
-        network.core(0).context.data_key(window.window_id)
+        network.core(0).context.store.data_keys.of(window.window_id)
     await network.stop_all()
 
 
@@ -405,7 +405,7 @@ async def test_a_window_is_learned_while_the_event_loop_turns(monkeypatch: pytes
     row = await context.store.window(window.window_id)
     assert row is not None
 
-    await learn_window(context, row)
+    await learn_window(context.store, context.host.aggregator_id, row)
 
     assert threads[0] is not threading.main_thread()
     await network.stop_all()

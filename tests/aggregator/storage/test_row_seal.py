@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.agreement.report_set import sealed_digest
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
-from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.database import RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.errors import DamagedError, StoreError
 from fleetcount_aggregator.storage.row_repair import every_damage
-from fleetcount_aggregator.windows.loading import window_here
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all, system_noise
@@ -84,11 +82,11 @@ async def crashed(files: Path) -> Crashed:
 
 async def drawn_at(core: Core, window: Window) -> list[bytes]:
     """Return what an aggregator commits to for a window, drawing if it thinks that it has not."""
-    known = await window_here(core.context, window.window_id)
-    digest = await sealed_digest(core.context, window.window_id)
+    known = await core.context.windows.find(window.window_id)
+    digest = await sealed_digest(core.context.store, window.window_id)
     if known is None or digest is None:
         return []
-    return [(await ReleaseSteps(core.context).commit(known, digest)).commitment]
+    return [(await core.steps.commit(known, digest)).commitment]
 
 
 def flips(database: Path) -> Iterator[tuple[str, str, int]]:
@@ -164,7 +162,7 @@ async def is_noticed(town: Crashed, database: Path, *, stops: bool) -> bool:
     # Ended windows are looked at when they are asked for, and by `check`; one whose key is damaged is not found.
     with closing(sqlite3.connect(database)) as connection:
         noticed = bool(every_damage(SealedDatabase(connection, RowSeal(town.network.seats[0].at_rest_key))))
-    if town.drawn.window_id in core.context.quarantined:
+    if town.drawn.window_id in core.context.windows.quarantined:
         noticed = True
     try:
         answer = await core.service.release(town.released.window_id)
@@ -177,9 +175,9 @@ async def is_noticed(town: Crashed, database: Path, *, stops: bool) -> bool:
         noticed = True
     # What is whole goes on.
     ids = {town.released.window_id, town.drawn.window_id}
-    assert noticed or not ids & set(core.context.quarantined), database
-    assert noticed or None not in [await core.context.state_of(one) for one in ids], database
-    core.context.metrics.render()
+    assert noticed or not ids & set(core.context.windows.quarantined), database
+    assert noticed or None not in [await core.context.windows.state_of(one) for one in ids], database
+    core.context.host.metrics.render()
     await town.network.stop(0)
     return noticed
 

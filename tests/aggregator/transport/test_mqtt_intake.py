@@ -14,9 +14,9 @@ from pathlib import Path
 import aiomqtt
 import pytest
 from fleetcount_aggregator.config import MqttTable
-from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.intake.device_service import DeviceService
-from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.memory.installed import InstalledQuestion
+from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.ended import FIRST_KEY
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import Lifecycle
@@ -219,7 +219,7 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
     assert window_at(announced.signed.question, 0) == window
     assert set(map(type, answers)) == {Receipt}
     assert len(set(answers)) == 1
-    assert b"fleetcount_poison_messages_total 3.0" in core.context.metrics.render()
+    assert b"fleetcount_poison_messages_total 3.0" in core.context.host.metrics.render()
 
 
 @pytest.mark.processes
@@ -238,7 +238,7 @@ async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_questio
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
         await client.subscribe(question_topic("test", ALPHA, question.question_id), qos=1)
         first = QUESTION_OFFER.decode(await next_on(client, "question"))
-        await take_own_order(core.context, sign_order(stop, key))
+        await take_own_order(core.context.questions, sign_order(stop, key))
         second = QUESTION_OFFER.decode(await next_on(client, "question"))
         while second.orders == ():
             second = QUESTION_OFFER.decode(await next_on(client, "question"))
@@ -332,7 +332,7 @@ async def test_a_coordinator_without_the_connection_takes_away_what_another_proc
         async with taking(core, broker_port):
             await network.run_to_the_end(window)
             await next_on(client, "release")
-        core.context.withdraw = Withdrawing(core.context, replace(table, broker="127.0.0.1:1"))
+        core.context.windows.outcomes.withdraw = Withdrawing(core.context.host, replace(table, broker="127.0.0.1:1"))
         await network.advance_to(window.expiry + 200)
         await network.look_after_all()
         await network.look_after_all()
@@ -340,7 +340,7 @@ async def test_a_coordinator_without_the_connection_takes_away_what_another_proc
             "a broker that is away keeps it"
         )
 
-        core.context.withdraw = Withdrawing(core.context, table)
+        core.context.windows.outcomes.withdraw = Withdrawing(core.context.host, table)
         await network.advance_to(int(network.clock.now()) + 61)
         await network.look_after_all()
 
@@ -423,8 +423,8 @@ async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other
     receipts = [UPLOAD_ANSWER.decode(payload).only_one for _, payload in answers]
     assert [one.report_id for one in receipts] == [devices[place].report_id for place in (0, 2, 3)]
     assert {type(one) for one in receipts} == {Receipt}
-    assert b"fleetcount_mqtt_failures_total 1.0" in core.context.metrics.render()
-    assert b"fleetcount_poison_messages_total 0.0" in core.context.metrics.render()
+    assert b"fleetcount_mqtt_failures_total 1.0" in core.context.host.metrics.render()
+    assert b"fleetcount_poison_messages_total 0.0" in core.context.host.metrics.render()
     assert "canary" not in "".join(capsys.readouterr())
 
 
@@ -488,7 +488,7 @@ async def test_a_failure_beside_the_messages_ends_the_connection_and_not_the_agg
         await broker.kept.wait()
 
     assert broker.connections == 2
-    assert b"fleetcount_mqtt_failures_total 1.0" in core.context.metrics.render()
+    assert b"fleetcount_mqtt_failures_total 1.0" in core.context.host.metrics.render()
 
 
 async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -693,8 +693,8 @@ async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_cam
     await intake._serve(intake._take_reports, group)
 
     with pytest.raises(BusyError):
-        core.context.admission.check(Identity(CAR.encode()))
-    core.context.admission.check(Identity(b"d-2"))
+        core.context.host.admission.check(Identity(CAR.encode()))
+    core.context.host.admission.check(Identity(b"d-2"))
 
 
 @pytest.mark.processes
@@ -735,7 +735,7 @@ async def test_an_aggregator_that_holds_the_broker_up_goes_on_serving(
         for _ in users:
             await next_on(client, "receipt")
 
-    assert b"fleetcount_mqtt_connections_total 1.0" in core.context.metrics.render()
+    assert b"fleetcount_mqtt_connections_total 1.0" in core.context.host.metrics.render()
 
 
 async def test_an_intake_that_is_ended_while_its_connection_fails_ends(monkeypatch: pytest.MonkeyPatch) -> None:

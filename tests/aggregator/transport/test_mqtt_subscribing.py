@@ -37,7 +37,7 @@ class Session:
 
 
 def subscribing(network: Network, session: Session, *share: int) -> Subscribing:
-    return Subscribing(network.core(0).context, cast("MqttConnection", session), BrokerConnection(*share))
+    return Subscribing(network.core(0).context.windows, cast("MqttConnection", session), BrokerConnection(*share))
 
 
 @pytest.mark.parametrize(("before", "now"), [((0, 1), (0, 2)), ((1, 2), (1, 3)), ((3, 16), (3, 5)), ((0, 4), (0, 1))])
@@ -45,7 +45,7 @@ async def test_a_lasting_session_reads_the_present_share_alone(before: tuple[int
     network = Network(2)
     await network.start_all()
     window = await network.ask()
-    place = network.core(0).context.identity.deployment, network.core(0).context.aggregator_id
+    place = network.core(0).context.host.identity.deployment, network.core(0).context.host.aggregator_id
     kept = session_filters(*place, *before) + report_filters(*place, window.window_id, *before)
     session = Session(kept)
     reading = subscribing(network, session, *now)
@@ -70,7 +70,7 @@ async def test_many_topics_are_asked_for_in_packets_of_a_bounded_length(monkeypa
     await network.start_all()
     window = await network.ask()
     session = Session()
-    place = network.core(0).context.identity.deployment, network.core(0).context.aggregator_id
+    place = network.core(0).context.host.identity.deployment, network.core(0).context.host.aggregator_id
 
     await subscribing(network, session, 1, 4).follow()
 

@@ -262,7 +262,7 @@ async def test_a_part_that_is_damaged_in_a_store_puts_its_report_out_and_no_othe
     await network.start_all()
     window = await network.ask(values=4)
     await answer_all(network, window, COINS)
-    log_key = network.core(side).context.data_key(window.window_id).log_key
+    log_key = network.core(side).context.store.data_keys.of(window.window_id).log_key
     await network.stop(side)
     name = network.seats[side].aggregator_id
     [log] = tmp_path.glob(f"{name}.*.log")

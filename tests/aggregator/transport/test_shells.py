@@ -167,23 +167,23 @@ async def test_every_call_and_every_answer_is_greeted_a_refusal_too(listening: L
     network = listening.network
     alpha, beta = network.core(0).context, network.core(1).context
     for position, context in enumerate((alpha, beta)):
-        await context.greetings.begin(network.seats[position].signing_key, context.source)
-    leader, operator = listening.peer("alpha", greetings=alpha.greetings), listening.peer("alpha")
+        await context.peers.greetings.begin(network.seats[position].signing_key, context.host.source)
+    leader, operator = listening.peer("alpha", greetings=alpha.peers.greetings), listening.peer("alpha")
     sealing = SealSet(window_id=WindowId(bytes(32)), leaf_digests=bytes(256 * 32))
 
     for call in (leader.status(WindowId(bytes(32))), leader.seal_set(sealing), operator.status(WindowId(bytes(32)))):
         with pytest.raises(PeerRefusalError) as refusal:
             await call
         assert refusal.value.problem is PeerProblem.UNKNOWN_WINDOW
-    assert abs(alpha.greetings.skews[BETA].seconds) <= alpha.greetings.skews[BETA].give_or_take_s + 0.001
-    await beta.greetings.hear_call(
+    assert abs(alpha.peers.greetings.skews[BETA].seconds) <= alpha.peers.greetings.skews[BETA].give_or_take_s + 0.001
+    await beta.peers.greetings.hear_call(
         ALPHA,
         Greeting(time_ms=0, epoch=sign_epoch(ALPHA, 9, bytes(8), network.seats[0].signing_key)).encode(),
     )
     with pytest.raises(PeerRefusalError) as refusal:
         await leader.status(WindowId(bytes(32)))
     assert refusal.value.problem is PeerProblem.STALE_EPOCH
-    assert alpha.greetings.superseded.is_set()
+    assert alpha.peers.greetings.superseded.is_set()
     await leader.close()
     await operator.close()
 

@@ -62,7 +62,9 @@ class Bench:
             self.opened.push_async_callback(link.close)
         member, context = Member(links[0], length_s=60, roles="worker"), self.network.core(0).context
         await member.join()
-        role = WorkerRole(context, member, Jobs(links[1], member), local, self.replica.store.logs.backend.reader)
+        role = WorkerRole(
+            context.windows, member, Jobs(links[1], member), local, self.replica.store.logs.backend.reader
+        )
         await self.opened.enter_async_context(running(role.run()))
         hears = Notices(connector(self.url), {JOB_CHANNEL: lambda _: role.look()}, role.look)
         await self.opened.enter_async_context(running(hears.run()))
@@ -96,11 +98,11 @@ async def bench(postgres_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
         replica.lead(1)
         network = Network(2)
         network.seats[0].open_store = lambda: replica.store  # type: ignore[method-assign]
-        await network.start_all()
         link = AsyncLink(connector(postgres_url))
         opened.push_async_callback(link.close)
         leased = LeasedWorkers(Jobs(link, replica.member), replica.store.data_keys, InlineWorkers())
-        network.core(0).context.workers = leased
+        network._workers = lambda seat: leased if seat is network.seats[0] else InlineWorkers()  # type: ignore[method-assign]
+        await network.start_all()
         hears = Notices(connector(postgres_url), {DONE_CHANNEL: lambda _: leased.look()}, leased.look)
         for work in (leased.keep_collecting(), hears.run()):
             await opened.enter_async_context(running(work))

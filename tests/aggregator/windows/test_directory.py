@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_protocol.question.signing import encode_signed_question
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.windows.budget import Charge, charge_of, check_budget, debit_row
 from fleetcount_aggregator.windows.question_install import install_question
@@ -127,7 +127,7 @@ async def test_an_aborted_window_gives_its_room_back_and_a_released_one_does_not
     long = {"round_one_closes": START + 200, "round_two_closes": START + 300}
     aborted = await network.ask(values=4)
     await network.run_to_the_end(aborted)
-    assert network.core(0).context.states[aborted.window_id] is WindowState.ABORTED
+    assert network.core(0).context.windows.states[aborted.window_id] is WindowState.ABORTED
 
     released = await network.ask(values=4, name="second", round_one_opens=START + 10, **long)
     await answer_all(network, released, [(0, 1), (0, 2)])
@@ -220,7 +220,7 @@ async def test_a_question_that_a_helper_refuses_ends_says_who_refused_and_costs_
     network = Network(3, directory=tmp_path, limits=limits)
     network.seats[0].store_path = tmp_path / "aggregator.db"
     await network.start_all()
-    network.core(2).context.limits = replace(limits, smallest_min_batch_size=1000)
+    network.core(2).context.host.limits = replace(limits, smallest_min_batch_size=1000)
     times = {"round_one_opens": opens, "round_one_closes": opens + 10, "round_two_closes": opens + 20}
 
     window = await network.ask(values=4, **times)
@@ -239,7 +239,7 @@ async def test_a_question_that_a_helper_refuses_ends_says_who_refused_and_costs_
     assert not read_status(place).ledger
     assert read_spent(place, limits, network.clock.now()) == {}
     assert not network.core(0).scheduler.pending()
-    network.core(2).context.limits = limits
+    network.core(2).context.host.limits = limits
     later = {name: moment + 300 for name, moment in times.items()}
     again = await network.ask(values=4, name="asked again", **later)
     await network.stop(0)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from fleetcount_aggregator.host.keys import KeyRing, Validity
-from fleetcount_aggregator.windows.key_lists import keep_key_list, key_lists_of, own_key_list
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.key_list import sign_key_list
@@ -16,19 +15,21 @@ async def test_the_own_list_is_signed_anew_only_when_its_keys_have_changed() -> 
     network = Network(2)
     await network.start_all()
     context = network.core(0).context
-    first = own_key_list(context)
+    first = context.questions.key_lists.own()
     network.clock.advance(100)
 
-    same = own_key_list(context)
-    context.keys = KeyRing({1: HpkeKeyPair.generate(1), 2: HpkeKeyPair.generate(2)}, validities={1: Validity(0, START)})
-    second = own_key_list(context)
+    same = context.questions.key_lists.own()
+    context.host.keys = KeyRing(
+        {1: HpkeKeyPair.generate(1), 2: HpkeKeyPair.generate(2)}, validities={1: Validity(0, START)}
+    )
+    second = context.questions.key_lists.own()
 
     assert same is first
     assert [one.key.key_id for one in second.key_list.keys] == [2], "a key that is over is not listed"
     assert second.key_list.issued_at == START + 100
-    context.keys = KeyRing({1: HpkeKeyPair.generate(1)}, validities={1: Validity(0, START)})
+    context.host.keys = KeyRing({1: HpkeKeyPair.generate(1)}, validities={1: Validity(0, START)})
     with pytest.raises(QuestionError, match="no sealing key"):
-        own_key_list(context)
+        context.questions.key_lists.own()
 
 
 async def test_of_two_lists_the_one_issued_later_counts_and_a_forged_one_never() -> None:
@@ -36,14 +37,14 @@ async def test_of_two_lists_the_one_issued_later_counts_and_a_forged_one_never()
     await network.start_all()
     question = network.question()[0].question
     context, key = network.core(0).context, network.seats[1].signing_key
-    listed = own_key_list(network.core(1).context).key_list
+    listed = network.core(1).context.questions.key_lists.own().key_list
     first, later = (sign_key_list(replace(listed, issued_at=moment), key) for moment in (10, 20))
     forged = sign_key_list(replace(listed, issued_at=30), network.seats[0].signing_key)
 
-    kept = [keep_key_list(context, question, one) for one in (first, later, first, forged)]
+    kept = [context.questions.key_lists.keep(question, one) for one in (first, later, first, forged)]
 
     assert kept == [True, True, False, False]
-    assert key_lists_of(context, question) == (own_key_list(context), later)
+    assert context.questions.key_lists.of(question) == (context.questions.key_lists.own(), later)
 
 
 async def test_a_list_with_a_sealing_key_of_another_aggregator_is_refused() -> None:
@@ -51,7 +52,7 @@ async def test_a_list_with_a_sealing_key_of_another_aggregator_is_refused() -> N
     await network.start_all()
     question = network.question()[0].question
     context = network.core(0).context
-    listed = own_key_list(network.core(1).context).key_list
-    copied = replace(listed, issued_at=listed.issued_at + 1, keys=own_key_list(context).key_list.keys)
+    listed = network.core(1).context.questions.key_lists.own().key_list
+    copied = replace(listed, issued_at=listed.issued_at + 1, keys=context.questions.key_lists.own().key_list.keys)
 
-    assert not keep_key_list(context, question, sign_key_list(copied, network.seats[1].signing_key))
+    assert not context.questions.key_lists.keep(question, sign_key_list(copied, network.seats[1].signing_key))

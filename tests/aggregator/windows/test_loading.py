@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.ended import ArchivedWindow
 from fleetcount_aggregator.storage.row_types import DecidedWindow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.windows.loading import load_windows
 from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import FinishedRecord, Receipt, WindowState
@@ -105,8 +105,8 @@ async def test_thousands_of_ended_windows_are_not_loaded_and_answer_as_before(
 
     for position in range(2):
         context = network.core(position).context
-        assert len(context.windows) == len(context.states) < 20, "only the windows that had not ended"
-        assert max(largest(context), largest(context.questions[question.question_id])) < 20
+        assert len(context.windows) == len(context.windows.states) < 20, "only the windows that had not ended"
+        assert max(largest_in(context), largest(context.questions[question.question_id])) < 20
     assert at_start < 20
     assert decode_record(record.record).window.window_id == old
     assert await network.core(1).helper.deliver_record(AggregatorId("alpha"), record) is WindowState.RELEASED
@@ -125,6 +125,11 @@ def largest(owner: object) -> int:
     return max(len(one) for one in vars(owner).values() if isinstance(one, Sized) and not isinstance(one, bytes))
 
 
+def largest_in(context: Context) -> int:
+    """Return how much the fullest container of what is in memory holds."""
+    return max(map(largest, (context.windows, context.windows.sessions, context.questions, context.peers)))
+
+
 async def test_what_a_running_question_holds_does_not_grow_with_its_windows(tmp_path: Path) -> None:
     """Two thousand windows are decided about without a start in between; the next record names every one of them."""
     network = Network(2, directory=tmp_path, limits=LIMITS)
@@ -136,7 +141,7 @@ async def test_what_a_running_question_holds_does_not_grow_with_its_windows(tmp_
 
     await network.advance_to(schedule.closes(MANY))
     await network.look_after_all()
-    held = [(largest(one), largest(one.questions[question.question_id])) for one in contexts]
+    held = [(largest_in(one), largest(one.questions[question.question_id])) for one in contexts]
     with pytest.raises(PeerRefusalError) as missed:
         await network.core(1).helper._of_leader(AggregatorId("alpha"), window_at(question, 7).window_id)
     await run_window(network, question, MANY + 1)
@@ -152,7 +157,7 @@ async def test_what_a_running_question_holds_does_not_grow_with_its_windows(tmp_
 
 
 async def test_windows_that_end_leave_memory_and_come_back_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_aggregator.windows.loading._MOST_ENDED", 1)
+    monkeypatch.setattr("fleetcount_aggregator.memory.windows._MOST_ENDED", 1)
     network = Network(2)
     await network.start_all()
     question = await network.stand()
@@ -169,7 +174,7 @@ async def test_windows_that_end_leave_memory_and_come_back_when_asked_for(monkey
     assert states == [WindowState.RELEASED] * 4
     assert [one for one in ids if one in network.core(1).context.windows] == [ids[3]]
     assert not network.core(0).scheduler._delivered
-    assert [one for one, _ in network.core(0).context.outcomes] == ids
+    assert [one for one, _ in network.core(0).context.windows.outcomes.since(0)] == ids
 
 
 async def test_a_window_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Path) -> None:
@@ -185,7 +190,7 @@ async def test_a_window_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Pat
     )
 
     with pytest.raises(DecodeError, match="signal is 'Vehicle CurrentLocation'"):
-        await load_windows(context)
+        await context.windows.load(context.questions)
     await network.stop_all()
 
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.windows.period_budget import PeriodCharge, Unit, check_period, question_charge, spent_from
+from fleetcount_aggregator.host.host import Limits
+from fleetcount_aggregator.windows.budget import PeriodCharge, Unit, check_period, question_charge, spent_from
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.fields import Coin, Schedule
@@ -137,9 +137,9 @@ async def test_the_aggregator_applies_it_to_windows_and_question_alike() -> None
 
     with pytest.raises(QuestionError, match=r"lose epsilon \d.* at delta 1e-09 within 2592000 s, allowed: at most 2"):
         await install_question(network.core(0).context, signed, seed)
-    network.core(0).context.limits = Limits(smallest_min_batch_size=2)
+    network.core(0).context.host.limits = Limits(smallest_min_batch_size=2)
     await install_question(network.core(0).context, signed, seed)
-    network.core(0).context.limits = Limits(smallest_min_batch_size=2, total_epsilon=Decimal(2))
+    network.core(0).context.host.limits = Limits(smallest_min_batch_size=2, total_epsilon=Decimal(2))
     late = {"round_one_opens": START + 9000, "round_one_closes": START + 9010, "round_two_closes": START + 9020}
     with pytest.raises(QuestionError, match="lose epsilon"):
         await network.ask(values=4, **late)

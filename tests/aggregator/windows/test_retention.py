@@ -4,14 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.context import no_broker
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.journal import move
+from fleetcount_aggregator.memory.windows import no_broker
 from fleetcount_aggregator.storage.ended import FIRST_KEY, ArchivedWindow
 from fleetcount_aggregator.storage.row_types import LedgerRow, Lifecycle, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.retention import Retention
-from fleetcount_aggregator.windows.rollback_guard import note_ledger_rows, shown_ledger
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import AbortWindow, FinishedRecord, Receipt, Refusal, WindowState
@@ -111,9 +110,9 @@ async def test_a_forgotten_window_is_unknown_and_its_debit_stays_counted() -> No
     again = await network.ask(**later)
     await network.come_to(again)
     context, beta = network.core(0).context, AggregatorId("beta")
-    shown = await shown_ledger(context, beta, again.window_id, context.peers[beta])
+    shown = await context.peers.shown_ledger(beta, again.window_id, context.peers[beta])
     assert shown == (1, 1)
-    await note_ledger_rows(context, beta, shown)
+    await context.peers.note_ledger_rows(beta, shown)
 
 
 async def test_a_window_whose_outcome_a_broker_keeps_waits_for_the_broker() -> None:
@@ -125,11 +124,11 @@ async def test_a_window_whose_outcome_a_broker_keeps_waits_for_the_broker() -> N
         withdrawn.append(window_id)
         return True
 
-    network.core(0).context.withdraw = no_broker
+    network.core(0).context.windows.outcomes.withdraw = no_broker
     window, _, _ = await released(network)
     await pass_to(network, window.expiry + KEEP_S + 61)
     waiting = await rests(network, Lifecycle.RETIRED)
-    network.core(0).context.withdraw = withdraw
+    network.core(0).context.windows.outcomes.withdraw = withdraw
     await pass_to(network, window.expiry + KEEP_S + 161)
 
     assert waiting == [[], [window.window_id]]
@@ -175,20 +174,20 @@ async def test_a_damaged_row_of_an_ended_window_keeps_no_other_from_its_rest(tmp
     await network.start(0)
     both = [(await network.ask(name=name, values=2)).window_id for name in ("damaged", "whole")]
     for window_id in both:
-        await move(core.context, window_id, WindowState.ABORTED)
-        core.context.ended[window_id] = core.context.windows[window_id]
+        await move(core.context.windows, window_id, WindowState.ABORTED)
+        core.context.windows._ended[window_id] = core.context.windows[window_id]
         if purged:
-            await core.context.purge(window_id)
+            await core.context.windows.purge(window_id)
     store = core.context.store
     assert isinstance(store, Store)
     await store.mend(lambda db: db.execute("UPDATE windows SET abort_reason = 'other' WHERE window_id = ?", (both[0],)))
 
-    retention = Retention(core.context)
+    retention = Retention(core.context.windows, core.context.questions)
     for _ in range(2):
         await retention.look()
 
     assert [row.window_id for row in await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 10**11)] == both[1:]
-    assert list(core.context.quarantined) == both[:1]
+    assert list(core.context.windows.quarantined) == both[:1]
     await network.stop_all()
 
 
@@ -243,9 +242,9 @@ async def test_a_start_after_years_loads_nothing() -> None:
     context = (await network.start(0)).context
     await network.look_after_all()
     [old, *_], newest = windows, windows[-1]
-    states = [await context.state_of(one.window_id) for one in (old, newest)]
+    states = [await context.windows.state_of(one.window_id) for one in (old, newest)]
 
-    assert (context.windows, context.states, context.live) == ({}, {}, {})
+    assert (context.windows, context.windows.states, context.windows.live) == ({}, {}, {})
     assert states == [WindowState.RELEASED] * 2
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.host.key_rotation import Rotation, add_key
 from fleetcount_aggregator.host.keys import KeyRing
-from fleetcount_aggregator.windows.key_lists import own_key_list
 from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.session import new_session
@@ -32,7 +31,7 @@ async def rotating(directory: Path, *, store: bool = False) -> tuple[Network, Se
     listed = (HpkeKey(key_id=1, public_key=ring.listed()[0][1]),)
     network.seats[0].aggregator = replace(network.seats[0].aggregator, hpke_keys=listed)
     await network.start_all()
-    return network, SealingKeys(network.core(0).context, ROTATION)
+    return network, SealingKeys(network.core(0).context.host, ROTATION)
 
 
 def request(network: Network, key_id: int, expiry: int, device: int = 1) -> SessionRequest:
@@ -53,12 +52,14 @@ async def test_keys_are_announced_active_retired_and_deleted_without_a_restart(t
     lives: dict[int, list[int]] = {}
     for step in range(60):
         await keys.look()
-        for key_id in context.keys.key_ids:
+        for key_id in context.host.keys.key_ids:
             lives.setdefault(key_id, []).append(step)
-        newest = own_key_list(context).key_list.keys[-1]
-        assert len(own_key_list(context).key_list.keys) <= 2
-        assert newest.not_after > context.now() + STEP
-        assert {path.stem for path in (tmp_path / "keys").glob("*.key")} == {str(one) for one in context.keys.key_ids}
+        newest = context.questions.key_lists.own().key_list.keys[-1]
+        assert len(context.questions.key_lists.own().key_list.keys) <= 2
+        assert newest.not_after > context.host.now() + STEP
+        assert {path.stem for path in (tmp_path / "keys").glob("*.key")} == {
+            str(one) for one in context.host.keys.key_ids
+        }
         network.clock.advance(STEP)
 
     assert [one[0] for one in lives.values()] == [0, 9, 19, 29, 39, 49, 59]
@@ -78,10 +79,12 @@ async def test_a_deleted_key_is_nowhere_and_opens_nothing(tmp_path: Path) -> Non
         await keys.look()
 
     assert (await network.core(0).service.release(window.window_id)).state is WindowState.RELEASED
-    assert 1 not in [one.key.key_id for one in own_key_list(context).key_list.keys], "devices are not told of it"
+    assert 1 not in [one.key.key_id for one in context.questions.key_lists.own().key_list.keys], (
+        "devices are not told of it"
+    )
     assert not (tmp_path / "keys" / "1.key").exists()
-    assert context.keys.public_key(1) is None, "not in memory either"
-    assert 1 not in context.keys.pairs(1)
+    assert context.host.keys.public_key(1) is None, "not in memory either"
+    assert 1 not in context.host.keys.pairs(1)
     assert await opened(network, sealed) is RejectReason.UNKNOWN_KEY
 
 
@@ -93,7 +96,7 @@ async def test_a_session_goes_on_without_the_key_that_it_was_sealed_to(tmp_path:
     await network.advance_to(START + 12 * STEP)
     for _ in range(2):
         await keys.look()
-    assert 1 not in network.core(0).context.keys.key_ids
+    assert 1 not in network.core(0).context.host.keys.key_ids
 
     await network.stop(0)
     await network.start(0)
@@ -132,17 +135,20 @@ async def test_a_disk_that_fails_between_list_and_key_leaves_no_key_without_an_e
     with pytest.raises(OSError, match="No space left"):
         await keys.look()
     monkeypatch.undo()
-    assert context.keys.key_ids == {1}
+    assert context.host.keys.key_ids == {1}
     await keys.look()
 
-    assert [key_id for key_id, _, validity in context.keys.listed() if validity.not_after < START + 30 * STEP] == [1, 2]
+    assert [key_id for key_id, _, validity in context.host.keys.listed() if validity.not_after < START + 30 * STEP] == [
+        1,
+        2,
+    ]
 
 
 async def test_without_a_rotation_nothing_is_made_or_deleted(tmp_path: Path) -> None:
     network, _ = await rotating(tmp_path)
     network.clock.advance(1000 * STEP)
 
-    await SealingKeys(network.core(0).context, None).look()
+    await SealingKeys(network.core(0).context.host, None).look()
 
     assert [path.name for path in (tmp_path / "keys").iterdir()] == ["1.key"]
 

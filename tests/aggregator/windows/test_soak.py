@@ -19,10 +19,10 @@ def held(network: Network, directory: Path) -> tuple[int, ...]:
     counts = [len(list(directory.iterdir()))]
     for position in range(2):
         core = network.core(position)
-        context = core.context
-        counts += [len(one) for one in (context.windows, context.states, context.live, context.awake, context.ended)]
-        counts += [len(one) for one in (context.purged, context.resting, context.heard)]
-        counts += [len(core.scheduler._delivered), len(context.store.data_keys._keys)]
+        windows, peers = core.context.windows, core.context.peers
+        counts += [len(one) for one in (windows, windows.states, windows.live, windows.due, windows.ended)]
+        counts += [len(one) for one in (windows.purged, windows.ended_cache, peers._last_contact)]
+        counts += [len(core.scheduler._delivered), len(windows.store.data_keys._keys)]
     return tuple(counts)
 
 
@@ -65,7 +65,7 @@ async def soak(directory: Path, questions: int, settled: int) -> tuple[float, li
 
 
 async def test_a_few_questions_leave_nothing_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_aggregator.windows.loading._MOST_ENDED", 2)
+    monkeypatch.setattr("fleetcount_aggregator.memory.windows._MOST_ENDED", 2)
 
     _, counts = await soak(tmp_path, questions=9, settled=6)
 

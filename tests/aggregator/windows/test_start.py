@@ -1,5 +1,6 @@
 """The leader fixes the start of a question once, at its submission; nobody else does, and nothing moves it."""
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -7,11 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fleetcount_aggregator.context import Context, Limits
-from fleetcount_aggregator.installed_question import InstalledQuestion
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Limits
+from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.repair import settle_restored
+from fleetcount_aggregator.roles.outcomes import settle_restored
 from fleetcount_aggregator.storage.row_types import Charged, Cost
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_aggregator.windows.question_install import install_question
@@ -192,7 +194,7 @@ async def test_a_second_start_and_one_for_fixed_times_are_refused_and_change_not
         assert refused.value.problem is PeerProblem.CONFLICT
     for order in (second, start_of(network, fixed[0], START + 300)):
         with pytest.raises(QuestionError, match="a start is made by the leader's aggregator"):
-            await take_own_order(network.core(0).context, order)
+            await take_own_order(network.core(0).context.questions, order)
     other = network.question(name="fixed, given a start")
     given = InstallQuestion(signed=other[0], seed=other[1], orders=(start_of(network, other[0], START + 300),))
     with pytest.raises(PeerRefusalError):
@@ -216,7 +218,7 @@ async def test_a_leader_put_back_from_before_the_start_adopts_the_start_that_oth
     context = await town.lose_and_restore()
     with pytest.raises(QuestionError, match="put back from a backup"):
         await install_question(context, signed, seed)
-    await settle_restored(context, ReleaseSteps(context))
+    await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
     again = await install_question(context, signed, seed)
 
     assert again.asked.schedule == first.asked.schedule
@@ -239,13 +241,15 @@ async def test_a_leader_put_back_from_before_the_start_ends_the_window_that_is_o
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
-        assert len(waits) < 5, context.quarantined
+        assert len(waits) < 5, context.windows.quarantined
         await network.look_after_all()
 
     context = await town.lose_and_restore()
     # It is due to decide about window 1 as well, and waits until the others, who tell how that ends, have decided too.
-    monkeypatch.setattr("fleetcount_aggregator.roles.repair.asyncio", SimpleNamespace(sleep=sleep))
-    await settle_restored(context, ReleaseSteps(context))
+    monkeypatch.setattr(
+        "fleetcount_aggregator.roles.outcomes.asyncio", SimpleNamespace(sleep=sleep, gather=asyncio.gather)
+    )
+    await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
     again = await install_question(context, signed, seed)
 
     assert len(waits) == 1
@@ -274,7 +278,7 @@ async def test_what_is_stopped_before_its_first_window_costs_nothing_and_makes_r
     installed = await install_question(context, signed, seed)
     assert await cost(context, installed) is Cost.OPEN
 
-    await take_own_order(context, stop_of(network, signed.question, 2))
+    await take_own_order(context.questions, stop_of(network, signed.question, 2))
 
     assert await cost(context, installed) is Cost.NOTHING
     later, seed = network.question(schedule=COUNTED, name="asked right")

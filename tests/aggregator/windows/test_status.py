@@ -32,7 +32,7 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
         aggregator_id=network.seats[0].aggregator_id,
         from_window=3,
     )
-    await take_own_order(network.core(0).context, sign_order(stop, network.seats[0].signing_key))
+    await take_own_order(network.core(0).context.questions, sign_order(stop, network.seats[0].signing_key))
     for index in range(2):
         window = window_at(question, index)
         await network.advance_to(window.round_one_opens)

@@ -5,7 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -124,7 +124,7 @@ async def test_without_the_record_before_the_rest_of_the_walk_has_ended() -> Non
     question = await walking(network)
     first = window_at(question, 0)
     await step(network, first, 0, count=1)
-    assert network.core(0).context.states[first.window_id] is WindowState.ABORTED
+    assert network.core(0).context.windows.states[first.window_id] is WindowState.ABORTED
 
     third = window_at(question, 3)
     await step(network, third, 30)
@@ -148,7 +148,7 @@ async def test_a_pause_in_a_walk_ends_it() -> None:
             aggregator_id=network.seats[0].aggregator_id,
             from_window=window,
         )
-        await take_own_order(network.core(0).context, sign_order(order, network.seats[0].signing_key))
+        await take_own_order(network.core(0).context.questions, sign_order(order, network.seats[0].signing_key))
     await network.look_after_all()
     await step(network, window_at(question, 0), 0)
 

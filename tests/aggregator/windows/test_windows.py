@@ -91,7 +91,7 @@ async def test_windows_are_not_missed_by_a_clock_that_a_peer_contradicts(tmp_pat
     await network.stop(0)
     await network.advance_to(question.schedule.opens(3) + 5)
     await network.start(0)
-    skews = network.core(0).context.greetings.skews
+    skews = network.core(0).context.peers.greetings.skews
 
     # By the clock of its peer, which is two hours late, no window has opened; then both agree.
     skews[peer] = Skew(-7200, 0.1)
@@ -113,7 +113,7 @@ async def test_windows_are_missed_if_the_peer_whose_clock_differs_says_so_too(tm
     await network.advance_to(question.schedule.opens(3) + 5)
     await network.start(0)
 
-    network.core(0).context.greetings.skews[question.aggregators[1].aggregator_id] = Skew(7200, 0.1)
+    network.core(0).context.peers.greetings.skews[question.aggregators[1].aggregator_id] = Skew(7200, 0.1)
     await network.look_after_all()
 
     assert await network.decided(question) == ["missed", "missed", "missed", "window", "window"]
@@ -132,7 +132,7 @@ async def test_a_crash_while_a_window_is_made_leaves_it_made_once(tmp_path: Path
     await network.start_crashed()
     await network.look_after_all()
 
-    assert not network.core(0).context.failpoints.armed
+    assert not network.core(0).context.host.failpoints.armed
     assert await network.decided(question) == await network.decided(question, 1) == ["window"]
     assert list(await network.core(0).context.store.active_windows()) == [window_at(question, 0).window_id]
     await network.stop_all()
@@ -150,7 +150,9 @@ async def test_a_window_without_a_sealing_key_is_skipped_and_a_new_key_takes_the
     known = await network.decided(question)
     assert known == ["window", "no_sealing_key"]
 
-    network.core(0).context.keys = KeyRing({**keys, 2: HpkeKeyPair.generate(2)}, validities={1: Validity(0, expires)})
+    network.core(0).context.host.keys = KeyRing(
+        {**keys, 2: HpkeKeyPair.generate(2)}, validities={1: Validity(0, expires)}
+    )
     await network.advance_to(question.schedule.opens(1))
     await network.look_after_all()
 

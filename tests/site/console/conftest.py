@@ -38,7 +38,7 @@ class Process:
         readiness = Readiness(context, Watched(certificate_ends={}))
         asked: Any = SimpleNamespace(query={}, accept="")
         self.pages = {path: page(asked).body for path, page in readiness.pages().items()}
-        context.metrics.registry.unregister(readiness)
+        context.host.metrics.registry.unregister(readiness)
 
     def say(self, *checks: Mapping[str, Any], windows: Mapping[str, Any] | None = None) -> None:
         """Answer these checks on /readyz, else that one holds, and these windows."""

@@ -7,12 +7,12 @@ from decimal import Decimal
 
 import pytest
 from fleetcount_aggregator.config import AggregatorConfig
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.windows import status
-from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
+from fleetcount_aggregator.windows.budget import question_charge, spent_from
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.messages import Receipt
 from fleetcount_site.console.state import StateReader

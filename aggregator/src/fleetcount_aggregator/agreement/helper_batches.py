@@ -30,9 +30,9 @@ from fleetcount_aggregator.agreement.rules import (
     reply_from_bytes,
 )
 from fleetcount_aggregator.agreement.verification import Verification, kept_seeds, matching, seal_kept
-from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once, taken
+from fleetcount_aggregator.memory.installed import InstalledWindow
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.report_ids import ReportIds
@@ -48,8 +48,11 @@ _MOST_AT_ONCE: Final = 64
 class HelperBatches:
     """The batches of windows that others lead."""
 
-    def __init__(self, context: Context, verification: Verification) -> None:
-        self._context = context
+    def __init__(self, windows: Windows, verification: Verification, peer_count: int) -> None:
+        self._windows = windows
+        self._store = windows.store
+        self._failpoints = windows.host.failpoints
+        self._peer_count = peer_count
         self._verification = verification
         self._owners: dict[WindowId, NDArray[np.int64]] = {}
         self._taking: Counter[AggregatorId] = Counter()
@@ -71,7 +74,7 @@ class HelperBatches:
                 verifier_shares=b"",
             )
         stored = await once(
-            self._context,
+            self._windows,
             window.window_id,
             Step.PROPOSE,
             proposal_digest(proposal),
@@ -79,7 +82,7 @@ class HelperBatches:
             batch=proposal.batch,
             within=self._admission(window, proposed=proposal.batch),
         )
-        self._context.failpoints.hit("helper.after_propose_store")
+        self._failpoints.hit("helper.after_propose_store")
         return reply_from_bytes(window.window_id, proposal.batch, stored)
 
     async def _is_nothing(self, window: InstalledWindow, step: Step, batch: int, report_ids: bytes) -> bool:
@@ -88,13 +91,13 @@ class HelperBatches:
         A row and a step are for a batch with a report of its own: so they are no more than the window's reports,
         however many batches a leader makes up.
         """
-        if self._context.states[window.window_id] is not WindowState.AGREEING:
+        if self._windows.states[window.window_id] is not WindowState.AGREEING:
             return False
-        if await taken(self._context, window.window_id, step, batch) is not None:
+        if await taken(self._store, window.window_id, step, batch) is not None:
             return False
-        if await self._context.store.batch(window.window_id, batch) is not None:
+        if await self._store.batch(window.window_id, batch) is not None:
             return False
-        reports = await self._context.store.complete_reports(window.window_id)
+        reports = await self._store.complete_reports(window.window_id)
         return bool((reports.ids.find(report_ids) < 0).all())
 
     @contextmanager
@@ -105,7 +108,7 @@ class HelperBatches:
             PeerRefusalError: BUSY, the leader's share of places is taken.
         """
         leader = window.leader_id
-        if self._taking[leader] >= max(1, _MOST_AT_ONCE // max(1, len(self._context.peers))):
+        if self._taking[leader] >= max(1, _MOST_AT_ONCE // max(1, self._peer_count)):
             raise PeerRefusalError(PeerProblem.BUSY)
         self._taking[leader] += 1
         try:
@@ -119,15 +122,15 @@ class HelperBatches:
 
     async def _propose(self, window: InstalledWindow, proposal: BatchProposal) -> Entry:
         """Verify what is proposed and held here; return the batch and the reply about it."""
-        reports = await self._context.store.complete_reports(window.window_id)
+        reports = await self._store.complete_reports(window.window_id)
         found = reports.ids.find(proposal.report_ids)
         present = found >= 0
         positions = found[present]
         await self._claim(window.window_id, len(reports.ids), positions, proposal.batch)
         verified = await self._verification.verify(window, reports, positions)
-        denied = await of_denied(self._context, window.window_id, ReportIds(reports.ids.at(positions)))
+        denied = await of_denied(self._windows, window.window_id, ReportIds(reports.ids.at(positions)))
         entry = self._proposed(window, proposal, present, positions, verified, denied)
-        self._context.failpoints.hit("helper.before_propose_store")
+        self._failpoints.hit("helper.before_propose_store")
         return entry
 
     async def _claim(self, window_id: WindowId, count: int, positions: NDArray[np.int64], number: int) -> None:
@@ -135,7 +138,7 @@ class HelperBatches:
         owners = self._owners.get(window_id)
         if owners is None:
             owners = np.full(count, _FREE, dtype=np.int64)
-            async for row in every_batch(self._context.store, window_id):
+            async for row in every_batch(self._store, window_id):
                 owners[row.positions] = row.number
             owners = self._owners.setdefault(window_id, owners)
         if not np.isin(owners[positions], (_FREE, number)).all():
@@ -165,7 +168,7 @@ class HelperBatches:
             positions=positions,
             verdicts=verdicts,
             share_digests=verified.share_digests,
-            kept=seal_kept(self._context, window, proposal.batch, verified.output_sum, verified.seeds),
+            kept=seal_kept(self._store, window, proposal.batch, verified.output_sum, verified.seeds),
         )
         return Entry(answer=reply_bytes(reply), batch=row, rejections=count_reasons(picked(said, present)))
 
@@ -181,7 +184,7 @@ class HelperBatches:
         if not request.report_ids and await self._is_nothing(window, Step.FINISH, request.batch, b""):
             return BatchDecision(window_id=window.window_id, batch=request.batch, accepted=b"")
         accepted = await once(
-            self._context,
+            self._windows,
             window.window_id,
             Step.FINISH,
             finish_digest(request),
@@ -189,16 +192,16 @@ class HelperBatches:
             batch=request.batch,
             within=self._admission(window),
         )
-        self._context.failpoints.hit("helper.after_finish_store")
+        self._failpoints.hit("helper.after_finish_store")
         return BatchDecision(window_id=window.window_id, batch=request.batch, accepted=accepted)
 
     async def _finish(self, window: InstalledWindow, request: FinishBatch) -> Entry:
         """Decide about a batch; return it with the reports accepted here."""
-        reports = await self._context.store.complete_reports(window.window_id)
-        row = await self._context.store.batch(window.window_id, request.batch)
+        reports = await self._store.complete_reports(window.window_id)
+        row = await self._store.batch(window.window_id, request.batch)
         if row is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
-        denied = await of_denied(self._context, window.window_id, ReportIds(reports.ids.at(row.positions)))
+        denied = await of_denied(self._windows, window.window_id, ReportIds(reports.ids.at(row.positions)))
         verdicts = self._judge(window, reports, row, request, denied)
         accepted = _with(verdicts, ReportVerdict.ACCEPTED)
         pending = _with(row.verdicts, ReportVerdict.VERIFIED)
@@ -207,7 +210,7 @@ class HelperBatches:
         rejections = Counter({RejectReason.INVALID_PROOF: int((failed & ~denied).sum())})
         rejections[RejectReason.BAD_CERTIFICATE] = int((failed & denied).sum())
         rejections[dropped_reason(len(window.asked.aggregators))] += int((pending & ~named).sum())
-        self._context.failpoints.hit("helper.before_finish_store")
+        self._failpoints.hit("helper.before_finish_store")
         finished = replace(row, verdicts=verdicts)
         return Entry(answer=reports.ids.at(row.positions[accepted]), batch=finished, rejections=+rejections)
 
@@ -226,7 +229,7 @@ class HelperBatches:
         verdicts = np.frombuffer(row.verdicts, dtype=np.uint8).copy()
         if (places < 0).any() or (verdicts[places] != ReportVerdict.VERIFIED).any():
             raise PeerRefusalError(PeerProblem.MALFORMED)
-        seeds = np.frombuffer(kept_seeds(self._context, window, row), dtype=np.uint8).reshape(-1, SEED_SIZE)
+        seeds = np.frombuffer(kept_seeds(self._store, window, row), dtype=np.uint8).reshape(-1, SEED_SIZE)
         holds = holding(matching(seeds[places].tobytes(), request.messages))
         verdicts[verdicts == ReportVerdict.VERIFIED] = ReportVerdict.DROPPED
         verdicts[places[holds]] = ReportVerdict.ACCEPTED

@@ -5,8 +5,8 @@ with the same ones. Memory does not grow with the window. It must not decide abo
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from fleetcount_protocol.errors import PeerProblem, RejectReason
@@ -22,36 +22,31 @@ from fleetcount_aggregator.agreement.rules import (
     survivors,
 )
 from fleetcount_aggregator.agreement.verification import Verification, matching, proof_setting, seal_kept
-from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once
-from fleetcount_aggregator.peers import Peer, PeerRefusalError
+from fleetcount_aggregator.memory.installed import InstalledWindow
+from fleetcount_aggregator.memory.peers import Helpers
+from fleetcount_aggregator.memory.windows import Windows
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict
 from fleetcount_aggregator.storage.store import every_batch
-from fleetcount_aggregator.verification.workers import VerifiedReports, combine_shares
+from fleetcount_aggregator.verification.workers import VerifiedReports, Workers, combine_shares
 
-Result = TypeVar("Result")
 _IN_FLIGHT: Final = 8
 """Batches under way at once: one is verified here while others are verified by the helpers."""
-
-
-class AskEveryone(Protocol):
-    """Asks every helper of a window until all have answered; answers in the window's order."""
-
-    def __call__(self, window: InstalledWindow, ask: Callable[[Peer], Awaitable[Result]], /) -> Awaitable[list[Result]]:
-        """Return the answers."""
-        ...
 
 
 class BatchRounds:
     """Runs the batches of windows this aggregator leads."""
 
-    def __init__(self, context: Context, verification: Verification, everyone: AskEveryone) -> None:
-        self._context = context
+    def __init__(self, windows: Windows, workers: Workers, verification: Verification, helpers: Helpers) -> None:
+        self._windows = windows
+        self._store = windows.store
+        self._failpoints = windows.host.failpoints
+        self._workers = workers
         self._verification = verification
-        self._everyone = everyone
+        self._helpers = helpers
 
     async def run(self, window: InstalledWindow) -> None:
         """Decide every batch of a window whose intake is closed.
@@ -59,9 +54,9 @@ class BatchRounds:
         Raises:
             PeerRefusalError: MALFORMED, a helper's reply does not answer its proposal.
         """
-        reports = await self._context.store.complete_reports(window.window_id)
+        reports = await self._store.complete_reports(window.window_id)
         size = await self._size(window)
-        decided = {row.number async for row in every_batch(self._context.store, window.window_id)}
+        decided = {row.number async for row in every_batch(self._store, window.window_id)}
         open_numbers = iter([one for one in range(-(-len(reports.ids) // size)) if one not in decided])
         lanes = [asyncio.ensure_future(self._lane(window, reports, size, open_numbers)) for _ in range(_IN_FLIGHT)]
         try:
@@ -74,13 +69,13 @@ class BatchRounds:
     async def _size(self, window: InstalledWindow) -> int:
         """Return the size of this window's batches, fixed with the first one."""
         size = batch_size(window.prio3.verifier_share_size)
-        return int(await once(self._context, window.window_id, Step.BATCHES, b"", Entry(answer=str(size).encode())))
+        return int(await once(self._windows, window.window_id, Step.BATCHES, b"", Entry(answer=str(size).encode())))
 
     async def _lane(self, window: InstalledWindow, reports: CompleteReports, size: int, numbers: Iterator[int]) -> None:
         """Run one batch after the other; the lanes share the numbers."""
         for number in numbers:
             await self._run_batch(window, reports, number, positions_of_batch(reports.ids, number, size))
-            self._context.failpoints.hit("leader.after_batch")
+            self._failpoints.hit("leader.after_batch")
 
     async def _run_batch(
         self, window: InstalledWindow, reports: CompleteReports, number: int, positions: NDArray[np.int64]
@@ -105,16 +100,16 @@ class BatchRounds:
             share_digests=own.share_digests,
             verifier_shares=own.verifier_shares,
         )
-        replies = await self._everyone(window, lambda peer: peer.propose_batch(proposal))
-        self._context.failpoints.hit("leader.after_proposals")
+        replies = await self._helpers.ask_all(window, lambda peer: peer.propose_batch(proposal), counted=False)
+        self._failpoints.hit("leader.after_proposals")
         found = survivors(proposal, replies, window.prio3.verifier_share_size)
         if found is None:
             raise PeerRefusalError(PeerProblem.MALFORMED)
         reasons = np.frombuffer(found.reasons, dtype=np.uint8).copy()
         remaining = found.remaining
         shares = (picked(own.verifier_shares, remaining), *found.shares)
-        messages, holds = await self._context.workers.run(combine_shares, proof_setting(window, reports), shares)
-        self._context.failpoints.hit("leader.after_combine")
+        messages, holds = await self._workers.run(combine_shares, proof_setting(window, reports), shares)
+        self._failpoints.hit("leader.after_combine")
         held = holding(holds)
         accepted = await self._finish(
             window,
@@ -133,11 +128,11 @@ class BatchRounds:
 
     async def _finish(self, window: InstalledWindow, request: FinishBatch, seeds: bytes) -> NDArray[np.bool_]:
         """Return which finished reports everyone accepts."""
-        decisions = await self._everyone(window, lambda peer: peer.finish_batch(request))
+        decisions = await self._helpers.ask_all(window, lambda peer: peer.finish_batch(request), counted=False)
         accepted = holding(matching(seeds, request.messages))
         for decision in decisions:
             accepted = accepted & (ReportIds(decision.accepted).find(request.report_ids) >= 0)
-        self._context.failpoints.hit("leader.after_finish")
+        self._failpoints.hit("leader.after_finish")
         return accepted
 
     async def _decide(
@@ -159,10 +154,10 @@ class BatchRounds:
             positions=positions,
             verdicts=verdicts.astype(np.uint8).tobytes(),
             share_digests=verified.share_digests,
-            kept=seal_kept(self._context, window, number, verified.output_sum),
+            kept=seal_kept(self._store, window, number, verified.output_sum),
         )
         entry = Entry(batch=row, rejections=count_reasons(reasons))
-        await once(self._context, window.window_id, Step.BATCH, b"", entry, batch=number)
+        await once(self._windows, window.window_id, Step.BATCH, b"", entry, batch=number)
 
 
 def _only(verified: VerifiedReports, mask: NDArray[np.bool_]) -> VerifiedReports:

@@ -17,14 +17,14 @@ from fleetcount_protocol.messages import SealSet, WindowState
 from fleetcount_protocol.release.commitments import leaf_digests, set_root
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, move, once, taken
+from fleetcount_aggregator.memory.installed import InstalledWindow
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, leaves_of, sorted_leaf_digests
 from fleetcount_aggregator.storage.row_types import ReportVerdict
-from fleetcount_aggregator.storage.store import every_batch
+from fleetcount_aggregator.storage.store import Store, every_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,46 +111,46 @@ def _by_leaf(digests: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
 
 
-async def _batch_verdicts(context: Context, window_id: WindowId) -> BatchVerdicts:
-    ids = (await context.store.complete_reports(window_id)).ids
+async def _batch_verdicts(store: Store, window_id: WindowId) -> BatchVerdicts:
+    ids = (await store.complete_reports(window_id)).ids
     verdicts = np.full(len(ids), _NONE, dtype=np.uint8)
     digests = np.zeros((len(ids), Digest.SIZE), dtype=np.uint8)
-    async for row in every_batch(context.store, window_id):
+    async for row in every_batch(store, window_id):
         verdicts[row.positions] = np.frombuffer(row.verdicts, dtype=np.uint8)
         digests[row.positions] = np.frombuffer(row.share_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
     return BatchVerdicts(ids, verdicts, digests)
 
 
-async def of_denied(context: Context, window_id: WindowId, ids: ReportIds) -> NDArray[np.bool_]:
+async def of_denied(windows: Windows, window_id: WindowId, ids: ReportIds) -> NDArray[np.bool_]:
     """Return, by position, which reports are of devices that the deny list names now."""
     denied = np.zeros(len(ids), dtype=np.bool_)
-    if keys := context.denials.keys:
-        found = ids.find(await context.store.reports_of(window_id, b"".join(keys)))
+    if keys := windows.host.denials.keys:
+        found = ids.find(await windows.store.reports_of(window_id, b"".join(keys)))
         denied[found[found >= 0]] = True
     return denied
 
 
-async def close_intake(context: Context, window_id: WindowId) -> None:
+async def close_intake(windows: Windows, window_id: WindowId) -> None:
     """Close intake, which cannot open again; incomplete reports count as half pairs. Does nothing if it is closed."""
-    await move(context, window_id, WindowState.AGREEING)
+    await move(windows, window_id, WindowState.AGREEING)
 
 
-async def abort_here(context: Context, window_id: WindowId, reason: AbortReason | str) -> WindowState:
+async def abort_here(windows: Windows, window_id: WindowId, reason: AbortReason | str) -> WindowState:
     """Abort a window at this aggregator, publicly, unless it has ended; return the state it is in after that."""
     text = reason.value if isinstance(reason, AbortReason) else reason
-    state = await move(context, window_id, WindowState.ABORTED, reason=text)
+    state = await move(windows, window_id, WindowState.ABORTED, reason=text)
     if state is WindowState.ABORTED:
-        await context.purge(window_id)
+        await windows.purge(window_id)
     return state
 
 
-async def sealed_digest(context: Context, window_id: WindowId) -> Digest | None:
+async def sealed_digest(store: Store, window_id: WindowId) -> Digest | None:
     """Return the digest of the window's one set, or None before it is sealed."""
-    step = await taken(context, window_id, Step.SET)
+    step = await taken(store, window_id, Step.SET)
     return Digest(step.answer) if step else None
 
 
-async def seal_own(context: Context, window: InstalledWindow) -> OwnSet:
+async def seal_own(windows: Windows, window: InstalledWindow) -> OwnSet:
     """Seal the reports accepted here, and return the set they make; run by the leader, which names it to the helpers.
 
     Reports of devices that are denied by now are left out; once the set is sealed it stays what it is.
@@ -158,18 +158,18 @@ async def seal_own(context: Context, window: InstalledWindow) -> OwnSet:
     Raises:
         PeerRefusalError, StateConflictError: as `seal_named`.
     """
-    batch = await _batch_verdicts(context, window.window_id)
-    sealed = await context.store.included(window.window_id)
+    batch = await _batch_verdicts(windows.store, window.window_id)
+    sealed = await windows.store.included(window.window_id)
     if sealed is None:
-        wanted = (batch.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(context, window.window_id, batch.ids)
+        wanted = (batch.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(windows, window.window_id, batch.ids)
     else:
         wanted = np.frombuffer(sealed, dtype=np.uint8) != 0
     own = await asyncio.to_thread(OwnSet.of, window.window_id, batch, wanted)
-    await once(context, window.window_id, Step.SET, own.digest, lambda: _included(context, window, batch, own))
+    await once(windows, window.window_id, Step.SET, own.digest, lambda: _included(windows, window, batch, own))
     return own
 
 
-async def seal_named(context: Context, window: InstalledWindow, request: SealSet) -> bytes:
+async def seal_named(windows: Windows, window: InstalledWindow, request: SealSet) -> bytes:
     """Store the set that the leader names and move on to releasing; repeating it with the same set changes nothing.
 
     Every report must be accepted here, the digests of the leaves must follow from this aggregator's own public shares,
@@ -183,25 +183,25 @@ async def seal_named(context: Context, window: InstalledWindow, request: SealSet
     """
 
     async def work() -> Entry:
-        batch = await _batch_verdicts(context, window.window_id)
+        batch = await _batch_verdicts(windows.store, window.window_id)
         agreed = await asyncio.to_thread(OwnSet.agreed, window.window_id, batch, request)
-        return await _included(context, window, batch, agreed)
+        return await _included(windows, window, batch, agreed)
 
     try:
-        await once(context, window.window_id, Step.SET, set_root(window.window_id, request.leaf_digests), work)
+        await once(windows, window.window_id, Step.SET, set_root(window.window_id, request.leaf_digests), work)
     except _NamesMissing as missing:
         return missing.leaves
     return b""
 
 
-async def _included(context: Context, window: InstalledWindow, batch: BatchVerdicts, own: OwnSet) -> Entry:
+async def _included(windows: Windows, window: InstalledWindow, batch: BatchVerdicts, own: OwnSet) -> Entry:
     if len(own.positions) < window.asked.min_batch_size:
-        await abort_here(context, window.window_id, AbortReason.TOO_FEW_REPORTS)
+        await abort_here(windows, window.window_id, AbortReason.TOO_FEW_REPORTS)
         raise PeerRefusalError(PeerProblem.TOO_FEW)
     included = np.zeros(len(batch.ids), dtype=np.uint8)
     included[own.positions] = 1
     left_out = (included == 0) & ~np.isin(batch.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
-    denied = await of_denied(context, window.window_id, batch.ids)
+    denied = await of_denied(windows, window.window_id, batch.ids)
     rejections = Counter({RejectReason.BAD_CERTIFICATE: int((left_out & denied).sum())})
     rejections[RejectReason.MISSING_AT_PEER] = int((left_out & ~denied).sum())
     return Entry(answer=own.digest, included=included.tobytes(), rejections=+rejections)

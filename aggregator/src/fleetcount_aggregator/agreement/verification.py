@@ -12,14 +12,15 @@ import numpy as np
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.vdaf.field import FIELD64, SEED_SIZE
 from fleetcount_transport.admission.turns import FairQueue
+from fleetcount_transport.failpoints import Failpoints
 from fleetcount_transport.logs import log
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.row_types import BatchRow
-from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, verify_reports
+from fleetcount_aggregator.storage.store import Store
+from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, Workers, verify_reports
 
 _NUMBER_BYTES: Final = 4
 _WORTH_COMPILING: Final = 1_000_000
@@ -32,21 +33,22 @@ class Verification:
     Each worker has one batch under way and one waiting; further ones are taken from each window's leader in turn.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._queue = FairQueue(2 * context.workers.count)
+    def __init__(self, workers: Workers, failpoints: Failpoints) -> None:
+        self._workers = workers
+        self._failpoints = failpoints
+        self._queue = FairQueue(2 * workers.count)
 
     async def verify(
         self, window: InstalledWindow, reports: CompleteReports, positions: NDArray[np.int64]
     ) -> VerifiedReports:
         """Return what the reports at these positions give, in their order."""
         async with self._queue.of(window.leader_id):
-            verified = await self._context.workers.run(
+            verified = await self._workers.run(
                 verify_reports, proof_setting(window, reports), reports.source(positions)
             )
         if verified.damaged:
             log.error("reports_damaged", window=str(window.window_id), count=len(verified.damaged))
-        self._context.failpoints.hit("verification.before_store")
+        self._failpoints.hit("verification.before_store")
         return verified
 
 
@@ -76,20 +78,20 @@ def _place(window_id: WindowId, number: int) -> tuple[bytes, ...]:
     return (b"batch", window_id, number.to_bytes(_NUMBER_BYTES))
 
 
-def seal_kept(context: Context, window: InstalledWindow, number: int, output_sum: bytes, seeds: bytes = b"") -> bytes:
+def seal_kept(store: Store, window: InstalledWindow, number: int, output_sum: bytes, seeds: bytes = b"") -> bytes:
     """Return `BatchRow.kept`."""
-    return context.data_key(window.window_id).seal(output_sum + seeds, *_place(window.window_id, number))
+    return store.data_keys.of(window.window_id).seal(output_sum + seeds, *_place(window.window_id, number))
 
 
-def kept_sum(context: Context, window: InstalledWindow, row: BatchRow) -> bytes:
+def kept_sum(store: Store, window: InstalledWindow, row: BatchRow) -> bytes:
     """Return the sum of a batch's verified output shares; raises StoreError if it is damaged."""
-    return context.data_key(window.window_id).open(row.kept, *_place(window.window_id, row.number))[
+    return store.data_keys.of(window.window_id).open(row.kept, *_place(window.window_id, row.number))[
         : _sum_bytes(window)
     ]
 
 
-def kept_seeds(context: Context, window: InstalledWindow, row: BatchRow) -> bytes:
+def kept_seeds(store: Store, window: InstalledWindow, row: BatchRow) -> bytes:
     """Return the seeds of a helper's batch, n x 32; raises StoreError if they are damaged."""
-    return context.data_key(window.window_id).open(row.kept, *_place(window.window_id, row.number))[
+    return store.data_keys.of(window.window_id).open(row.kept, *_place(window.window_id, row.number))[
         _sum_bytes(window) :
     ]

@@ -67,6 +67,7 @@ after an abort (`release.steps`); nothing else leads there."""
 
 FINAL_STATES: Final = frozenset({WindowState.RELEASED, WindowState.ABORTED})
 """Where nothing is left to do for a window and its secrets are deleted."""
+UNFINISHED: Final = frozenset(WindowState) - FINAL_STATES
 
 
 class StateConflictError(FleetcountError):

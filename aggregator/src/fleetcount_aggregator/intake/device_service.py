@@ -26,13 +26,11 @@ from fleetcount_protocol.messages import (
 from fleetcount_protocol.wire.device_columns import Upload, UploadAnswer
 from fleetcount_transport.admission.identity import Identity
 
-from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_question import InstalledQuestion
 from fleetcount_aggregator.intake.intake import Intake
+from fleetcount_aggregator.memory.installed import InstalledQuestion
+from fleetcount_aggregator.memory.questions import Questions, is_spread
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.windows.key_lists import key_lists_of
-from fleetcount_aggregator.windows.question_notes import is_spread
 
 _LISTED = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 _WINDOW_OVERHEAD_BYTES = 1024
@@ -47,8 +45,9 @@ class UnknownWindowError(PeerError):
 class DeviceService:
     """Answers devices and analysts."""
 
-    def __init__(self, context: Context, intake: Intake, steps: ReleaseSteps) -> None:
-        self._context = context
+    def __init__(self, questions: Questions, intake: Intake, steps: ReleaseSteps) -> None:
+        self._questions = questions
+        self._host = questions.host
         self._intake = intake
         self._steps = steps
 
@@ -59,7 +58,7 @@ class DeviceService:
             PeerRefusalError: the query is for another aggregator.
         """
         self.check_own(query.aggregator_id)
-        if query.deployment != self._context.identity.deployment:
+        if query.deployment != self._host.identity.deployment:
             return QuestionList(offers=())
         offers: list[QuestionOffer] = []
         room = MAX_QUESTION_LIST_BYTES
@@ -77,10 +76,10 @@ class DeviceService:
 
         With `over` also those whose last window has closed, for readers.
         """
-        now = self._context.now()
+        now = self._host.now()
         return [
             one
-            for one in self._context.questions.values()
+            for one in self._questions.values()
             if (over or now < one.asked.schedule.end) and not one.refused_by and (not one.is_leader or is_spread(one))
         ]
 
@@ -88,7 +87,7 @@ class DeviceService:
         """Return what devices are told of a question: all that was signed, and the key lists and orders known here."""
         return QuestionOffer(
             signed=question.signed,
-            key_lists=key_lists_of(self._context, question.asked),
+            key_lists=self._questions.key_lists.of(question.asked),
             orders=question.orders,
         )
 
@@ -126,7 +125,7 @@ class DeviceService:
         Raises:
             PeerRefusalError: it does.
         """
-        if aggregator_id != self._context.aggregator_id:
+        if aggregator_id != self._host.aggregator_id:
             raise PeerRefusalError(PeerProblem.UNKNOWN_AGGREGATOR)
 
     async def release(self, window_id: WindowId) -> ReleaseAnswer:

@@ -18,17 +18,17 @@ from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColum
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, RECEIPTED, check_shape
 from fleetcount_aggregator.intake.routing import OwnReports, Reports
 from fleetcount_aggregator.intake.sessions import Sessions
 from fleetcount_aggregator.intake.unsealing import unseal_somewhere
+from fleetcount_aggregator.memory.installed import InstalledWindow
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.errors import DamagedError, StoreAwayError, StoreBusyError, StoreError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
-from fleetcount_aggregator.windows.loading import window_here
+from fleetcount_aggregator.verification.workers import Workers
 
 _SESSION_PATIENCE_S: Final = 0.1
 """How long requests for sessions wait for a worker: to judge as many as go there at once takes some 5 ms here."""
@@ -93,11 +93,13 @@ class _Arrivals:
 class Intake:
     """The intake of one aggregator, the same for every transport; `reports` decides about what it opened."""
 
-    def __init__(self, context: Context, reports: Reports | None = None) -> None:
-        self._context = context
-        self._reports = reports or OwnReports(context.store)
-        self._workers = SpareWorkers(context.workers)
-        self._sessions = Sessions(context, SpareWorkers(context.workers, patience_s=_SESSION_PATIENCE_S))
+    def __init__(self, windows: Windows, workers: Workers, reports: Reports | None = None) -> None:
+        self._windows = windows
+        self._host = windows.host
+        self._reports = reports or OwnReports(windows.store)
+        self._workers = SpareWorkers(workers)
+        session_workers = SpareWorkers(workers, patience_s=_SESSION_PATIENCE_S)
+        self._sessions = Sessions(windows.host, windows.store, windows.sessions, session_workers)
 
     async def open_sessions(
         self, requests: Sequence[SessionRequest], callers: Sequence[Identity] | None = None
@@ -117,31 +119,31 @@ class Intake:
             StoreError: nothing of the batch was promised; the device sends it again.
         """
         arrivals = [await self._examine(columns) for columns in batch]
-        self._context.failpoints.hit("intake.before_commit")
+        self._host.failpoints.hit("intake.before_commit")
         await self._store(arrivals)
-        self._context.failpoints.hit("intake.after_commit")
+        self._host.failpoints.hit("intake.after_commit")
         await self._count(arrivals)
         return [one.answers() for one in arrivals]
 
     def refuse_busy(self, batch: Sequence[InstalmentColumns]) -> list[InstalmentReplyColumns]:
         """Refuse a batch unread and without waiting for the disk, since there is no room for it."""
-        self._context.metrics.refused(RejectReason.BUSY, sum(map(len, batch)))
+        self._host.metrics.refused(RejectReason.BUSY, sum(map(len, batch)))
         return [InstalmentReplyColumns.refused(columns, RejectReason.BUSY) for columns in batch]
 
     async def _examine(self, columns: InstalmentColumns) -> _Arrivals:
         """Decide about instalments of one shape up to the store's own constraints."""
         arrivals = _Arrivals.of(columns)
         try:
-            window = await window_here(self._context, columns.window_id)
+            window = await self._windows.find(columns.window_id)
         except DamagedError:
             arrivals.refuse(RejectReason.BUSY)  # Its device keeps the report; the window may be repaired.
             return arrivals
         if window is None:
             arrivals.refuse(RejectReason.UNKNOWN_WINDOW)
             return arrivals
-        state = self._context.states[columns.window_id]
-        reason = check_shape(window, state, columns, self._context.clock.now(), self._context.leeway_s(window))
-        if self._context.denials.is_stale(self._context.now()):
+        state = self._windows.states[columns.window_id]
+        reason = check_shape(window, state, columns, self._host.clock.now(), self._windows.leeway_s(window))
+        if self._host.denials.is_stale(self._host.now()):
             reason = RejectReason.BUSY  # Nobody is served until there is a list again.
         if reason in LATE:
             arrivals.reasons = await self._unless_stored(columns, reason)
@@ -171,7 +173,7 @@ class Intake:
     def _note(self, error: StoreError) -> None:
         """Count and log what the store could not do for some devices, who hear "busy"."""
         if not isinstance(error, StoreBusyError):
-            self._context.metrics.store_failed()
+            self._host.metrics.store_failed()
             log.error("store_failed", reason=str(error))
 
     async def _unseal(self, window: InstalledWindow, arrivals: _Arrivals, *, stored: bool) -> None:
@@ -240,12 +242,12 @@ class Intake:
         for one in arrivals:
             refused = Counter(reason for reason in one.reasons if reason is not None)
             for reason, count in refused.items():
-                self._context.metrics.refused(reason, count)
+                self._host.metrics.refused(reason, count)
             del refused[RejectReason.BUSY]
-            if refused and one.columns.window_id in self._context.states:
+            if refused and one.columns.window_id in self._windows.states:
                 counts.setdefault(one.columns.window_id, Counter()).update(refused)
         for window_id, reasons in counts.items():
-            await self._context.store.count_rejections(window_id, reasons)
+            await self._windows.store.count_rejections(window_id, reasons)
 
 
 def _keys_of(sessions: Sequence[PackedSession | None], numbers: Sequence[bytes], *, stored: bool) -> list[bytes | None]:

@@ -8,7 +8,7 @@ from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
-from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 
 OPEN_STATES = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})

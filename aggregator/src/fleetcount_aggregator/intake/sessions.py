@@ -7,7 +7,6 @@ no private key is judged in a worker process when many ask (session_opening).
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -24,15 +23,15 @@ from fleetcount_transport.admission.reputation import Reputation
 from fleetcount_transport.admission.turns import FairBatches
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Host
 from fleetcount_aggregator.intake.session_opening import SessionSetting, judge_requests
+from fleetcount_aggregator.memory.sessions import SessionCache
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import SessionRow
 from fleetcount_aggregator.storage.session_chains import PackedSession
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
-CACHED: Final = 2**20
-"""Sessions held in memory, about 340 bytes each; those beyond are read again from the store, oldest first."""
 WORTH_A_PROCESS: Final = 4
 """From so many requests on a worker process checks them: a certificate chain and a signature each."""
 _MOST_AT_ONCE: Final = 16
@@ -57,10 +56,11 @@ class _Asked:
 class Sessions:
     """Opens sessions and finds them again."""
 
-    def __init__(self, context: Context, workers: SpareWorkers) -> None:
-        self._context = context
+    def __init__(self, host: Host, store: Store, cache: SessionCache, workers: SpareWorkers) -> None:
+        self._host = host
+        self._store = store
+        self._cache = cache
         self._workers = workers
-        self._live = context.sessions
         self._locks: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
         self._judging: FairBatches[_Asked, Digest | RejectReason] = FairBatches(self._judge, _MOST_AT_ONCE)
 
@@ -94,23 +94,23 @@ class Sessions:
         for place, (one, known) in enumerate(zip(asked, held, strict=True)):
             is_next = known is None and one.who in unknown
             (behind if is_next else first).append(place)
-            if known is None and not self._context.admission.knows(one.who):
+            if known is None and not self._host.admission.knows(one.who):
                 unknown.add(one.who)
         return first, behind
 
     async def find(self, session_ids: Sequence[bytes]) -> list[PackedSession | None]:
         """Return sessions that may be used, or None: the device opens another one for its next window."""
-        missing: Sequence[bytes] = [one for one in dict.fromkeys(session_ids) if one not in self._live]
+        missing: Sequence[bytes] = [one for one in dict.fromkeys(session_ids) if one not in self._cache.live]
         while missing:
             missing = await self._read(missing)
         return self._usable(session_ids)
 
     def _usable(self, session_ids: Sequence[bytes]) -> list[PackedSession | None]:
         """Return the sessions in memory that have not expired, and whose device is not shut out."""
-        now, denied = self._context.now().to_bytes(_EXPIRY_BYTES), self._context.denials.keys
+        now, denied = self._host.now().to_bytes(_EXPIRY_BYTES), self._host.denials.keys
         return [
             session if session is not None and session[96:104] > now and session[64:96] not in denied else None
-            for session in map(self._live.get, session_ids)
+            for session in map(self._cache.live.get, session_ids)
         ]
 
     async def _read(self, session_ids: Sequence[bytes]) -> list[bytes]:
@@ -118,8 +118,8 @@ class Sessions:
 
         Returns those whose keys were erased meanwhile: what was read of them is not kept.
         """
-        with self._context.reading_sessions(session_ids) as forgotten:
-            rows = await self._context.store.sessions([SessionId(session_id) for session_id in session_ids])
+        with self._cache.reading(session_ids) as forgotten:
+            rows = await self._store.sessions([SessionId(session_id) for session_id in session_ids])
             asked = [_Asked(SESSION_REQUEST.decode(row.request), Identity(row.certificate), known=True) for row in rows]
             for row, device in zip(rows, await asyncio.gather(*map(self._device_of, asked)), strict=True):
                 if isinstance(device, Digest) and row.session_id not in forgotten:
@@ -129,11 +129,11 @@ class Sessions:
     def _keep_stored(self, row: SessionRow) -> None:
         """Keep a session of the store; one whose keys are damaged is not there, and its device opens another."""
         try:
-            receipt_key, chain = self._context.chain_seal.open(row.session_id, row.chain)
+            receipt_key, chain = self._cache.chain_seal.open(row.session_id, row.chain)
         except StoreError as error:
             log.error("session_damaged", reason=str(error))
             return
-        self._keep(row.session_id, PackedSession.of(chain, receipt_key, row.certificate, row.expiry))
+        self._cache.keep(row.session_id, PackedSession.of(chain, receipt_key, row.certificate, row.expiry))
 
     async def _admit(self, asked: _Asked, held: PackedSession | None) -> SessionAccepted | SessionRefused:
         """Open a session and store it, if its device may have another one, or give the answer of before.
@@ -144,27 +144,26 @@ class Sessions:
         device = self._unless_shut_out(await self._device_of(asked) if held is None else held.certificate)
         answer = device if isinstance(device, RejectReason) else await self._answer(request, device)
         if isinstance(answer, SessionAccepted):
-            self._context.admission.held(asked.who)
+            self._host.admission.held(asked.who)
             return answer
         if answer in _FAULTS:
-            self._context.admission.failed(asked.who)
+            self._host.admission.failed(asked.who)
         return self._refuse(request, answer)
 
     def _refuse(self, request: SessionRequest, reason: RejectReason) -> SessionRefused:
-        self._context.metrics.refused(reason)
+        self._host.metrics.refused(reason)
         return SessionRefused(session_id=request.session_id, reason=reason)
 
     async def _answer(self, request: SessionRequest, device: Digest) -> SessionAccepted | RejectReason:
         async with self._lock_of(device):
-            known = await self._context.store.session(request.session_id)
+            known = await self._store.session(request.session_id)
             return await self._open(request, device) if known is None else _accepted(known)
 
     async def _open(self, request: SessionRequest, device: Digest) -> SessionAccepted | RejectReason:
         """Open the seal: here, since private keys stay in this process."""
-        context = self._context
-        if await context.store.sessions_of(device, context.now()) >= context.limits.sessions_per_device:
+        if await self._store.sessions_of(device, self._host.now()) >= self._host.limits.sessions_per_device:
             return RejectReason.OVER_QUOTA
-        pair = context.keys.pairs(request.key_id).get(request.key_id)
+        pair = self._host.keys.pairs(request.key_id).get(request.key_id)
         if pair is None:
             return RejectReason.UNKNOWN_KEY
         try:
@@ -178,46 +177,40 @@ class Sessions:
             certificate=device,
             expiry=request.expiry,
             accepted=accepted.ephemeral_key + accepted.confirmation,
-            chain=context.chain_seal.seal(request.session_id, secret.receipt_key, chain),
+            chain=self._cache.chain_seal.seal(request.session_id, secret.receipt_key, chain),
         )
-        most = context.limits.sessions_per_device
-        stored = await context.store.add_session(row, most=most, now=context.now())
+        most = self._host.limits.sessions_per_device
+        stored = await self._store.add_session(row, most=most, now=self._host.now())
         if stored is None:
             return RejectReason.OVER_QUOTA
         if stored.accepted != row.accepted:
             return _accepted(stored)  # Another process of this aggregator opened it meanwhile, with other keys.
-        self._keep(request.session_id, PackedSession.of(chain, secret.receipt_key, device, request.expiry))
+        self._cache.keep(request.session_id, PackedSession.of(chain, secret.receipt_key, device, request.expiry))
         return accepted
 
     def _lock_of(self, certificate: Digest) -> asyncio.Lock:
         """Return the device's lock, which lives as long as somebody holds or awaits it."""
         return self._locks.setdefault(certificate, asyncio.Lock())
 
-    def _keep(self, session_id: SessionId, session: PackedSession) -> None:
-        if len(self._live) >= CACHED:
-            for oldest in list(islice(self._live, CACHED // 16)):
-                del self._live[oldest]
-        self._live[bytes(session_id)] = session
-
     # What needs no private key.
 
     async def _device_of(self, asked: _Asked) -> Digest | RejectReason:
         """Return the device of a request, or why it is refused."""
-        if not asked.known and asked.request.key_id in self._context.keys.retired:
+        if not asked.known and asked.request.key_id in self._host.keys.retired:
             return RejectReason.UNKNOWN_KEY
         # A key that came since the start is found when it is named; one that is not ours is worth no process.
-        if asked.request.key_id not in self._context.keys.pairs(asked.request.key_id) and not asked.known:
+        if asked.request.key_id not in self._host.keys.pairs(asked.request.key_id) and not asked.known:
             return RejectReason.UNKNOWN_KEY
-        reputation = Reputation.KNOWN if asked.known else self._context.admission.reputation(asked.who)
+        reputation = Reputation.KNOWN if asked.known else self._host.admission.reputation(asked.who)
         return await self._judging.ask(asked, asked.who.key, asked.who.carried, reputation=reputation)
 
     def _unless_shut_out(self, digest: Digest | RejectReason) -> Digest | RejectReason:
         """Refuse a device on the deny list for good, and everybody for now while the list is out of date."""
         if isinstance(digest, RejectReason):
             return digest
-        if self._context.denials.denies(digest):
+        if self._host.denials.denies(digest):
             return RejectReason.BAD_CERTIFICATE
-        return RejectReason.BUSY if self._context.denials.is_stale(self._context.now()) else digest
+        return RejectReason.BUSY if self._host.denials.is_stale(self._host.now()) else digest
 
     async def _judge(self, asked: Sequence[_Asked]) -> list[Digest | RejectReason]:
         """Judge the requests of those who may still fail; the others are refused without looking at them."""
@@ -230,19 +223,18 @@ class Sessions:
 
     def _may_fail(self, who: Identity) -> bool:
         try:
-            self._context.admission.check(who)
+            self._host.admission.check(who)
         except BusyError:
             return False
         return True
 
     async def _judge_somewhere(self, requests: Sequence[tuple[bytes, bool]]) -> list[Digest | RejectReason]:
-        context = self._context
         setting = SessionSetting(
-            aggregator_id=context.aggregator_id,
-            key_ids=context.keys.key_ids,
-            authorities=tuple(one.public_bytes(Encoding.DER) for one in context.identity.device_ca),
+            aggregator_id=self._host.aggregator_id,
+            key_ids=self._host.keys.key_ids,
+            authorities=tuple(one.public_bytes(Encoding.DER) for one in self._host.identity.device_ca),
         )
-        now = context.clock.now()
+        now = self._host.clock.now()
         if len(requests) < WORTH_A_PROCESS:
             return judge_requests(setting, requests, now)
         return await self._workers.run(judge_requests, setting, requests, now)

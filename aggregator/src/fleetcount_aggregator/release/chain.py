@@ -12,50 +12,51 @@ from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import ChainLink, MissingWindow
 
-from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.journal import record_here
+from fleetcount_aggregator.memory.installed import InstalledWindow
+from fleetcount_aggregator.memory.questions import decided_before
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.row_types import DecidedWindow
-from fleetcount_aggregator.windows.decided import decided_before
-from fleetcount_aggregator.windows.finished import record_here
+from fleetcount_aggregator.storage.store import Store
 
 
-async def chain_link(context: Context, window: InstalledWindow) -> ChainLink:
+async def chain_link(windows: Windows, window: InstalledWindow) -> ChainLink:
     """Return the link of a window's record; run by the leader.
 
     Every earlier window has ended here, so the link is the same whenever it is made again.
     """
     place = window.asked.question
     missing: list[MissingWindow] = []
-    async with aclosing(decided_before(context, place.question_id, place.index)) as before:
+    async with aclosing(decided_before(windows.store, place.question_id, place.index)) as before:
         async for decided in before:
-            if (released := await _released(context, decided)) is not None:
-                previous = await _record_digest(context, released)
+            if (released := await _released(windows, decided)) is not None:
+                previous = await _record_digest(windows.store, released)
                 return ChainLink(previous=previous, previous_index=decided.index, missing=tuple(reversed(missing)))
-            missing.append(MissingWindow(index=decided.index, reason=await _reason(context, decided)))
+            missing.append(MissingWindow(index=decided.index, reason=await _reason(windows.store, decided)))
     return ChainLink(previous=None, previous_index=None, missing=tuple(reversed(missing)))
 
 
-async def _reason(context: Context, decided: DecidedWindow) -> str:
+async def _reason(store: Store, decided: DecidedWindow) -> str:
     if decided.missing:
         return decided.missing
-    row = None if decided.window_id is None else await context.store.window(decided.window_id)
+    row = None if decided.window_id is None else await store.window(decided.window_id)
     return WindowState.ABORTED.value if row is None or not row.abort_reason else row.abort_reason
 
 
-async def _released(context: Context, decided: DecidedWindow) -> WindowId | None:
+async def _released(windows: Windows, decided: DecidedWindow) -> WindowId | None:
     """Return a window if it is released here."""
     window_id = None if decided.missing else decided.window_id
-    return window_id if window_id is not None and await context.state_of(window_id) is WindowState.RELEASED else None
+    return window_id if window_id is not None and await windows.state_of(window_id) is WindowState.RELEASED else None
 
 
-async def _record_digest(context: Context, window_id: WindowId) -> Digest | None:
+async def _record_digest(store: Store, window_id: WindowId) -> Digest | None:
     """Return the digest of the record of a window that is released or signed here, None if there is none."""
-    record = await record_here(context, window_id)
+    record = await record_here(store, window_id)
     return None if record is None else Digest(hashlib.sha256(record).digest())
 
 
-async def check_link(context: Context, window: InstalledWindow, link: ChainLink) -> None:
+async def check_link(windows: Windows, window: InstalledWindow, link: ChainLink) -> None:
     """Refuse a link that this aggregator's own store contradicts.
 
     The record before must be the one released here, or signed here and not delivered yet; those said to be missing
@@ -65,12 +66,12 @@ async def check_link(context: Context, window: InstalledWindow, link: ChainLink)
         PeerRefusalError: DISAGREES.
     """
     place = window.asked.question
-    async with aclosing(decided_before(context, place.question_id, place.index)) as before:
+    async with aclosing(decided_before(windows.store, place.question_id, place.index)) as before:
         async for decided in before:
             if decided.index == link.previous_index:
-                own = None if decided.window_id is None else await _record_digest(context, decided.window_id)
+                own = None if decided.window_id is None else await _record_digest(windows.store, decided.window_id)
                 if own is None or own != link.previous:
                     raise PeerRefusalError(PeerProblem.DISAGREES)
                 return
-            if await _released(context, decided) is not None:
+            if await _released(windows, decided) is not None:
                 raise PeerRefusalError(PeerProblem.DISAGREES)

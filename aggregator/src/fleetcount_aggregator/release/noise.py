@@ -1,13 +1,29 @@
-"""The noise an aggregator adds to its share before anyone sees it: full strength, exact, from the system's randomness.
+"""The share an aggregator opens: its sum over the sealed set, and the noise it adds before anyone sees it.
 
-It draws and adds; `release.steps` decides when, and sees to it that a window's noise is drawn once.
+The sum is that of the batches less the few reports that fell out. Besides the batches sealed at rest, a sum without
+noise exists here alone: it must not be stored, logged or shown. The noise is of full strength, exact, from the system's
+randomness; `release.steps` decides when it is drawn, and sees to it that a window's noise is drawn once.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
+import numpy as np
+from fleetcount_kernel.proofs import add_vectors, subtract_vectors
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.vdaf.field import FIELD64
+from numpy.typing import NDArray
+
+from fleetcount_aggregator.agreement.verification import kept_sum, proof_setting
+from fleetcount_aggregator.memory.installed import InstalledWindow
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.row_types import ReportVerdict
+from fleetcount_aggregator.storage.store import Store, every_batch
+from fleetcount_aggregator.verification.workers import Workers, sum_reports
+
+_BLOCK: Final = 4096
+"""Reports taken out of a sum at once."""
 
 
 class SystemNoise:
@@ -30,3 +46,42 @@ def noised_share(total: Sequence[int], noise: Sequence[int]) -> bytes:
         ValueError: not one draw for each element.
     """
     return FIELD64.encode_vector([(share + one) % FIELD64.modulus for share, one in zip(total, noise, strict=True)])
+
+
+async def set_sum(store: Store, workers: Workers, window: InstalledWindow) -> list[int]:
+    """Return the sums to noise and open over the sealed set, without noise: `output_count` field elements.
+
+    A share of a larger square is the sum of the shares of the squares inside it: linear, so nobody else is asked.
+
+    Raises:
+        StoreError: no set is sealed, what was kept is damaged, or a report of the set is not in exactly one sum.
+    """
+    included = await store.included(window.window_id)
+    if included is None:
+        raise StoreError("the set of the window is not stored")
+    wanted = np.frombuffer(included, dtype=np.uint8) != 0
+    summed = np.zeros(len(wanted), dtype=np.int32)
+    design = window.asked.design
+    total = bytes(FIELD64.encoded_size * design.summed_count)
+    async for row in every_batch(store, window.window_id):
+        verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != ReportVerdict.REFUSED]
+        summed[verified] += 1
+        # The kept sum holds every report verified in the batch; those that the set leaves out are taken off again.
+        total = add_vectors(total, kept_sum(store, window, row))
+        total = subtract_vectors(total, await _sum_of(store, workers, window, verified[~wanted[verified]]))
+    # In two batches a report would count twice, in none not at all: each must be in exactly one.
+    if (summed[wanted] != 1).any():
+        raise StoreError("a report of the set is not in exactly one batch")
+    return [one % FIELD64.modulus for one in design.opened_sums(FIELD64.decode_vector(total, design.summed_count))]
+
+
+async def _sum_of(store: Store, workers: Workers, window: InstalledWindow, positions: NDArray[np.int64]) -> bytes:
+    """Return the sum of single reports, which fell out after they were verified."""
+    total = bytes(FIELD64.encoded_size * window.asked.design.summed_count)
+    if not len(positions):
+        return total
+    reports = await store.complete_reports(window.window_id)
+    for start in range(0, len(positions), _BLOCK):
+        source = reports.source(positions[start : start + _BLOCK])
+        total = add_vectors(total, await workers.run(sum_reports, proof_setting(window, reports), source))
+    return total

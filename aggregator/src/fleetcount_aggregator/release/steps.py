@@ -24,6 +24,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.release import (
     ChainLink,
+    ReleaseRecord,
     check_commitment,
     check_range,
     commit_to,
@@ -33,32 +34,39 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.window.window import opened_count
+from fleetcount_protocol.window.window import decode_window, opened_count
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
-from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_window import InstalledWindow
-from fleetcount_aggregator.journal import Entry, Step, once, taken
+from fleetcount_aggregator.journal import Entry, Step, finished_bytes, once, record_here, released_here, taken
+from fleetcount_aggregator.memory.installed import InstalledWindow
+from fleetcount_aggregator.memory.questions import Questions, decided_window
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
-from fleetcount_aggregator.release.noise import noised_share
-from fleetcount_aggregator.release.posterior_limit import check_telling
+from fleetcount_aggregator.release.noise import noised_share, set_sum
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes, release_time, same_record
-from fleetcount_aggregator.release.set_sum import set_sum
+from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_aggregator.windows.budget import debit_row
-from fleetcount_aggregator.windows.finished import finished_bytes, released_here
 
 _CLOCK_LEEWAY_S: Final = 300
 """How far a record's time may lie ahead of this aggregator's clock."""
 
 
+_Numbers = tuple[tuple[int, ...], int | None]
+"""The opened numbers of a record's cells, and of its participants where it tells them."""
+
+
 class ReleaseSteps:
     """The release steps, shared by leader and helper."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, windows: Windows, questions: Questions, workers: Workers) -> None:
+        self._windows = windows
+        self._questions = questions
+        self._workers = workers
+        self._host = windows.host
+        self._store = windows.store
 
     # Commit.
 
@@ -71,11 +79,11 @@ class ReleaseSteps:
         """
         await self._check_digest(window.window_id, digest)
         share = await self._noised_share(window, digest)
-        self._context.failpoints.hit("release.after_draw_store")
+        self._host.failpoints.hit("release.after_draw_store")
         return commit_to(share)
 
     async def _check_digest(self, window_id: WindowId, digest: Digest) -> None:
-        sealed = await sealed_digest(self._context, window_id)
+        sealed = await sealed_digest(self._store, window_id)
         if sealed is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
         if sealed != digest:
@@ -83,11 +91,11 @@ class ReleaseSteps:
 
     async def _noised_share(self, window: InstalledWindow, digest: Digest) -> NoisedShare:
         # Taking many reports out of the sum again may last longer than a call, which is then repeated.
-        sealed = await once(self._context, window.window_id, Step.COMMIT, digest, lambda: self._draw(window))
-        opened = self._context.data_key(window.window_id).open(sealed, b"noised share", window.window_id)
+        sealed = await once(self._windows, window.window_id, Step.COMMIT, digest, lambda: self._draw(window))
+        opened = self._store.data_keys.of(window.window_id).open(sealed, b"noised share", window.window_id)
         return NoisedShare(
             window_id=window.window_id,
-            aggregator_id=self._context.aggregator_id,
+            aggregator_id=self._host.aggregator_id,
             set_digest=digest,
             vector=opened[COMMITMENT_BLIND_BYTES:],
             blind=opened[:COMMITMENT_BLIND_BYTES],
@@ -95,17 +103,17 @@ class ReleaseSteps:
 
     async def _draw(self, window: InstalledWindow) -> Entry:
         """Add up this aggregator's output shares and its noise. Nothing is shown before it is stored."""
-        total = await set_sum(self._context, window)
+        total = await set_sum(self._store, self._workers, window)
         if opened_count(window.asked) > len(total):
             # The number of participants is one more sum: the leader's share of it is all, the others' is nothing.
             total.append(await self._count(window) if window.is_leader else 0)
-        noise = self._context.noise.draw(window.asked.design.noise, len(total))
+        noise = self._host.noise.draw(window.asked.design.noise, len(total))
         # Without the random blind, a commitment could be opened by trying the likely sums.
-        blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
-        data_key = self._context.data_key(window.window_id)
+        blind = self._host.source.random_bytes(COMMITMENT_BLIND_BYTES)
+        data_key = self._store.data_keys.of(window.window_id)
         sealed = data_key.seal(blind + noised_share(total, noise), b"noised share", window.window_id)
-        self._context.failpoints.hit("release.after_draw")
-        return Entry(answer=sealed, debit=debit_row(window.asked, self._context.now()))
+        self._host.failpoints.hit("release.after_draw")
+        return Entry(answer=sealed, debit=debit_row(window.asked, self._host.now()))
 
     # Open.
 
@@ -117,7 +125,7 @@ class ReleaseSteps:
                 this aggregator's own; NOT_YET, nothing is committed to yet.
         """
         await self._check_digest(window.window_id, query.set_digest)
-        if await taken(self._context, window.window_id, Step.COMMIT) is None:
+        if await taken(self._store, window.window_id, Step.COMMIT) is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
         share = await self._noised_share(window, query.set_digest)
         ids = [one.aggregator_id for one in window.asked.aggregators]
@@ -129,7 +137,7 @@ class ReleaseSteps:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         # The list is durable before the share is shown, so that no crash lets it be opened against another list.
         listed = Entry(answer=b"".join(one.commitment for one in query.commitments))
-        await once(self._context, window.window_id, Step.OPEN, commitments_digest(query.commitments), listed)
+        await once(self._windows, window.window_id, Step.OPEN, commitments_digest(query.commitments), listed)
         return share
 
     # The record.
@@ -140,26 +148,24 @@ class ReleaseSteps:
         Raises:
             PeerRefusalError: DISAGREES, a share is not what was committed to, or a number is out of range.
         """
-        signed = await taken(self._context, window.window_id, Step.SIGN)
+        signed = await taken(self._store, window.window_id, Step.SIGN)
         if signed is not None:
             return signed.request
         outputs = await self._outputs(window, shares)
-        released_at = release_time(window.asked, self._context.now())
-        terms = self._terms(window, await chain_link(self._context, window))
-        return await self._context.workers.run(record_bytes, window.asked.canonical, outputs, released_at, terms)
+        released_at = release_time(window.asked, self._host.now())
+        terms = self._terms(window, await chain_link(self._windows, window))
+        return await self._workers.run(record_bytes, window.asked.canonical, outputs, released_at, terms)
 
     async def sign(self, window: InstalledWindow, proposal: RecordProposal) -> RecordSignature:
         """Recompute the record from the opened shares and sign it if it says the same, only one record a window.
 
         Raises:
             PeerRefusalError: DISAGREES, it says something else; CONFLICT, another record was signed; NOT_YET, nothing
-                was opened; TOO_TELLING, as `check_telling`.
+                was opened; TOO_TELLING, it tells more of a person than the operator allows.
         """
         work = partial(self._sign, window, proposal)
-        signature = await once(self._context, window.window_id, Step.SIGN, proposal.record, work)
-        return RecordSignature(
-            window_id=window.window_id, aggregator_id=self._context.aggregator_id, signature=signature
-        )
+        signature = await once(self._windows, window.window_id, Step.SIGN, proposal.record, work)
+        return RecordSignature(window_id=window.window_id, aggregator_id=self._host.aggregator_id, signature=signature)
 
     async def _sign(self, window: InstalledWindow, proposal: RecordProposal) -> Entry:
         outputs = await self._outputs(window, proposal.shares)
@@ -167,20 +173,50 @@ class ReleaseSteps:
             record = decode_record(proposal.record)
         except DecodeError:
             raise PeerRefusalError(PeerProblem.MALFORMED) from None
-        latest = release_time(window.asked, self._context.now() + _CLOCK_LEEWAY_S)
+        latest = release_time(window.asked, self._host.now() + _CLOCK_LEEWAY_S)
         if record.window.canonical != window.asked.canonical or record.released_at > latest:
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        await check_link(self._context, window, record.chain)
+        await check_link(self._windows, window, record.chain)
         terms = self._terms(window, record.chain)
-        own = await self._context.workers.run(record_bytes, window.asked.canonical, outputs, record.released_at, terms)
+        own = await self._workers.run(record_bytes, window.asked.canonical, outputs, record.released_at, terms)
         if not same_record(decode_record(own), record):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        await check_telling(self._context, window, record)
-        return Entry(answer=sign_record(record, self._context.identity.signing_key))
+        await self._check_telling(window, record)
+        return Entry(answer=sign_record(record, self._host.identity.signing_key))
+
+    async def _check_telling(self, window: InstalledWindow, record: ReleaseRecord) -> None:
+        """Refuse a record that, alone or with the one before it in its question, tells more than `largest_posterior`.
+
+        It reads noised numbers only, and keeps and logs none of them.
+
+        Raises:
+            PeerRefusalError: TOO_TELLING; also where the numbers are so large that it cannot be computed.
+        """
+        limit = self._host.limits.largest_posterior
+        if limit is None:
+            return
+        windows = [_numbers(record)]
+        previous = await self._previous(record)
+        if previous is not None:
+            windows.insert(0, _numbers(previous))
+        told = await self._workers.run(_told, window.asked.canonical, tuple(windows))
+        if told > limit:
+            log.warning("record_too_telling", window=str(window.window_id))
+            raise PeerRefusalError(PeerProblem.TOO_TELLING)
+
+    async def _previous(self, record: ReleaseRecord) -> ReleaseRecord | None:
+        """Return the record of the window before if it counts the same cells: steps of a walk do not."""
+        window, link = record.window.question, record.chain
+        if link.previous_index is None:
+            return None
+        before = await decided_window(self._store, window.question_id, link.previous_index)
+        known = None if before.window_id is None else await record_here(self._store, before.window_id)
+        previous = None if known is None else decode_record(known)
+        return previous if previous is not None and previous.window.domain == record.window.domain else None
 
     def _terms(self, window: InstalledWindow, chain: ChainLink) -> WindowTerms:
         """Return what the record of a window says beyond its window."""
-        question = self._context.questions[window.asked.question.question_id].asked
+        question = self._questions[window.asked.question.question_id].asked
         return WindowTerms(chain=chain, shape=question.shape, delta=question.delta)
 
     async def _outputs(self, window: InstalledWindow, shares: tuple[NoisedShare, ...]) -> tuple[int, ...]:
@@ -202,8 +238,8 @@ class ReleaseSteps:
         return outputs
 
     async def _commitments(self, window: InstalledWindow) -> list[Commitment]:
-        opened = await taken(self._context, window.window_id, Step.OPEN)
-        digest = await sealed_digest(self._context, window.window_id)
+        opened = await taken(self._store, window.window_id, Step.OPEN)
+        digest = await sealed_digest(self._store, window.window_id)
         if opened is None or digest is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
         return [
@@ -217,7 +253,7 @@ class ReleaseSteps:
         ]
 
     async def _count(self, window: InstalledWindow) -> int:
-        return (await self._context.store.included(window.window_id) or b"").count(1)
+        return (await self._store.included(window.window_id) or b"").count(1)
 
     # The end.
 
@@ -233,17 +269,17 @@ class ReleaseSteps:
         """
         if not self.proves(window, finished.record, finished.signatures):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        await close_intake(self._context, window.window_id)
-        drawn = await taken(self._context, window.window_id, Step.COMMIT) is not None
-        debit = None if drawn else debit_row(window.asked, self._context.now())
+        await close_intake(self._windows, window.window_id)
+        drawn = await taken(self._store, window.window_id, Step.COMMIT) is not None
+        debit = None if drawn else debit_row(window.asked, self._host.now())
         entry = Entry(answer=finished_bytes(finished), debit=debit)
-        await once(self._context, window.window_id, Step.RELEASE, hashlib.sha256(finished.record).digest(), entry)
+        await once(self._windows, window.window_id, Step.RELEASE, hashlib.sha256(finished.record).digest(), entry)
 
     def proves(self, window: InstalledWindow, record: bytes, signatures: tuple[bytes, ...]) -> bool:
         """Whether bytes are a record of this window that every aggregator of it has signed."""
         try:
             read = decode_record(record)
-            verify_record_signatures(read, signatures, self._context.identity.trusted)
+            verify_record_signatures(read, signatures, self._host.identity.trusted)
         except (DecodeError, SignatureError):
             return False
         return read.window.canonical == window.asked.canonical
@@ -253,12 +289,28 @@ class ReleaseSteps:
 
         A window that has no window, since it is missing, is said to be aborted for the reason that it is missing for.
         """
-        row = await self._context.store.window(window_id)
+        row = await self._store.window(window_id)
         if row is None:
-            window = await self._context.store.decided_of(window_id)
+            window = await self._store.decided_of(window_id)
             missing = "" if window is None else window.missing
             return ReleaseAnswer(state=WindowState.ABORTED, abort_reason=missing) if missing else None
-        finished = await released_here(self._context, window_id) if row.state is WindowState.RELEASED else None
+        finished = await released_here(self._store, window_id) if row.state is WindowState.RELEASED else None
         if finished is None:
             return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)
         return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)
+
+
+def _numbers(record: ReleaseRecord) -> _Numbers:
+    return tuple(cell.raw for cell in record.cells), None if record.participants is None else record.participants.raw
+
+
+def _told(window: bytes, windows: tuple[_Numbers, ...]) -> float:
+    """Return the largest posterior, 0 where there is none and 1 where it cannot be computed: what the workers run."""
+    from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told  # SciPy: as in `release.record`.
+    from fleetcount_analysis.errors import AnalysisError
+
+    opened = [OpenedWindow(cells=cells, participants=participants) for cells, participants in windows]
+    try:
+        return most_told(decode_window(window).design, opened) or 0.0
+    except AnalysisError:
+        return 1.0

@@ -13,10 +13,9 @@ from fleetcount_protocol.errors import DecodeError, FleetcountError
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.memory.questions import Questions
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.errors import DamagedError
-from fleetcount_aggregator.windows.loading import follow_window
-from fleetcount_aggregator.windows.question_install import follow_question
 
 _REST_S: Final = 0.5
 """How long it waits after the store has failed."""
@@ -28,8 +27,16 @@ class Following:
     `forget_destroyed`, run in a thread, has the store hold nothing of windows whose key was destroyed elsewhere.
     """
 
-    def __init__(self, context: Context, *, leads: Callable[[], bool], forget_destroyed: Callable[[], None]) -> None:
-        self._context = context
+    def __init__(
+        self,
+        windows: Windows,
+        questions: Questions,
+        *,
+        leads: Callable[[], bool],
+        forget_destroyed: Callable[[], None],
+    ) -> None:
+        self._in_memory = windows
+        self._questions_in_memory = questions
         self._leads = leads
         self._forget_destroyed = forget_destroyed
         self._keys_destroyed = False
@@ -52,7 +59,7 @@ class Following:
     def chain_changed(self, named: str) -> None:
         """Forget a session whose keys were erased in the store, unless this process erased them itself."""
         if not self._leads():
-            self._context.forget_sessions([bytes.fromhex(named)])
+            self._in_memory.sessions.forget([bytes.fromhex(named)])
 
     def key_destroyed(self, named: str) -> None:
         """Take the notice that the data key of this name was destroyed."""
@@ -62,7 +69,7 @@ class Following:
 
     def missed(self) -> None:
         """Look at everything: something may have changed unheard, keys that are to be forgotten among it."""
-        self._context.forget_sessions()
+        self._in_memory.sessions.forget()
         self._everything = True
         self._heard.set()
 
@@ -92,7 +99,7 @@ class Following:
             FleetcountError: the store failed, or holds what cannot be read.
         """
         async with self._following:
-            context = self._context
+            store = self._in_memory.store
             everything, self._everything = self._everything, False
             questions, self._questions = self._questions, set()
             windows, self._windows = self._windows, set()
@@ -100,12 +107,12 @@ class Following:
             if everything or destroyed:
                 await asyncio.to_thread(self._forget_destroyed)
             if everything:
-                questions |= {row.question_id for row in await context.store.questions()}
-                windows |= {*context.live, *await context.store.active_windows()}
+                questions |= {row.question_id for row in await store.questions()}
+                windows |= {*self._in_memory.live, *await store.active_windows()}
             for question_id in questions:
-                await self._unless_damaged(follow_question(context, question_id))
+                await self._unless_damaged(self._questions_in_memory.follow(question_id))
             for window_id in windows:
-                await self._unless_damaged(follow_window(context, window_id))
+                await self._unless_damaged(self._in_memory.follow(window_id))
 
     async def _unless_damaged(self, following: Coroutine[Any, Any, None]) -> None:
         """Follow one of them; what is damaged is left out here, and quarantined by the coordinator."""

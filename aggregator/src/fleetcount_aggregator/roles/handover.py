@@ -14,21 +14,13 @@ from fleetcount_protocol.messages import InstallQuestion, QuestionAnswer
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, SignedOrder, sign_order
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.installed_question import InstalledQuestion
+from fleetcount_aggregator.memory.installed import InstalledQuestion
+from fleetcount_aggregator.memory.peers import Peers
+from fleetcount_aggregator.memory.questions import QUESTION, Questions, forget_given, order_name, was_given
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
-from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.roles.outcomes import abort_windows
-from fleetcount_aggregator.windows.question_notes import (
-    QUESTION,
-    forget_given,
-    note_given,
-    note_key_list,
-    note_refusal,
-    order_name,
-    was_given,
-)
 from fleetcount_aggregator.windows.question_orders import take_own_order
 
 _REFRESH_S: Final = 600
@@ -38,8 +30,11 @@ _REFRESH_S: Final = 600
 class Handover:
     """Looks after the agenda of hand-overs."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, questions: Questions, peers: Peers, windows: Windows) -> None:
+        self._questions = questions
+        self._peers = peers
+        self._windows = windows
+        self._host = questions.host
         self._waits: dict[QuestionId, float] = {}
         self._heard: dict[AggregatorId, float] = {}
         self._asking: dict[AggregatorId, QuestionId] = {}
@@ -51,7 +46,7 @@ class Handover:
         Raises:
             StoreError: the store failed; the question is on the agenda again.
         """
-        known, due = self._context.questions, self._context.handovers.take(self._context.clock.now())
+        known, due = self._questions, self._questions.handovers.take(self._host.clock.now())
         done = await asyncio.gather(
             *(self._look_after(known[one]) for one in due if one in known), return_exceptions=True
         )
@@ -63,7 +58,7 @@ class Handover:
         """Give everybody what is lacking; put the question on the agenda again while something is, or keys may
         change.
         """
-        question_id, limits = question.question_id, self._context.limits
+        question_id, limits = question.question_id, self._host.limits
         wait = min(2 * self._waits.get(question_id, limits.first_retry_s / 2), limits.longest_retry_s)
         self._waits[question_id] = wait
         try:
@@ -73,8 +68,8 @@ class Handover:
                 self._asking = {other: one for other, one in self._asking.items() if one != question_id}
                 wait = _REFRESH_S
         finally:
-            if question_id in self._waits or self._context.now() < question.asked.schedule.end:
-                self._context.handovers.put(self._context.clock.now() + wait, question_id)
+            if question_id in self._waits or self._host.now() < question.asked.schedule.end:
+                self._questions.handovers.put(self._host.clock.now() + wait, question_id)
 
     async def _give_all(self, question: InstalledQuestion, other: AggregatorId) -> bool:
         """Give one aggregator what it lacks; return whether it lacks nothing after that."""
@@ -82,7 +77,7 @@ class Handover:
             if question.is_leader and not await self._give_question(question, other):
                 return True
             for signed in question.orders:
-                if question.is_leader or signed.order.aggregator_id == self._context.aggregator_id:
+                if question.is_leader or signed.order.aggregator_id == self._host.aggregator_id:
                     await self._give_order(question, other, signed)
         except PeerUnreachableError:
             return False
@@ -95,7 +90,7 @@ class Handover:
 
     async def _give_question(self, question: InstalledQuestion, other: AggregatorId) -> bool:
         """Give the question, and again when the other's key list is old; return False if the other does not take it."""
-        known, now = was_given(question, other, QUESTION), self._context.clock.now()
+        known, now = was_given(question, other, QUESTION), self._host.clock.now()
         if known and (now - self._heard.get(other, 0) < _REFRESH_S or not self._asks(question, other)):
             return True
         if question.refused_by and not known:
@@ -103,12 +98,12 @@ class Handover:
             return False
         request = InstallQuestion(signed=question.signed, seed=question.seed, orders=question.orders)
         try:
-            answer = await call_peer(self._context, other, lambda peer: peer.install_question(request))
+            answer = await self._peers.call(other, lambda peer: peer.install_question(request))
         except PeerRefusalError as refusal:
             if refusal.problem.passing or known:
                 raise
             log.warning("question_install_failed", question=str(question.question_id), peer=other)
-            await note_refusal(self._context, question, other)
+            await self._questions.note_refusal(question, other)
             await self._end(question)
             return False
         self._heard[other] = now
@@ -119,22 +114,22 @@ class Handover:
 
     def _asks(self, question: InstalledQuestion, other: AggregatorId) -> bool:
         """Return whether this question asks another aggregator for its key list; it does if no questions here does."""
-        if self._asking.get(other) not in self._context.questions:
+        if self._asking.get(other) not in self._questions:
             self._asking[other] = question.question_id
         return self._asking[other] == question.question_id
 
     async def _give_order(self, question: InstalledQuestion, other: AggregatorId, signed: SignedOrder) -> None:
         if was_given(question, other, order_name(signed)):
             return
-        answer = await call_peer(self._context, other, lambda peer: peer.deliver_order(signed))
+        answer = await self._peers.call(other, lambda peer: peer.deliver_order(signed))
         await self._note(question, other, order_name(signed), answer)
 
     async def _note(self, question: InstalledQuestion, other: AggregatorId, what: str, answer: QuestionAnswer) -> None:
         if answer.key_list.key_list.aggregator_id == other:
-            await note_key_list(self._context, question, answer.key_list)
+            await self._questions.note_key_list(question, answer.key_list)
         if not was_given(question, other, what):
-            await note_given(self._context, question, other, what)
-            self._context.failpoints.hit("question.after_hand_over")
+            await self._questions.note_given(question, other, what)
+            self._host.failpoints.hit("question.after_hand_over")
 
     async def _end(self, question: InstalledQuestion) -> None:
         """Stop a question that one of its aggregators does not take, once: nothing of it could ever be opened.
@@ -142,17 +137,17 @@ class Handover:
         Windows that are open here already end; that costs nothing, since nothing of them was debited.
         """
         await self._stop(question)
-        await abort_windows(self._context, question.question_id, AbortReason.INSTALL_FAILED)
+        await abort_windows(self._windows, question.question_id, AbortReason.INSTALL_FAILED)
 
     async def _stop(self, question: InstalledQuestion) -> None:
-        own = [one.order for one in question.orders if one.order.aggregator_id == self._context.aggregator_id]
+        own = [one.order for one in question.orders if one.order.aggregator_id == self._host.aggregator_id]
         if question.following >= question.asked.schedule.windows or any(one.action is OrderAction.STOP for one in own):
             return
         order = QuestionOrder(
             question_id=question.question_id,
             number=max((one.number for one in own), default=0) + 1,
             action=OrderAction.STOP,
-            aggregator_id=self._context.aggregator_id,
+            aggregator_id=self._host.aggregator_id,
             from_window=question.following,
         )
-        await take_own_order(self._context, sign_order(order, self._context.identity.signing_key))
+        await take_own_order(self._questions, sign_order(order, self._host.identity.signing_key))

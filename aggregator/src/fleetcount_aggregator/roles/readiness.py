@@ -1,4 +1,4 @@
-"""Whether an aggregator can do its work, why not, and what its operator watches: pages and gauges over the context.
+"""Whether an aggregator can do its work, why not, and what its operator watches: pages and gauges.
 
 Everything is looked at when it is asked for, so that nothing on a page is older than its question. Names and labels
 are from closed lists; no number of reports is among them.
@@ -20,11 +20,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from fleetcount_aggregator.config import AggregatorConfig
-from fleetcount_aggregator.context import UNFINISHED, Context
+from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.broker_connection import BrokerConnection
 from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.host.reasons import Wait, expected_wait
-from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.host.states import UNFINISHED
+from fleetcount_aggregator.memory.installed import InstalledWindow
 
 _ROOM_BYTES: Final = 64 * 2**20
 _LEAST_FREE_BYTES: Final = 2 * _ROOM_BYTES
@@ -78,17 +79,19 @@ class Readiness(Collector):
 
     def __init__(self, context: Context, watched: Watched, member: Membership | None = None) -> None:
         self._context = context
+        self._host = context.host
+        self._windows = context.windows
         self._watched = watched
         self._member = member
         self.is_draining = False
-        context.metrics.registry.register(self)
+        context.host.metrics.registry.register(self)
 
     def pages(self) -> Pages:
         """Return `/metrics`, `/healthz`, `/readyz` and `/windows`."""
         return {
-            "/metrics": metrics_page(self._context.metrics.registry),
+            "/metrics": metrics_page(self._host.metrics.registry),
             **health_pages(self.checks),
-            "/windows": lambda _: self._windows(),
+            "/windows": lambda _: self._windows_page(),
         }
 
     # Readiness.
@@ -97,14 +100,14 @@ class Readiness(Collector):
         """Return every check, always all of them and in this order."""
         problems = {
             "serving": "the process ends: calls under way are finished, none is begun" if self.is_draining else "",
-            "store": self._context.health.complaint(Dependency.STORE) or self._disk_problem(),
+            "store": self._host.health.complaint(Dependency.STORE) or self._disk_problem(),
             "keys": self._keys_problem(),
-            "certificate": ended(self._watched.certificate_ends, self._context.clock.now()),
+            "certificate": ended(self._watched.certificate_ends, self._host.clock.now()),
             "deny_list": self._deny_list_problem(),
             "peers": self._complaints(Dependency.PEER, self._peers),
             "broker": self._broker_problem(),
             "clock": self._clock_problem(),
-            "background": self._complaints(Dependency.BACKGROUND, self._context.health.all_of(Dependency.BACKGROUND)),
+            "background": self._complaints(Dependency.BACKGROUND, self._host.health.all_of(Dependency.BACKGROUND)),
         }
         problems["roles"] = "" if self._member is None else self._member.complaint()
         return [Check(name=name, ok=not problem, reason=problem) for name, problem in problems.items()]
@@ -128,7 +131,7 @@ class Readiness(Collector):
         return free - free % _ROOM_BYTES
 
     def _keys_problem(self) -> str:
-        keys, now = self._context.keys, self._context.now()
+        keys, now = self._host.keys, self._host.now()
         if keys.is_unusable:
             return "a file in the directory of sealing keys cannot be used; the log names it"
         if not any(one.not_before <= now < one.not_after for _, _, one in keys.listed()):
@@ -136,51 +139,51 @@ class Readiness(Collector):
         return ""
 
     def _deny_list_problem(self) -> str:
-        stale = self._context.denials.is_stale(self._context.now())
+        stale = self._host.denials.is_stale(self._host.now())
         return "there is none that has not ended: nobody is served until the next one" if stale else ""
 
     def _broker_problem(self) -> str:
         if not self._watched.mqtt_slots:
             return ""
-        held = self._context.health.all_of(Dependency.BROKER)
+        held = self._host.health.all_of(Dependency.BROKER)
         if not held and self._member is not None:
             return ""  # Other processes have the connections.
         return self._complaints(Dependency.BROKER, held or [""])
 
     def _clock_problem(self) -> str:
-        largest = self._context.limits.largest_skew_s
-        far = {name: skew for name, skew in self._context.health.skew_s.items() if abs(skew) > largest}
+        largest = self._host.limits.largest_skew_s
+        far = {name: skew for name, skew in self._host.health.skew_s.items() if abs(skew) > largest}
         return "; ".join(f"{name} is {skew:+.1f} s from ours; allowed: {largest:g} s" for name, skew in far.items())
 
     def _complaints(self, what: Dependency, names: Iterable[str]) -> str:
-        found = {f"{name}: " if name else "": self._context.health.complaint(what, name) for name in names}
+        found = {f"{name}: " if name else "": self._host.health.complaint(what, name) for name in names}
         return "; ".join(f"{named}{complaint}" for named, complaint in found.items() if complaint)
 
     # Windows.
 
     def wait_of(self, window: InstalledWindow) -> Wait | None:
         """Return why a window does not go on now: what is wrong, else what is expected."""
-        state, limits = self._context.states[window.window_id], self._context.limits
-        wrong = self._context.waits.of(window.window_id)
+        state, limits = self._windows.states[window.window_id], self._host.limits
+        wrong = self._windows.waits.of(window.window_id)
         return wrong or expected_wait(window.asked, state, leads=window.is_leader, give_up_s=limits.give_up_s)
 
-    def _windows(self) -> Page:
+    def _windows_page(self) -> Page:
         """Return the windows that have not ended, the oldest first, `_MOST_ROWS` at most."""
-        now, rows, states = self._context.clock.now(), [], self._context.states
-        unfinished = [window for window in self._context.live.values() if states[window.window_id] in UNFINISHED]
+        now, rows, states = self._host.clock.now(), [], self._windows.states
+        unfinished = [window for window in self._windows.live.values() if states[window.window_id] in UNFINISHED]
         for window in unfinished[:_MOST_ROWS]:
             wait = self.wait_of(window)
             told = {"window": str(window.window_id), "name": window.asked.name, "state": states[window.window_id].value}
             rows.append({**told, "wait": None if wait is None else wait.fields(now)})
-        damaged = {str(window_id): str(one.damage) for window_id, one in self._context.quarantined.items()}
+        damaged = {str(window_id): str(one.damage) for window_id, one in self._windows.quarantined.items()}
         return json_page(HTTPStatus.OK, {"windows": rows, "more": len(unfinished) > _MOST_ROWS, "quarantined": damaged})
 
     # Gauges.
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield what is measured at the moment of the question."""
-        context, health = self._context, self._context.health
-        now = context.clock.now()
+        windows, health = self._windows, self._host.health
+        now = self._host.clock.now()
         for name, text, label, values in (
             (
                 "fleetcount_ready",
@@ -198,8 +201,18 @@ class Readiness(Collector):
                 "state",
                 self._overdue(now),
             ),
-            ("fleetcount_quarantined_windows", "Set aside: the store is damaged.", "", {"": len(context.quarantined)}),
-            ("fleetcount_waiting_windows", "Windows that wait against expectation.", "for", context.waits.counts()),
+            (
+                "fleetcount_quarantined_windows",
+                "Set aside: the store is damaged.",
+                "",
+                {"": len(windows.quarantined)},
+            ),
+            (
+                "fleetcount_waiting_windows",
+                "Windows that wait against expectation.",
+                "for",
+                windows.waits.counts(),
+            ),
         ):
             yield gauge(name, text, label, values)
         if self._member is not None:
@@ -208,11 +221,11 @@ class Readiness(Collector):
         if (free := self._free_bytes()) is not None:
             yield gauge("fleetcount_disk_free_bytes", "Where the state lies.", "", {"": free})
         again = "Transactions begun again since others stood in their way."
-        yield CounterMetricFamily("fleetcount_store_begun_again", again, value=context.store.begun_again)
+        yield CounterMetricFamily("fleetcount_store_begun_again", again, value=self._context.store.begun_again)
 
     def _broker(self) -> Iterator[GaugeMetricFamily]:
         """Yield how the connections to the broker are: of a process of several, of all, whoever has them."""
-        health, slots = self._context.health, self._watched.mqtt_slots
+        health, slots = self._host.health, self._watched.mqtt_slots
         held = health.all_of(Dependency.BROKER)
         if self._member is not None and slots:
             well = {
@@ -228,16 +241,16 @@ class Readiness(Collector):
         return days_left(self._watched.certificate_ends, now)
 
     def _reachable(self) -> Mapping[str, float]:
-        return {name: self._context.health.is_well(Dependency.PEER, name) for name in self._peers}
+        return {name: self._host.health.is_well(Dependency.PEER, name) for name in self._peers}
 
     def _open_windows(self) -> Mapping[str, float]:
-        found = Counter(self._context.states[window_id] for window_id in self._context.live)
+        found = Counter(self._windows.states[window_id] for window_id in self._windows.live)
         return {state.value: found[state] for state in WindowState if state in UNFINISHED}
 
     def _overdue(self, now: float) -> Mapping[str, float]:
         overdue = {state: 0.0 for state in WindowState if state in UNFINISHED}
-        for window in self._context.live.values():
-            state = self._context.states[window.window_id]
+        for window in self._windows.live.values():
+            state = self._windows.states[window.window_id]
             if state in overdue:
                 overdue[state] = max(overdue[state], now - window.closes)
         return {state.value: seconds for state, seconds in overdue.items()}

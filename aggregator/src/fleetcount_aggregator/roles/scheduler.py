@@ -8,14 +8,13 @@ import asyncio
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 
-from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.due_queue import DueQueue
+from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.reasons import WaitFor
-from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.host.states import UNFINISHED
 from fleetcount_aggregator.journal import move
+from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.roles.leader import Leader
 from fleetcount_aggregator.roles.settling import Settling
-from fleetcount_aggregator.windows.loading import let_go
 from fleetcount_aggregator.windows.windows import decide_windows
 
 
@@ -24,23 +23,25 @@ class Scheduler:
 
     def __init__(self, context: Context, leader: Leader, settling: Settling) -> None:
         self._context = context
+        self._windows = context.windows
+        self._questions = context.questions
+        self._host = context.host
         self._leader = leader
         self._settling = settling
         self._delivered: set[WindowId] = set()
-        self._asleep: DueQueue[WindowId] = DueQueue()
 
     async def open_windows(self) -> None:
         """Decide about the windows of questions that come near; what is far costs nothing.
 
-        Those that opened before a restored store is whole are not decided about here (`adoption`).
+        Those that opened before a restored store is whole are not decided about here (`roles.outcomes`).
 
         Raises:
             StoreError: the store failed; what was not decided is on the agenda again.
         """
-        if self._context.adopting:
+        if self._questions.adopting:
             return
-        due = self._context.openings.take(self._context.clock.now())
-        known = [one for one in due if one in self._context.questions]
+        due = self._questions.openings.take(self._host.clock.now())
+        known = [one for one in due if one in self._questions]
         done = await asyncio.gather(*(decide_windows(self._context, one) for one in known), return_exceptions=True)
         for error in done:
             if error is not None:
@@ -48,50 +49,43 @@ class Scheduler:
 
     def due(self, window: InstalledWindow) -> bool:
         """Whether nothing more is taken for the window by this aggregator's clock."""
-        return self._context.is_over(window)
+        return self._windows.is_over(window)
 
     def pending(self) -> list[InstalledWindow]:
-        """Return the windows that need this aggregator now. Thousands may rest: they cost nothing before they are
+        """Return the windows that need this aggregator now. Thousands may wait: they cost nothing before they are
         due.
         """
-        live, awake, now = self._context.live, self._context.awake, self._context.clock.now()
-        for window_id in self._asleep.take(now):
-            if window_id in live:
-                awake[window_id] = live[window_id]
-        for window in list(awake.values()):
+        windows, now = self._windows, self._host.clock.now()
+        windows.pass_time()
+        for window in list(windows.due.values()):
             if self._is_over(window):
                 self._leave(window)
             elif now < (moment := self._rests_until(window)):
-                del awake[window.window_id]
-                self._asleep.put(moment, window.window_id)
-        return list(awake.values())
+                windows.wait_until(moment, window.window_id)
+        return list(windows.due.values())
 
     def _is_over(self, window: InstalledWindow) -> bool:
-        state = self._context.states[window.window_id]
+        state = self._windows.states[window.window_id]
         if state is WindowState.RELEASED:
             return not window.is_leader or window.window_id in self._delivered
         return state is WindowState.ABORTED and self._settling.is_settled(window)
 
     def _leave(self, window: InstalledWindow) -> None:
-        """Let go of a window that has ended for good."""
-        for known in (self._context.live, self._context.awake):
-            del known[window.window_id]
+        """Drop what is remembered of a window that has ended for good."""
         self._delivered.discard(window.window_id)
         self._settling.forget(window.window_id)
-        self._context.waits.forget(window.window_id)
-        self._context.ended[window.window_id] = window
-        let_go(self._context, window)
+        self._windows.end(window)
 
     def _rests_until(self, window: InstalledWindow) -> float:
         """Return before when nothing can be done for a window, unless it moves."""
-        state = self._context.states[window.window_id]
+        state = self._windows.states[window.window_id]
         if state is WindowState.ABORTED:
             return self._settling.settles_at(window)
         if state is WindowState.ANNOUNCED:
             return window.asked.round_one_opens
         if not window.is_leader:
             return self._settling.asks_at(window)
-        return window.closes + self._context.leeway_s(window) if state is WindowState.COLLECTING else 0
+        return window.closes + self._windows.leeway_s(window) if state is WindowState.COLLECTING else 0
 
     async def look_after(self, window: InstalledWindow) -> None:
         """Do what one window needs now; returns when there is nothing more to do at this moment.
@@ -99,23 +93,23 @@ class Scheduler:
         Raises:
             StoreError, MachineError: this machine failed; the window is looked after again later.
         """
-        if self._context.states[window.window_id] is WindowState.ABORTED:
+        if self._windows.states[window.window_id] is WindowState.ABORTED:
             await self._settling.settle(window)
             return
         if (
-            self._context.states[window.window_id] is WindowState.ANNOUNCED
-            and self._context.now() >= window.asked.round_one_opens
+            self._windows.states[window.window_id] is WindowState.ANNOUNCED
+            and self._host.now() >= window.asked.round_one_opens
         ):
-            await move(self._context, window.window_id, WindowState.COLLECTING)
-        if self._context.states[window.window_id] in (WindowState.ANNOUNCED, WindowState.COLLECTING) and not self.due(
+            await move(self._windows, window.window_id, WindowState.COLLECTING)
+        if self._windows.states[window.window_id] in (WindowState.ANNOUNCED, WindowState.COLLECTING) and not self.due(
             window
         ):
             return
         if window.is_leader:
             if self._earlier_window_is_open(window):
-                self._context.waits.note(window.window_id, WaitFor.EARLIER_WINDOW)
+                self._windows.waits.note(window.window_id, WaitFor.EARLIER_WINDOW)
                 return
-            self._context.waits.over(window.window_id, WaitFor.EARLIER_WINDOW)
+            self._windows.waits.over(window.window_id, WaitFor.EARLIER_WINDOW)
             if await self._leader.drive(window) is WindowState.RELEASED:
                 self._delivered.add(window.window_id)
         else:
@@ -124,7 +118,7 @@ class Scheduler:
     def _earlier_window_is_open(self, window: InstalledWindow) -> bool:
         """Whether the window before it in its question has not ended: a record names the digest of the one before."""
         place = window.asked.question
-        others = ((one.asked.question, self._context.states[one.window_id]) for one in self._context.awake.values())
+        others = ((one.asked.question, self._windows.states[one.window_id]) for one in self._windows.due.values())
         return any(
             other.question_id == place.question_id and other.index < place.index and state in UNFINISHED
             for other, state in others

@@ -14,13 +14,13 @@ from fleetcount_protocol.messages import AbortWindow, WindowState
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import abort_here
-from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.journal import Entry, Step, once, taken
+from fleetcount_aggregator.memory.installed import InstalledWindow
+from fleetcount_aggregator.memory.peers import Peers
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
 
 _LONGEST_PAUSE_S: Final = 60.0
@@ -43,8 +43,11 @@ class Settling:
     aborted.
     """
 
-    def __init__(self, context: Context, steps: ReleaseSteps) -> None:
-        self._context = context
+    def __init__(self, windows: Windows, peers: Peers, steps: ReleaseSteps) -> None:
+        self._windows = windows
+        self._peers = peers
+        self._host = windows.host
+        self._store = windows.store
         self._steps = steps
         self._rounds: dict[WindowId, _Round] = {}
         self._settled: set[WindowId] = set()
@@ -53,11 +56,11 @@ class Settling:
         """Drop what is remembered about a window that nothing is left to do for."""
         self._rounds.pop(window_id, None)
         self._settled.discard(window_id)
-        self._context.heard.pop(window_id, None)
+        self._peers.forget_contact(window_id)
 
     async def adopt_elsewhere(self, window: InstalledWindow) -> bool:
         """Ask the others for the outcome and adopt a record that proves itself; return whether there was one."""
-        return await adopt_elsewhere(self._context, self._steps, window, await ask_outcomes(self._context, window))
+        return await adopt_elsewhere(self._windows, self._steps, window, await ask_outcomes(self._peers, window))
 
     # A helper and a leader that has not ended the window yet.
 
@@ -68,23 +71,23 @@ class Settling:
         then what became of it, so they are asked until the window expires. One that answers, and brings the window to
         no end, is waited for as long. Who comes back after the windows have closed asks at once.
         """
-        context, round_ = self._context, self._rounds.setdefault(window.window_id, _Round())
-        if context.clock.now() < self.asks_at(window):
+        round_ = self._rounds.setdefault(window.window_id, _Round())
+        if self._host.clock.now() < self.asks_at(window):
             return
-        answers = await ask_outcomes(context, window)
-        if await adopt_elsewhere(context, self._steps, window, answers):
+        answers = await ask_outcomes(self._peers, window)
+        if await adopt_elsewhere(self._windows, self._steps, window, answers):
             return
         leader = answers.get(window.leader_id)
         if leader is not None and leader.state is WindowState.ABORTED:
             await self._give_up(window, AbortReason.PEER_ABORTED)
             return
         if leader is not None:
-            context.heard[window.window_id] = context.clock.now()
+            self._peers.note_contact(window.window_id)
         if (reason := await self._out_of_patience(window)) is not None:
             await self._give_up(window, reason)
         # Asked often enough, and at the very moment at which silence has lasted too long.
-        now, silent_at = context.clock.now(), self._quiet_since(window) + 2 * context.limits.give_up_s
-        round_.due = now + context.limits.longest_retry_s
+        now, silent_at = self._host.clock.now(), self._quiet_since(window) + 2 * self._host.limits.give_up_s
+        round_.due = now + self._host.limits.longest_retry_s
         if now < silent_at:
             round_.due = min(round_.due, silent_at)
 
@@ -92,15 +95,15 @@ class Settling:
         """Return when the outcome of a window that has not ended is asked for, if its leader stays quiet."""
         round_ = self._rounds.get(window.window_id)
         due = 0.0 if round_ is None else round_.due
-        back = window.closes <= self._context.started and due == 0
-        return 0.0 if back else max(due, self._quiet_since(window) + self._context.limits.give_up_s)
+        back = window.closes <= self._windows.started and due == 0
+        return 0.0 if back else max(due, self._quiet_since(window) + self._host.limits.give_up_s)
 
     def _quiet_since(self, window: InstalledWindow) -> float:
-        return max(window.closes, self._context.started, self._context.heard.get(window.window_id, 0.0))
+        return max(window.closes, self._windows.started, self._peers.last_contact(window.window_id))
 
     async def _out_of_patience(self, window: InstalledWindow) -> AbortReason | None:
-        now, patience_s = self._context.clock.now(), 2 * self._context.limits.give_up_s
-        if await taken(self._context, window.window_id, Step.SIGN) is not None:
+        now, patience_s = self._host.clock.now(), 2 * self._host.limits.give_up_s
+        if await taken(self._store, window.window_id, Step.SIGN) is not None:
             return AbortReason.OUTCOME_UNKNOWN if now >= window.asked.expiry else None
         if now >= self._quiet_since(window) + patience_s:
             return AbortReason.LEADER_SILENT
@@ -108,7 +111,7 @@ class Settling:
 
     async def _give_up(self, window: InstalledWindow, reason: AbortReason) -> None:
         log.warning("window_aborted", window=str(window.window_id), reason=reason.value)
-        await abort_here(self._context, window.window_id, reason)
+        await abort_here(self._windows, window.window_id, reason)
 
     # After an abort.
 
@@ -127,48 +130,48 @@ class Settling:
         Raises:
             StoreError: the store failed; call again.
         """
-        if self._context.clock.now() < self.settles_at(window):
+        if self._host.clock.now() < self.settles_at(window):
             return
-        context, round_ = self._context, self._rounds.setdefault(window.window_id, _Round())
+        round_ = self._rounds.setdefault(window.window_id, _Round())
         over = (
-            context.clock.now() >= window.asked.expiry
-            or await taken(context, window.window_id, Step.SETTLED) is not None
+            self._host.clock.now() >= window.asked.expiry
+            or await taken(self._store, window.window_id, Step.SETTLED) is not None
         )
         if over or await (self._tell(window, round_) if window.is_leader else self._ask(window)):
             # A record that was shown meanwhile has released the window.
-            if context.states[window.window_id] is WindowState.ABORTED:
-                await once(context, window.window_id, Step.SETTLED, b"", Entry())
+            if self._windows.states[window.window_id] is WindowState.ABORTED:
+                await once(self._windows, window.window_id, Step.SETTLED, b"", Entry())
             self._settled.add(window.window_id)
             return
-        round_.pause_s = min(max(2 * round_.pause_s, context.limits.first_retry_s), _LONGEST_PAUSE_S)
-        round_.due = context.clock.now() + round_.pause_s
+        round_.pause_s = min(max(2 * round_.pause_s, self._host.limits.first_retry_s), _LONGEST_PAUSE_S)
+        round_.due = self._host.clock.now() + round_.pause_s
 
     async def _ask(self, window: InstalledWindow) -> bool:
         """Ask whether there is a record after all; return whether the leader has ended the window."""
-        answers = await ask_outcomes(self._context, window)
-        if await adopt_elsewhere(self._context, self._steps, window, answers):
+        answers = await ask_outcomes(self._peers, window)
+        if await adopt_elsewhere(self._windows, self._steps, window, answers):
             return True
         leader = answers.get(window.leader_id)
         return leader is not None and leader.state is WindowState.ABORTED
 
     async def _tell(self, window: InstalledWindow, round_: _Round) -> bool:
         """Tell the helpers that have not heard of the abort; return whether all have."""
-        context = self._context
-        row = await context.store.window(window.window_id)
+        row = await self._store.window(window.window_id)
         request = AbortWindow(window_id=window.window_id, reason="" if row is None else row.abort_reason)
         helpers = [one.aggregator_id for one in window.asked.aggregators[1:]]
         for helper in helpers:
             if helper in round_.told:
                 continue
             try:
-                state = await call_peer(context, helper, lambda peer: peer.abort(request))
+                state = await self._peers.call(helper, lambda peer: peer.abort(request))
             except PeerUnreachableError as error:
                 log.info("abort_not_delivered", window=str(window.window_id), peer=helper, reason=str(error))
                 continue
             except PeerRefusalError as refusal:
                 log.info("abort_not_delivered", window=str(window.window_id), peer=helper, reason=str(refusal))
                 # It may not have decided about the window yet.
-                if refusal.problem is not PeerProblem.UNKNOWN_WINDOW or context.now() < window.asked.round_one_closes:
+                may_decide = self._host.now() < window.asked.round_one_closes
+                if refusal.problem is not PeerProblem.UNKNOWN_WINDOW or may_decide:
                     continue
                 state = WindowState.ABORTED  # There is nothing of it there, and never will be.
             if state is WindowState.RELEASED and await self.adopt_elsewhere(window):

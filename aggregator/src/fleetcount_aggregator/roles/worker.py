@@ -14,8 +14,8 @@ from fleetcount_protocol.errors import FleetcountError, MachineError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.memory.installed import InstalledWindow, learn_window, learned_key
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.frames import FrameReader
 from fleetcount_aggregator.storage.jobs import Job, Jobs
@@ -24,7 +24,6 @@ from fleetcount_aggregator.storage.log_slice import LogSlice
 from fleetcount_aggregator.verification.job_codec import decode_job, encode_failure, encode_result
 from fleetcount_aggregator.verification.leased_workers import open_job, seal_result
 from fleetcount_aggregator.verification.workers import Workers, verify_reports
-from fleetcount_aggregator.windows.loading import learn_window
 
 _LOOK_S: Final = 1.0
 """How often a worker looks for jobs although nobody said that there are any."""
@@ -38,9 +37,9 @@ class WorkerRole:
     """
 
     def __init__(
-        self, context: Context, member: Member, jobs: Jobs, local: Workers, reader: Callable[[WindowId], FrameReader]
+        self, windows: Windows, member: Member, jobs: Jobs, local: Workers, reader: Callable[[WindowId], FrameReader]
     ) -> None:
-        self._context = context
+        self._windows = windows
         self._member = member
         self._jobs = jobs
         self._local = local
@@ -99,14 +98,14 @@ class WorkerRole:
             with suppress(MachineError):
                 await self._jobs.give_back(job)
             raise
-        sealed = seal_result(await self._context.learned_key(window_id), window_id, job.request, result)
+        sealed = seal_result(await learned_key(self._windows.store, window_id), window_id, job.request, result)
         if not await self._jobs.finish(job, sealed):
             log.warning("job_taken_over", job=job.job)
 
     async def _result(self, window_id: WindowId, job: Job) -> bytes:
         try:
             window = await self._window(window_id)
-            key = await self._context.learned_key(window_id)
+            key = await learned_key(self._windows.store, window_id)
             asked = decode_job(open_job(key, window_id, job.request))
             source = LogSlice(
                 reader=self._reader(window_id),
@@ -123,10 +122,10 @@ class WorkerRole:
 
     async def _window(self, window_id: WindowId) -> InstalledWindow:
         """Return a window, from the store if this process has not heard of it yet."""
-        known = self._context.windows.get(window_id)
+        known = self._windows.get(window_id)
         if known is not None:
             return known
-        row = await self._context.store.window(window_id)
+        row = await self._windows.store.window(window_id)
         if row is None:
             raise StoreError("the window of a verification job is not here")
-        return await learn_window(self._context, row)
+        return await learn_window(self._windows.store, self._windows.host.aggregator_id, row)

@@ -271,7 +271,7 @@ class PeerShell:
 
     async def _meet(self, call: Call) -> None:
         """Hear who calls, before its message is decoded, and greet it with whatever the answer will be."""
-        greetings, caller = self._helper.context.greetings, _peer(call)
+        greetings, caller = self._helper.greetings, _peer(call)
         said = dict(call.context.invocation_metadata() or ()).get(GREETING_HEADER, b"")
         try:
             await greetings.hear_call(caller, said if isinstance(said, bytes) else b"")

@@ -16,10 +16,11 @@ from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_protocol.wire.topics import question_topic, release_topic
 from fleetcount_transport.mqtt_connection import MqttConnection
 
-from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES
-from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.device_service import DeviceService
+from fleetcount_aggregator.memory.installed import InstalledWindow
+from fleetcount_aggregator.memory.key_lists import KeyLists
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.ended import AT_ONCE, SortKey
 from fleetcount_aggregator.storage.row_types import Lifecycle
 from fleetcount_aggregator.transport.mqtt_subscribing import FOLLOW_S, Subscribing
@@ -34,27 +35,34 @@ class Announcing:
     """
 
     def __init__(
-        self, context: Context, service: DeviceService, client: MqttConnection, subscribing: Subscribing
+        self,
+        windows: Windows,
+        key_lists: KeyLists,
+        service: DeviceService,
+        client: MqttConnection,
+        subscribing: Subscribing,
     ) -> None:
-        self._context = context
+        self._windows = windows
+        self._key_lists = key_lists
         self._service = service
         self._client = client
         self._subscribing = subscribing
-        self._place = context.identity.deployment, context.aggregator_id
+        self._place = windows.host.identity.deployment, windows.host.aggregator_id
 
     async def announce(self) -> None:
         """Keep subscriptions and retained messages in step with the windows."""
-        before, self._context.withdraw = self._context.withdraw, self._withdraw
+        outcomes = self._windows.outcomes
+        before, outcomes.withdraw = outcomes.withdraw, self._withdraw
         try:
             await self._announce()
         finally:
-            self._context.withdraw = before
+            outcomes.withdraw = before
 
     async def _announce(self) -> None:
-        ended = [one for one in self._context.live.values() if one.is_leader and self._state(one) in FINAL_STATES]
-        published = self._context.outcome_count
+        ended = [one for one in self._windows.live.values() if one.is_leader and self._state(one) in FINAL_STATES]
+        published = self._windows.outcomes.count
         await self._publish([(one.window_id, one.asked.expiry) for one in ended])
-        older: SortKey | None = (self._context.now(), b"")
+        older: SortKey | None = (self._windows.host.now(), b"")
         while True:
             await self._subscribing.follow()
             published = await self._publish_fresh(published)
@@ -62,7 +70,7 @@ class Announcing:
             await asyncio.sleep(FOLLOW_S)
 
     def _state(self, window: InstalledWindow) -> WindowState:
-        return self._context.states[window.window_id]
+        return self._windows.states[window.window_id]
 
     async def offer(self) -> None:
         """Keep the offer of every question that devices may join as a retained message, and take those over away."""
@@ -71,7 +79,7 @@ class Announcing:
             running = {one.question_id: one for one in self._service.offered()}
             for question_id, question in running.items():
                 # Compared part by part: thousands of offers are not encoded to find that none has changed.
-                lists = tuple(self._context.key_lists.get(one.aggregator_id) for one in question.asked.aggregators)
+                lists = tuple(self._key_lists.get(one.aggregator_id) for one in question.asked.aggregators)
                 if known.get(question_id) != (question.orders, lists):
                     payload = QUESTION_OFFER.encode(self._service.offer(question))
                     await self._keep(question_topic(*self._place, question_id), payload)
@@ -88,14 +96,15 @@ class Announcing:
     async def _publish(self, outcomes: Iterable[tuple[WindowId, int]]) -> None:
         """Keep the outcomes of windows that have not expired as retained messages."""
         for window_id, expiry in outcomes:
-            if self._context.clock.now() < expiry:
+            if self._windows.host.clock.now() < expiry:
                 payload = RELEASE_ANSWER.encode(await self._service.release(window_id))
                 await self._keep(release_topic(*self._place, window_id), payload)
 
     async def _publish_fresh(self, published: int) -> int:
         """Keep the outcomes of what this aggregator leads and has ended since so many had; return how many have."""
-        count, known = self._context.outcome_count, list(self._context.outcomes)
-        await self._publish(known[max(0, len(known) - (count - published)) :])
+        outcomes = self._windows.outcomes
+        count, fresh = outcomes.count, outcomes.since(published)
+        await self._publish(fresh)
         return count
 
     async def _publish_older(self, place: SortKey) -> SortKey | None:
@@ -103,12 +112,12 @@ class Announcing:
 
         Return the place reached, None after the last.
         """
-        rows = await self._context.store.archived_windows(Lifecycle.ARCHIVED, place, MAX_UNIX_TIME)
+        rows = await self._windows.store.archived_windows(Lifecycle.ARCHIVED, place, MAX_UNIX_TIME)
         await self._publish((row.window_id, row.expiry) for row in rows if row.led)
         return rows[-1].sort_key if len(rows) == AT_ONCE else None
 
     async def _withdraw(self, window_id: WindowId) -> bool:
-        """See `Context.withdraw`."""
+        """See `Outcomes.withdraw`."""
         try:
             await self._keep(release_topic(*self._place, window_id), b"")
         except aiomqtt.MqttError:

@@ -69,13 +69,14 @@ class MqttIntake:
         share: BrokerConnection = _WHOLE,
     ) -> None:
         self._context = context
+        self._host = context.host
         self._service = service
         self._broker = table.broker
         self._client = client
         self._inflight = table.inflight
         self._tls = tls_context(table.ca_file, *table.credential(share.slot))
         self._share = share
-        self._deployment = context.identity.deployment
+        self._deployment = context.host.identity.deployment
 
     async def run(self) -> None:
         """Take messages until cancelled."""
@@ -90,7 +91,7 @@ class MqttIntake:
             finally:
                 session.cancel()
                 [ended] = await asyncio.gather(session, return_exceptions=True)
-                self._context.health.note(Dependency.BROKER, f"no connection to {self._broker}", name=self._share.name)
+                self._host.health.note(Dependency.BROKER, f"no connection to {self._broker}", name=self._share.name)
             try:
                 if isinstance(ended, BaseException):
                     raise ended
@@ -99,7 +100,7 @@ class MqttIntake:
                 log.warning("mqtt_disconnected", broker=self._broker, reasons=reasons)
             except* Exception as group:
                 # The top of a window: an unexpected error must not end the aggregator, whose gRPC goes on.
-                self._context.metrics.mqtt_failed()
+                self._host.metrics.mqtt_failed()
                 log.error("mqtt_failed", errors=sorted({type(one).__name__ for one in group.exceptions}))
             await retries.rest()
 
@@ -107,13 +108,13 @@ class MqttIntake:
         def slow_down(slow: bool) -> None:
             (client.pause if slow else client.resume)()
 
-        context = self._context
-        inbox = Inbox(self._deployment, context.aggregator_id, context.admission, context.metrics, slow_down)
+        host = self._host
+        inbox = Inbox(self._deployment, host.aggregator_id, host.admission, host.metrics, slow_down)
         client = MqttConnection(
             self._broker,
             arrived=inbox.put,
             # A lasting name and session, so that the broker keeps what comes while this aggregator is away.
-            identifier=f"fc-{self._deployment}-{self._context.aggregator_id}"[: 64 - len(self._client)] + self._client,
+            identifier=f"fc-{self._deployment}-{self._host.aggregator_id}"[: 64 - len(self._client)] + self._client,
             clean_session=False,
             keepalive=_KEEPALIVE_S,
             timeout=_ACKNOWLEDGED_S,
@@ -126,14 +127,16 @@ class MqttIntake:
         """Run one connection: announce and take, until one of both fails."""
         connection, inbox = self._new_connection()
         async with connection as client, asyncio.TaskGroup() as group:
-            self._context.metrics.mqtt_connected()
-            self._context.health.note(Dependency.BROKER, name=self._share.name)
+            self._host.metrics.mqtt_connected()
+            self._host.health.note(Dependency.BROKER, name=self._share.name)
             log.info("mqtt_connected", broker=self._broker, slot=self._share.slot)
             group.create_task(client.until_lost(), name="mqtt-lost")
-            subscribing = Subscribing(self._context, client, self._share)
+            subscribing = Subscribing(self._context.windows, client, self._share)
             await subscribing.begin()
             if self._share.announces:
-                announcing = Announcing(self._context, self._service, client, subscribing)
+                announcing = Announcing(
+                    self._context.windows, self._context.questions.key_lists, self._service, client, subscribing
+                )
                 group.create_task(announcing.announce(), name="mqtt-announce")
                 group.create_task(announcing.offer(), name="mqtt-offers")
             else:
@@ -188,7 +191,7 @@ class MqttIntake:
         except Exception as error:
             # The top of a message, which strangers write.
             if len(arrived) == 1:
-                self._context.metrics.mqtt_failed()
+                self._host.metrics.mqtt_failed()
                 log.error("mqtt_message_failed", error=type(error).__name__)
                 return []
         return [answer for one in arrived for answer in await self._serve(serve, [one])]
@@ -211,12 +214,12 @@ class MqttIntake:
         ]
 
     def _refuse_foreign(self, arrival: Arrival, request: SessionRequest) -> SessionRefused:
-        self._context.admission.failed(_identity(arrival))
-        self._context.metrics.refused(RejectReason.BAD_CERTIFICATE)
+        self._host.admission.failed(_identity(arrival))
+        self._host.metrics.refused(RejectReason.BAD_CERTIFICATE)
         return SessionRefused(session_id=request.session_id, reason=RejectReason.BAD_CERTIFICATE)
 
     def _session_answer(self, arrival: Arrival, reply: SessionReply) -> tuple[str, bytes]:
-        own = self._deployment, self._context.aggregator_id
+        own = self._deployment, self._host.aggregator_id
         return session_reply_topic(*own, arrival.user, reply.session_id), SESSION_REPLY.encode(reply)
 
     # Reports.
@@ -227,10 +230,10 @@ class MqttIntake:
         replies = await self._service.upload([instalment for _, instalment in taken])
         for (arrival, _), reply in zip(taken, replies, strict=True):
             if isinstance(reply, Refusal) and reply.reason in _FAULTS:
-                self._context.admission.failed(_identity(arrival))
-            elif isinstance(reply, Receipt) and not self._context.admission.knows(_identity(arrival)):
-                self._context.admission.held(_identity(arrival))
-            topic = receipt_topic(self._deployment, self._context.aggregator_id, arrival.user, reply.session_id)
+                self._host.admission.failed(_identity(arrival))
+            elif isinstance(reply, Receipt) and not self._host.admission.knows(_identity(arrival)):
+                self._host.admission.held(_identity(arrival))
+            topic = receipt_topic(self._deployment, self._host.aggregator_id, arrival.user, reply.session_id)
             answers.append((topic, UPLOAD_ANSWER.encode(UploadAnswer.of([reply]))))
         return answers
 
@@ -244,8 +247,8 @@ class MqttIntake:
         try:
             return read(arrival)
         except (DecodeError, UsageError):
-            self._context.metrics.poison_message()
-            self._context.admission.failed(_identity(arrival))
+            self._host.metrics.poison_message()
+            self._host.admission.failed(_identity(arrival))
             return None
 
     def _session_request(self, arrival: Arrival) -> SessionRequest:
@@ -255,7 +258,7 @@ class MqttIntake:
         """Return the one instalment of an upload that is for this aggregator and of its topic's window."""
         upload = UPLOAD.decode(arrival.message.payload)
         instalment = upload.only_one
-        if upload.aggregator_id != self._context.aggregator_id or instalment.window_id != arrival.subject:
+        if upload.aggregator_id != self._host.aggregator_id or instalment.window_id != arrival.subject:
             raise DecodeError("an instalment on the topic of another aggregator or window")
         return instalment
 

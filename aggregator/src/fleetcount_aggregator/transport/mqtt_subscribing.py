@@ -13,8 +13,8 @@ from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.wire.topics import BUCKETS, report_filters, session_filters
 from fleetcount_transport.mqtt_connection import MqttConnection
 
-from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.broker_connection import BrokerConnection
+from fleetcount_aggregator.memory.windows import Windows
 
 FOLLOW_S: Final = 0.25
 """How often subscriptions are brought in step with the windows."""
@@ -29,11 +29,11 @@ _EVERY: Final = (BrokerConnection(), *(BrokerConnection(slot, BUCKETS) for slot 
 class Subscribing:
     """The subscriptions of one connection, whose session at the broker outlives it, with those of another time."""
 
-    def __init__(self, context: Context, client: MqttConnection, share: BrokerConnection) -> None:
-        self._context = context
+    def __init__(self, windows: Windows, client: MqttConnection, share: BrokerConnection) -> None:
+        self._windows = windows
         self._client = client
         self._share = share
-        self._place = context.identity.deployment, context.aggregator_id
+        self._place = windows.host.identity.deployment, windows.host.aggregator_id
         self._reading: set[WindowId] = set()
 
     async def begin(self) -> None:
@@ -42,7 +42,7 @@ class Subscribing:
 
     async def follow(self) -> None:
         """Subscribe to the report topics of open windows, and leave those of closed ones."""
-        opened = {window_id for window_id in self._context.live if self._context.states[window_id] in _OPEN}
+        opened = {window_id for window_id in self._windows.live if self._windows.states[window_id] in _OPEN}
         new = opened - self._reading
         await self._keep(
             [one for window_id in new for one in self._reports(window_id, self._share)],

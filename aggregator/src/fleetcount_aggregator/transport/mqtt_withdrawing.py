@@ -13,17 +13,17 @@ from fleetcount_transport.mqtt_connection import MqttConnection
 from fleetcount_transport.mqtt_packets import Publication
 
 from fleetcount_aggregator.config import MqttTable
-from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Host
 
 _ACKNOWLEDGED_S: Final = 10.0
 _CLIENT: Final = "-retire"
 
 
 class Withdrawing:
-    """See `Context.withdraw`. Raises UsageError, when it is made, for a file of [mqtt] that is missing or wrong."""
+    """See `Outcomes.withdraw`. Raises UsageError, when it is made, for a file of [mqtt] that is missing or wrong."""
 
-    def __init__(self, context: Context, table: MqttTable) -> None:
-        self._place = context.identity.deployment, context.aggregator_id
+    def __init__(self, host: Host, table: MqttTable) -> None:
+        self._place = host.identity.deployment, host.aggregator_id
         self._broker = table.broker
         self._tls = tls_context(table.ca_file, table.certificate_file, table.key_file)
 

@@ -1,21 +1,32 @@
-"""What this aggregator's releases have cost, by signal and window, and whether one more window fits.
+"""What this aggregator's questions cost: by signal and window, in a period, and whether one more fits beside them.
 
-Pure over rows; the debit itself is written by the store in the transaction that stores the noised share (release).
+The rules are pure; `check_budgets` reads what is known of the questions. The debit itself is written by the store in
+the transaction that stores the noised share (`release.steps`).
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
+from functools import cache, lru_cache
+from typing import NamedTuple
 
+from fleetcount_mechanisms.accounting.charges import unit_loss
+from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
+from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.answers import Relation
-from fleetcount_mechanisms.design import LedgerLoss
+from fleetcount_mechanisms.design import Design, LedgerLoss
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import normal_signal
 from fleetcount_protocol.window.window import Window
 
-from fleetcount_aggregator.context import Limits
-from fleetcount_aggregator.storage.row_types import LedgerRow
+from fleetcount_aggregator.host.host import Limits
+from fleetcount_aggregator.memory.installed import InstalledQuestion
+from fleetcount_aggregator.memory.questions import Questions
+from fleetcount_aggregator.memory.windows import Windows
+from fleetcount_aggregator.storage.row_types import Charged, Cost, LedgerRow
 
 NO_FINITE_EPSILON = "none"
 
@@ -66,7 +77,7 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
 
     The sum must hold for the new window and, with it, for every window it overlaps: two short windows that do not touch
     each other may both overlap a long one. Names play no part: a renamed repeat is a repeat. Signals are compared in
-    their normal form; what comes one after the other adds up in `period_budget`. The sum holds for any value replaced
+    their normal form; what comes one after the other adds up in `check_period`. The sum holds for any value replaced
     by any other; with one-sided charges in it for a value replaced by none. Epsilons stated at a delta add up as their
     deltas do, which must not pass `total_delta`.
 
@@ -105,3 +116,151 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
 def _overlaps(one: Charge, other: Charge) -> bool:
     same_signal = normal_signal(one.signal) == normal_signal(other.signal)
     return same_signal and one.opens < other.closes and other.opens < one.closes
+
+
+# In a period: one after the other and together; a charge counts whole in every period that holds a part of it.
+
+
+class Unit(NamedTuple):
+    """Windows that share one toss of the sampling coin, or one window: first and last second, and how many."""
+
+    first: int
+    last: int
+    windows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodCharge:
+    """What a question is charged: the loss of one unit of its design, at each unit's time."""
+
+    signal: str
+    design: Design
+    units: tuple[Unit, ...]
+
+    def timed(self, orders: tuple[int, ...]) -> list[TimedLoss]:
+        """Return the losses with their times; none for a release without a finite loss, which has its own switch."""
+        if not (self.design.noised or self.design.device_randomizes):
+            return []
+
+        @cache
+        def loss(windows: int) -> LossVector:
+            return unit_loss(self.design, orders, windows)
+
+        return [TimedLoss(first=unit.first, last=unit.last, loss=loss(unit.windows)) for unit in self.units]
+
+
+def question_charge(question: Question, stopped: int | None = None) -> PeriodCharge:
+    """Return what a question is charged: every unit that has a window before `stopped`, whole.
+
+    Pauses and missing windows give nothing back, and a stop nothing of a unit that has begun.
+    """
+    schedule = question.schedule
+    units = (
+        Unit(schedule.opens(windows[0]), schedule.closes(windows[-1]) - 1, len(windows))
+        for windows in schedule.units(question.coin).values()
+        if stopped is None or windows[0] < stopped
+    )
+    return PeriodCharge(signal=normal_signal(question.signal), design=question.design, units=tuple(units))
+
+
+@lru_cache(maxsize=4)
+def _budget(epsilon: Decimal, delta: Fraction) -> LossBudget:
+    return LossBudget.for_promise(Fraction(epsilon), delta)
+
+
+def check_period(new: PeriodCharge, others: Iterable[PeriodCharge], limits: Limits) -> None:
+    """Refuse a charge with which the charges on its signal would pass the limit in some period, past or to come.
+
+    Signals are compared in their normal form; names play no part. The charges of a period compose by their Renyi
+    losses at the order that follows from the limit, or by their pure losses where these are less.
+
+    Raises:
+        QuestionError: with the largest sum and the limit.
+    """
+    budget = _budget(limits.period_epsilon, limits.total_delta)
+    held = [loss for one in others if one.signal == new.signal for loss in one.timed(budget.orders)]
+    added = new.timed(budget.orders)
+    known = LossFilter(budget, limits.budget_period_s, held)
+    if known.admit(added):
+        return
+    for one in added:
+        known.add(one)
+    largest = _spent(known, [one.last for one in (*held, *added)])
+    raise QuestionError(
+        f"the questions on {new.signal!r} lose epsilon {largest.normalize():f} at delta"
+        f" {float(limits.total_delta):g} within {limits.budget_period_s} s, allowed: at most {limits.period_epsilon}"
+    )
+
+
+def spent_from(moment: int, charges: Iterable[PeriodCharge], limits: Limits) -> Mapping[str, Decimal]:
+    """Return what each signal's charges come to in the fullest period that holds a moment or comes after it.
+
+    An epsilon at `total_delta`, as `check_period` adds it up; signals in their normal form, those without a charge in
+    such a period left out.
+    """
+    budget, since = _budget(limits.period_epsilon, limits.total_delta), moment - limits.budget_period_s
+    held: dict[str, list[TimedLoss]] = {}
+    for charge in charges:
+        held.setdefault(charge.signal, []).extend(one for one in charge.timed(budget.orders) if one.last > since)
+    return {
+        signal: _spent(LossFilter(budget, limits.budget_period_s, losses), [since + 1, *(one.last for one in losses)])
+        for signal, losses in held.items()
+        if losses
+    }
+
+
+def _spent(known: LossFilter, starts: Iterable[int]) -> Decimal:
+    # What a period holds falls only behind the end of a charge: the fullest begins at one.
+    return max(known.budget.spent(known.total(start)) for start in starts)
+
+
+# Of the questions here.
+
+
+async def check_budgets(questions: Questions, windows: Windows, new: Charge, whole: PeriodCharge) -> None:
+    """Refuse a question that is too much beside what overlaps it, or within a period.
+
+    What counts: every question but those that cost nothing; a window counts with its question.
+
+    Raises:
+        QuestionError: with the sum and the limit.
+    """
+    _check_charges_known(questions, windows)
+    limits = questions.host.limits
+    # Looked at first: thousands of questions on other signals must not be taken apart into their windows.
+    on_signal = [one for one in questions.values() if normal_signal(one.asked.signal) == whole.signal]
+    costing = await _costing(windows, on_signal)
+    check_budget(new, [charge_of_question(one.asked, one.stopped) for one in costing], limits)
+    others = [question_charge(one.asked, one.stopped) for one in costing]
+    # A year of hours takes a second: reports go on being taken meanwhile.
+    await asyncio.to_thread(check_period, whole, others, limits)
+
+
+async def _costing(windows: Windows, questions: Sequence[InstalledQuestion]) -> Sequence[InstalledQuestion]:
+    """Return the questions that cost something; the store is asked once, and not about those that are known to."""
+    unknown = [one for one in questions if not one.was_debited]
+    asked = [Charged(one.question_id, one.asked.schedule.windows, one.was_withdrawn) for one in unknown]
+    costs = dict(zip((one.question_id for one in unknown), await windows.store.costs(asked), strict=True))
+    for one in unknown:
+        one.was_debited = costs[one.question_id] is Cost.DEBITED
+    # Whether one in quarantine was released may be what is damaged.
+    doubtful = {one.window.question.question_id for one in windows.quarantined.values() if one.window is not None}
+    return [one for one in questions if one.question_id in doubtful or costs.get(one.question_id) is not Cost.NOTHING]
+
+
+def _check_charges_known(questions: Questions, windows: Windows) -> None:
+    """Take nothing on while something is damaged or lacking that may have been charged for.
+
+    Raises:
+        QuestionError: something is.
+    """
+    if questions.adopting:
+        raise QuestionError(
+            "the store was put back from a backup, and what was charged since is not known; allowed again once every"
+            " configured peer has shown what it knows"
+        )
+    if unknown := windows.unknown_charges():
+        raise QuestionError(
+            f"what was charged is not known, since in the store {unknown[0]}, {len(unknown)} in all; allowed again"
+            " after `fleetcount aggregator repair`"
+        )

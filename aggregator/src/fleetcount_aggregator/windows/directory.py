@@ -58,7 +58,7 @@ class QuestionDirectory:
         Raises:
             StoreError: the store failed; the file is looked at again.
         """
-        if self._context.adopting:
+        if self._context.questions.adopting:
             return
         changed = self._changed()
         await self._poll("question", changed, self._take_question, beside=".seed")
@@ -116,7 +116,7 @@ class QuestionDirectory:
     async def _take_question(self, path: Path) -> None:
         signed, seed_file = decode_signed_question(_read(path, MAX_SIGNED_QUESTION_BYTES)), path.with_suffix(".seed")
         if signed.question.question_id not in self._context.questions:
-            leader, own = signed.question.aggregators[0].aggregator_id, self._context.aggregator_id
+            leader, own = signed.question.aggregators[0].aggregator_id, self._context.host.aggregator_id
             if leader != own:
                 raise QuestionError(f"the leader is {leader!r}, this is {own!r}: drop the question there")
             await install_question(self._context, signed, _read_seed(seed_file))
@@ -125,7 +125,7 @@ class QuestionDirectory:
         self._questions[signed.question.question_id] = path
 
     async def _take_order(self, path: Path) -> None:
-        await take_own_order(self._context, decode_signed_order(_read(path, MAX_ORDER_BYTES + 128)))
+        await take_own_order(self._context.questions, decode_signed_order(_read(path, MAX_ORDER_BYTES + 128)))
         path.with_suffix(".refused").unlink(missing_ok=True)
 
 

@@ -9,25 +9,24 @@ from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION
 from fleetcount_protocol.question.orders import OrderAction, SignedOrder, check_follows, verify_order
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.installed_question import InstalledQuestion
+from fleetcount_aggregator.memory.installed import InstalledQuestion
+from fleetcount_aggregator.memory.questions import Questions
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.windows.question_notes import note_order
 
 
-async def take_own_order(context: Context, signed: SignedOrder) -> None:
+async def take_own_order(questions: Questions, signed: SignedOrder) -> None:
     """Take an order of this aggregator's own operator; the same one again changes nothing.
 
     Raises:
         QuestionError, SignatureError: it is refused, and why.
     """
     order = signed.order
-    question = context.questions.get(order.question_id)
+    question = questions.get(order.question_id)
     if question is None:
         raise QuestionError(f"question {order.question_id} is not installed here")
-    if order.aggregator_id != context.aggregator_id:
+    if order.aggregator_id != questions.host.aggregator_id:
         raise QuestionError(
-            f"the order is by {order.aggregator_id!r}, this is {context.aggregator_id!r}: drop it there"
+            f"the order is by {order.aggregator_id!r}, this is {questions.host.aggregator_id!r}: drop it there"
         )
     if order.action is OrderAction.START:
         raise QuestionError("a start is made by the leader's aggregator as it installs the question; no file orders it")
@@ -39,10 +38,10 @@ async def take_own_order(context: Context, signed: SignedOrder) -> None:
             raise QuestionError(
                 f"from_window is {order.from_window}, allowed: {question.following} to {last}; those before are decided"
             )
-        await _keep(context, question, signed)
+        await _keep(questions, question, signed)
 
 
-async def take_delivered_order(context: Context, caller: AggregatorId, signed: SignedOrder) -> InstalledQuestion:
+async def take_delivered_order(questions: Questions, caller: AggregatorId, signed: SignedOrder) -> InstalledQuestion:
     """Take an order that another aggregator of the question delivers, whose own windows it held for; return the
     question.
 
@@ -52,7 +51,7 @@ async def take_delivered_order(context: Context, caller: AggregatorId, signed: S
         PeerRefusalError: UNKNOWN_WINDOW, no such questions; NOT_LEADER, the caller is not in it; CONFLICT, its number
             is not above those before; MALFORMED, not signed as it must be.
     """
-    question = context.questions.get(signed.order.question_id)
+    question = questions.get(signed.order.question_id)
     if question is None:
         raise PeerRefusalError(PeerProblem.UNKNOWN_WINDOW)
     if caller not in question.others:
@@ -61,7 +60,7 @@ async def take_delivered_order(context: Context, caller: AggregatorId, signed: S
         if signed in question.orders:
             return question
         try:
-            await _keep(context, question, signed)
+            await _keep(questions, question, signed)
         except SignatureError:
             raise PeerRefusalError(PeerProblem.MALFORMED) from None
         except QuestionError:
@@ -69,13 +68,11 @@ async def take_delivered_order(context: Context, caller: AggregatorId, signed: S
     return question
 
 
-async def _keep(context: Context, question: InstalledQuestion, signed: SignedOrder) -> None:
+async def _keep(questions: Questions, question: InstalledQuestion, signed: SignedOrder) -> None:
     order = signed.order
-    verify_order(signed, question.asked, context.identity.trusted)
+    verify_order(signed, question.asked, questions.host.identity.trusted)
     check_follows(order, [one.order for one in question.orders])
     if len(question.orders) >= MAX_ORDERS_PER_QUESTION:
         raise QuestionError(f"the question has {MAX_ORDERS_PER_QUESTION} orders already; no more are taken")
-    await note_order(context, question, signed)
-    context.failpoints.hit("question.after_order_store")
-    context.handovers.put(0, question.question_id)
+    await questions.note_order(question, signed)
     log.info("order_taken", question=str(question.question_id), action=order.name, window=order.from_window)

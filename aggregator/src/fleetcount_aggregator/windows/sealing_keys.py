@@ -11,7 +11,7 @@ from typing import Final
 
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Host
 from fleetcount_aggregator.host.key_rotation import Rotation, add_key, erase_key, write_validities
 
 _X25519_BYTES: Final = 32
@@ -20,10 +20,10 @@ _X25519_BYTES: Final = 32
 class SealingKeys:
     """Looks after the key directory; without a rotation it only takes up what the operator changes there."""
 
-    def __init__(self, context: Context, rotation: Rotation | None) -> None:
-        self._context = context
+    def __init__(self, host: Host, rotation: Rotation | None) -> None:
+        self._host = host
         self._rotation = rotation
-        context.keys.rotates = rotation is not None
+        host.keys.rotates = rotation is not None
 
     async def look(self) -> None:
         """Take up the directory; with a rotation make the key that is due and delete what nothing needs.
@@ -32,11 +32,11 @@ class SealingKeys:
             OSError, MachineError: the directory cannot be written, or the token does not wrap; what was begun is
                 finished at the next look.
         """
-        keys = self._context.keys
+        keys = self._host.keys
         keys.refresh()
         if self._rotation is None or keys.directory is None or keys.is_unusable:
             return
-        now, held = self._context.now(), {key_id: one for key_id, _, one in keys.listed()}
+        now, held = self._host.now(), {key_id: one for key_id, _, one in keys.listed()}
         wanted = self._rotation.bounded(held, now)
         following = self._rotation.next_key(wanted, now)
         if following is not None:
@@ -53,7 +53,7 @@ class SealingKeys:
 
     def _retire(self, directory: Path, over: Sequence[int]) -> None:
         """Let no new session be sealed to keys that are over; delete them."""
-        keys = self._context.keys
+        keys = self._host.keys
         before, keys.retired = keys.retired, frozenset(over)
         # One look later: a session that was being opened when its key was retired is open by then.
         for key_id in sorted(keys.retired & before):

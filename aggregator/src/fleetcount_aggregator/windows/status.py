@@ -16,9 +16,10 @@ from fleetcount_protocol.question.orders import SignedOrder, stopped_at
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.window import decode_window
 
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.reasons import Wait, expected_wait
 from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.memory.questions import orders_of, refused_by, stored_question
 from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.database import RowSeal, SealedDatabase
@@ -26,8 +27,7 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_types import Charged, Cost, LedgerRow, QuestionRow, WindowRow
 from fleetcount_aggregator.storage.schema import check_readable, check_standing
-from fleetcount_aggregator.windows.period_budget import PeriodCharge, question_charge, spent_from
-from fleetcount_aggregator.windows.question_notes import orders_of, refused_by, stored_question
+from fleetcount_aggregator.windows.budget import PeriodCharge, question_charge, spent_from
 
 _DAMAGED: Final = "(one whose bytes are damaged)"
 

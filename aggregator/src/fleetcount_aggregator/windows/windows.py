@@ -10,16 +10,16 @@ from typing import Final
 from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import MissingReason
-from fleetcount_aggregator.installed_question import InstalledQuestion
-from fleetcount_aggregator.installed_window import InstalledWindow
+from fleetcount_aggregator.journal import record_here
+from fleetcount_aggregator.memory.installed import InstalledQuestion, InstalledWindow, window_row
+from fleetcount_aggregator.memory.questions import decided_window
 from fleetcount_aggregator.storage.row_types import DecidedWindow
-from fleetcount_aggregator.windows.key_lists import seals_window
-from fleetcount_aggregator.windows.loading import follow_window, window_row
-from fleetcount_aggregator.windows.walks import survivors_before
 
 _LEAD_S: Final = 60
 """How long before a window opens its window is made: the clocks of devices and aggregators differ by less."""
@@ -41,14 +41,16 @@ async def decide_windows(context: Context, question_id: QuestionId) -> None:
     question = context.questions[question_id]
     schedule, lead = question.asked.schedule, opening_lead_s(question.asked.schedule)
     try:
-        while question.following < schedule.windows and schedule.opens(question.following) - lead <= context.now():
+        while question.following < schedule.windows and schedule.opens(question.following) - lead <= context.host.now():
             # Orders are taken under the same lock: none names a window that is being decided about.
             async with question.lock:
                 if not await _decide_some(context, question, lead):
                     break
     finally:
         if question.following < schedule.windows:
-            context.openings.put(max(schedule.opens(question.following) - lead, context.now() + 1), question_id)
+            context.questions.openings.put(
+                max(schedule.opens(question.following) - lead, context.host.now() + 1), question_id
+            )
 
 
 async def _decide_some(context: Context, question: InstalledQuestion, lead: int) -> bool:
@@ -60,7 +62,7 @@ async def _decide_some(context: Context, question: InstalledQuestion, lead: int)
         await _catch_up(context, question)
     rows: list[DecidedWindow] = []
     opened: InstalledWindow | None = None
-    now, schedule = context.now(), question.asked.schedule
+    now, schedule = context.host.now(), question.asked.schedule
     while opened is None and len(rows) < _MOST_AT_ONCE:
         index = question.following + len(rows)
         if index >= schedule.windows or schedule.opens(index) - lead > now:
@@ -76,8 +78,8 @@ async def _decide_some(context: Context, question: InstalledQuestion, lead: int)
         opened = decision[1]
     if not rows:
         return False
-    context.failpoints.hit("question.before_window_store")
-    row = None if opened is None else await window_row(context, opened)
+    context.host.failpoints.hit("question.before_window_store")
+    row = None if opened is None else await window_row(context.store, opened, context.host.now())
     question.is_behind = True  # Until the store has answered: what it did without an answer stands.
     await context.store.decide_windows(rows, row)
     question.is_behind = False
@@ -85,12 +87,12 @@ async def _decide_some(context: Context, question: InstalledQuestion, lead: int)
     for one in rows:
         if one.missing:
             log.info("window_missing", question=str(one.question_id), index=one.index, reason=one.missing)
-    context.failpoints.hit("question.after_window_store")
+    context.host.failpoints.hit("question.after_window_store")
     if opened is not None:
         log.info(
             "window_announced", window=str(opened.window_id), question=str(question.question_id), index=rows[-1].index
         )
-        context.take_up(opened, WindowState.ANNOUNCED)
+        context.windows.take_up(opened, WindowState.ANNOUNCED)
     return True
 
 
@@ -98,7 +100,7 @@ async def _catch_up(context: Context, question: InstalledQuestion) -> None:
     """Take up the windows that the store has decided about without an answer, and the window of one of them."""
     for row in await context.store.decided(question.question_id, above=question.following - 1):
         if row.window_id is not None and not row.missing:
-            await follow_window(context, row.window_id)
+            await context.windows.follow(row.window_id)
         question.following = row.index + 1
     question.is_behind = False
 
@@ -123,7 +125,7 @@ async def _decide(
     window: InstalledWindow | None = None
     reason = question.skips(index)
     if reason is None:
-        survivors = await survivors_before(context, question, index)
+        survivors = await _survivors_before(context, question, index)
         if survivors is None:
             return None
         if isinstance(survivors, MissingReason):
@@ -147,7 +149,7 @@ def _may_come(context: Context, question: InstalledQuestion, index: int) -> bool
     """
     closes = question.asked.schedule.opens(index) + question.asked.schedule.round_one_s
     others = [one.aggregator_id for one in question.asked.aggregators]
-    return context.now() >= closes and context.greetings.not_yet(closes, others)
+    return context.host.now() >= closes and context.peers.greetings.not_yet(closes, others)
 
 
 def _not_missing(_context: Context, _window: InstalledWindow) -> None:
@@ -156,7 +158,36 @@ def _not_missing(_context: Context, _window: InstalledWindow) -> None:
 
 def _why_missing(context: Context, window: InstalledWindow) -> MissingReason | None:
     """Return why a window that no order skips has no window here, None if it has one."""
-    if context.clock.now() >= window.asked.round_one_closes:
+    if context.host.clock.now() >= window.asked.round_one_closes:
         return MissingReason.MISSED
-    sealable = seals_window(context, window.asked.round_one_opens, window.closes)
+    sealable = context.questions.key_lists.seals_window(window.asked.round_one_opens, window.closes)
     return None if sealable else MissingReason.NO_SEALING_KEY
+
+
+# Drill-downs: which cells the record of the step before leaves for a window.
+
+
+async def _survivors_before(
+    context: Context, question: InstalledQuestion, index: int
+) -> tuple[int, ...] | MissingReason | None:
+    """Return the cells that survived the step before a window, none for what is no later step; None: not known yet.
+
+    The record that counts is the one released here; it may come until round one of the window closes.
+    """
+    if not question.is_later_step(index):
+        return ()
+    decided = await decided_window(context.store, question.question_id, index - 1)
+    before = decided.window_id
+    if before is None or decided.missing:
+        nothing = decided.missing == MissingReason.NOTHING_SURVIVED.value
+        return MissingReason.NOTHING_SURVIVED if nothing else MissingReason.WALK_ENDED
+    state = await context.windows.state_of(before)
+    if state is WindowState.ABORTED:
+        return MissingReason.WALK_ENDED
+    signed = await record_here(context.store, before)
+    if state is not WindowState.RELEASED or signed is None:
+        schedule = question.asked.schedule
+        over = context.host.clock.now() >= schedule.opens(index) + schedule.round_one_s
+        return MissingReason.RECORD_LATE if over else None
+    found = next_step(question.asked, decode_record(signed))
+    return MissingReason(found.value) if isinstance(found, WalkEnd) else found

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 import click
-from fleetcount_aggregator.app import limits_of
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.windows.period_budget import question_charge, spent_from
+from fleetcount_aggregator.process.app import limits_of
+from fleetcount_aggregator.windows.budget import question_charge, spent_from
 from fleetcount_aggregator.windows.status import QuestionLine, read_status
 from fleetcount_aggregator.windows.windows import opening_lead_s
 from fleetcount_protocol.errors import FleetcountError, QuestionError, UsageError

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from fleetcount_aggregator.app import repair as mend
-from fleetcount_aggregator.app import run
 from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.host.role import ALL_ROLES, read_roles
-from fleetcount_aggregator.roles.repair import Settled
+from fleetcount_aggregator.process.app import repair as mend
+from fleetcount_aggregator.process.app import run
+from fleetcount_aggregator.roles.outcomes import Settled
 from fleetcount_aggregator.storage.backup import KEPT_KEYS, BackupFile, put_back, write_backup
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.errors import StoreError

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from fleetcount_aggregator.config import AggregatorConfig
-from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.roles.readiness import Watched
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import LedgerRow

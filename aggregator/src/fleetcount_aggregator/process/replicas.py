@@ -7,6 +7,7 @@ once. It must hold no rule of the protocol.
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from fleetcount_protocol.errors import UsageError
@@ -24,11 +25,7 @@ from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.intake.intake_rules import OPEN_STATES
 from fleetcount_aggregator.intake.routing import OwnReports, RoutedReports
 from fleetcount_aggregator.intake.shard_keeper import ShardKeeper
-from fleetcount_aggregator.roles.following import Following
-from fleetcount_aggregator.roles.membership import Membership
-from fleetcount_aggregator.roles.slots import SlotKeeper
-from fleetcount_aggregator.roles.worker import WorkerRole
-from fleetcount_aggregator.serving import (
+from fleetcount_aggregator.process.serving import (
     Core,
     Listener,
     Work,
@@ -39,6 +36,10 @@ from fleetcount_aggregator.serving import (
     mqtt_work,
     peer_listener,
 )
+from fleetcount_aggregator.roles.following import Following
+from fleetcount_aggregator.roles.membership import Membership
+from fleetcount_aggregator.roles.slots import SlotKeeper
+from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
 from fleetcount_aggregator.storage.leases import Member, Slot
@@ -58,8 +59,6 @@ from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import certified_peer, claimed_peer
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
-from fleetcount_aggregator.windows.loading import load_windows
-from fleetcount_aggregator.windows.question_install import load_question
 from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 
 _KEYS_S: Final = 10.0
@@ -78,12 +77,11 @@ class Replica:
         if not isinstance(engine, PostgresEngine):
             raise UsageError("store.url is missing; several processes need a store in PostgreSQL")
         self._config = config
-        self._context = context
         self._roles = roles
         self._links = [AsyncLink(server.connect_async) for _ in range(3)]
         self._replicas = _replica_listener(config, context)
         self._forward = ReplicaCalls(
-            context.aggregator_id,
+            context.host.aggregator_id,
             timeout_s=config.limits.call_timeout_s,
             credentials=None if tls is None else tls.client,
         )
@@ -92,14 +90,18 @@ class Replica:
         local = context.workers
         self._jobs = Jobs(work, self.member)
         self._leased = LeasedWorkers(self._jobs, context.store.data_keys, local)
-        context.workers = self._leased
-        self._worker = WorkerRole(context, self.member, self._jobs, local, store.logs.backend.reader)
+        context = replace(context, workers=self._leased)
+        self._context = context
+        self._worker = WorkerRole(context.windows, self.member, self._jobs, local, store.logs.backend.reader)
         leases = ShardLeases(shards, self.member)
         self.keeper = ShardKeeper(self.member, leases, store.logs, self._has_ended, Role.INTAKE)
         reports = RoutedReports(context.store, store.logs, self.keeper, leases, self._forward, self._is_open)
         self.core = Core.of(context, reports)
         self._following = Following(
-            context, leads=lambda: self.standing.is_coordinator, forget_destroyed=store.forget_destroyed
+            context.windows,
+            context.questions,
+            leads=lambda: self.standing.is_coordinator,
+            forget_destroyed=store.forget_destroyed,
         )
         self.standing = Membership(
             self.member,
@@ -113,14 +115,14 @@ class Replica:
             from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing  # Who uses MQTT has its client.
 
             # Whoever has the connection that put an outcome at the broker: a coordinator takes it away by itself.
-            context.withdraw = Withdrawing(context, config.mqtt)
+            context.windows.outcomes.withdraw = Withdrawing(context.host, config.mqtt)
 
     def _is_open(self, window_id: WindowId) -> bool:
-        return self._context.states.get(window_id) in OPEN_STATES
+        return self._context.windows.states.get(window_id) in OPEN_STATES
 
     def _has_ended(self, window_id: WindowId) -> bool:
         # A window that is not known here yet has been installed a moment ago.
-        return self._context.states.get(window_id) in FINAL_STATES
+        return self._context.windows.states.get(window_id) in FINAL_STATES
 
     def _hearers(self) -> dict[str, Callable[[str], None]]:
         following = self._following
@@ -176,10 +178,10 @@ class Replica:
         if Role.WORKER in self._roles:
             work["worker"] = self._worker.run
         if Role.INTAKE in self._roles:
-            keys = SealingKeys(self._context, None)  # The coordinator makes and deletes keys; others take them up.
+            keys = SealingKeys(self._context.host, None)  # The coordinator makes and deletes keys; others take them up.
             work |= {
                 "shards": self.keeper.run,
-                "key-directory": lambda: every(_KEYS_S, keys.look, self._context),
+                "key-directory": lambda: every(_KEYS_S, keys.look, self._context.host),
             }
             if self._config.mqtt is not None:
                 work["mqtt"] = self._slots(self._config.mqtt).run
@@ -214,7 +216,7 @@ class Replica:
             try:
                 await mqtt_work(self._config, self.core, f"-{slot.slot}", share)()
             finally:
-                self._context.health.forget(Dependency.BROKER, name=share.name)  # It is another's from now on.
+                self._context.host.health.forget(Dependency.BROKER, name=share.name)  # It is another's from now on.
 
         return SlotKeeper(self.member, table.slots, Role.INTAKE, serve)
 
@@ -222,10 +224,10 @@ class Replica:
         """Do what happens once, until cancelled; raises FencedError when another process does it."""
         await self.keeper.settle()
         await self._following.rest()
-        await load_question(self._context)
-        await load_windows(self._context)
+        await self._context.questions.load(self._context.windows)
+        await self._context.windows.load(self._context.questions)
         await self._jobs.tidy()
-        await self._context.greetings.begin(self._context.identity.signing_key, self._context.source)
+        await self._context.peers.greetings.begin(self._context.host.identity.signing_key, self._context.host.source)
         listener = peer_listener(self._config, self.core)
         try:
             port = await listener.open(self._config.grpc.peer_listen)
@@ -234,7 +236,7 @@ class Replica:
                 for name, one in coordinator_work(self._config, self.core).items():
                     group.create_task(one(), name=name)
         finally:
-            self._context.greetings.end()
+            self._context.peers.greetings.end()
             self._following.missed()
             await listener.close()
 
@@ -247,9 +249,9 @@ class Replica:
 
 def _replica_listener(config: AggregatorConfig, context: Context) -> Listener:
     """Return the listener for the other processes of this aggregator, closed still."""
-    tls, own = load_tls(config), [context.aggregator_id]
-    among = Admission(limits_for_peers(config.admission, _MOST_REPLICAS), context.metrics.shed)
-    front = HandshakeGate(among.limits, among.limits.connections, context.metrics.shed, tls=tls is not None)
-    identify = claimed_peer(own) if tls is None else certified_peer(own, context.denials.denies)
-    server = replica_server(ReplicaShell(OwnReports(context.store), context.metrics, identify, among, front))
+    tls, own = load_tls(config), [context.host.aggregator_id]
+    among = Admission(limits_for_peers(config.admission, _MOST_REPLICAS), context.host.metrics.shed)
+    front = HandshakeGate(among.limits, among.limits.connections, context.host.metrics.shed, tls=tls is not None)
+    identify = claimed_peer(own) if tls is None else certified_peer(own, context.host.denials.denies)
+    server = replica_server(ReplicaShell(OwnReports(context.store), context.host.metrics, identify, among, front))
     return Listener(server, front, None if tls is None else tls.peers)

@@ -26,21 +26,23 @@ from fleetcount_aggregator.config import AggregatorConfig
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.broker_connection import BrokerConnection
 from fleetcount_aggregator.host.health_observations import Dependency
+from fleetcount_aggregator.host.host import Host
 from fleetcount_aggregator.host.key_rotation import Rotation
 from fleetcount_aggregator.host.reasons import WaitFor
-from fleetcount_aggregator.installed_window import InstalledWindow
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.intake.routing import Reports
+from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.handover import Handover
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.roles.leader import Leader
+from fleetcount_aggregator.roles.outcomes import settle_restored
 from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store, watch_loop
-from fleetcount_aggregator.roles.repair import settle_restored
 from fleetcount_aggregator.roles.scheduler import Scheduler
 from fleetcount_aggregator.roles.settling import Settling
 from fleetcount_aggregator.storage.errors import FencedError
+from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_server import (
     DeviceShell,
     PeerShell,
@@ -65,6 +67,7 @@ class Core:
     """One aggregator's rules, wired together: what every transport and every test talks to."""
 
     context: Context
+    steps: ReleaseSteps
     service: DeviceService
     helper: Helper
     leader: Leader
@@ -74,19 +77,21 @@ class Core:
 
     @classmethod
     def of(cls, context: Context, reports: Reports | None = None) -> "Core":
-        """Wire the rules over one context; `reports` decides about instalments, None: the store of the context."""
-        verification = Verification(context)
-        steps = ReleaseSteps(context)
-        settling = Settling(context, steps)
+        """Wire the rules over one context; `reports` decides about instalments, None: its store."""
+        windows, questions, peers = context.windows, context.questions, context.peers
+        verification = Verification(context.workers, context.host.failpoints)
+        steps = ReleaseSteps(windows, questions, context.workers)
+        settling = Settling(windows, peers, steps)
         leader = Leader(context, verification, steps, settling)
         return cls(
             context=context,
-            service=DeviceService(context, Intake(context, reports), steps),
+            steps=steps,
+            service=DeviceService(questions, Intake(windows, context.workers, reports), steps),
             helper=Helper(context, verification, steps),
             leader=leader,
             scheduler=Scheduler(context, leader, settling),
-            handover=Handover(context),
-            retention=Retention(context),
+            handover=Handover(questions, peers, windows),
+            retention=Retention(windows, questions),
         )
 
 
@@ -145,16 +150,16 @@ class Listener:
 def device_listener(config: AggregatorConfig, core: Core) -> Listener:
     """Return the listener for devices, closed still."""
     context, tls = core.context, load_tls(config)
-    admission = context.admission
+    admission = context.host.admission
     most = connections_allowed(admission.limits.connections)
-    front = HandshakeGate(admission.limits, most, context.metrics.shed, tls=tls is not None)
+    front = HandshakeGate(admission.limits, most, context.host.metrics.shed, tls=tls is not None)
     shell = DeviceShell(
         core.service,
-        context.metrics,
+        context.host.metrics,
         admission,
-        context.denials.denies,
+        context.host.denials.denies,
         front,
-        is_serving=lambda: context.health.is_well(Dependency.STORE),
+        is_serving=lambda: context.host.health.is_well(Dependency.STORE),
     )
     server = device_server(shell)
     return Listener(server, front, None if tls is None else tls.devices)
@@ -163,11 +168,12 @@ def device_listener(config: AggregatorConfig, core: Core) -> Listener:
 def peer_listener(config: AggregatorConfig, core: Core) -> Listener:
     """Return the listener for the other aggregators, closed still."""
     context, tls = core.context, load_tls(config)
-    among_peers = Admission(limits_for_peers(config.admission, len(context.peers)), context.metrics.shed)
-    front = HandshakeGate(among_peers.limits, among_peers.limits.connections, context.metrics.shed, tls=tls is not None)
-    known = [context.aggregator_id, *context.peers]
-    identify = claimed_peer(known) if tls is None else certified_peer(known, context.denials.denies)
-    server = peer_server(PeerShell(core.helper, context.metrics, identify, among_peers, front))
+    metrics, denials = context.host.metrics, context.host.denials
+    among_peers = Admission(limits_for_peers(config.admission, len(context.peers)), metrics.shed)
+    front = HandshakeGate(among_peers.limits, among_peers.limits.connections, metrics.shed, tls=tls is not None)
+    known = [context.host.aggregator_id, *context.peers]
+    identify = claimed_peer(known) if tls is None else certified_peer(known, denials.denies)
+    server = peer_server(PeerShell(core.helper, metrics, identify, among_peers, front))
     return Listener(server, front, None if tls is None else tls.peers)
 
 
@@ -177,16 +183,16 @@ Work = dict[str, Callable[[], Coroutine[Any, Any, None]]]
 """Named background tasks; each runs until it is cancelled."""
 
 
-def watching_work(context: Context) -> Work:
+def watching_work(host: Host, store: Store) -> Work:
     """Return what goes on in every process of an aggregator: it knows how it is, and who is denied.
 
     The deny list is not the intake's alone: who seals a set leaves out who is denied by then.
     """
-    denials = context.denials
+    denials = host.denials
     return {
-        "deny-list": lambda: every(denials.poll_s, denials.poll, context),
-        "lag": lambda: watch_loop(context),
-        "store": lambda: every(PROBE_S, lambda: probe_store(context), context),
+        "deny-list": lambda: every(denials.poll_s, denials.poll, host),
+        "lag": lambda: watch_loop(host.metrics),
+        "store": lambda: every(PROBE_S, lambda: probe_store(store, host.health), host),
     }
 
 
@@ -203,18 +209,19 @@ def mqtt_work(
 
 def coordinator_work(config: AggregatorConfig, core: Core) -> Work:
     """Return what goes on in one process of an aggregator alone."""
-    directory = QuestionDirectory(core.context, config.aggregator.question_directory)
-    sealing_keys = SealingKeys(core.context, _rotation(config))
+    context, host = core.context, core.context.host
+    directory = QuestionDirectory(context, config.aggregator.question_directory)
+    sealing_keys = SealingKeys(host, _rotation(config))
     return {
-        "question-directory": lambda: every(1.0, directory.poll, core.context),
+        "question-directory": lambda: every(1.0, directory.poll, host),
         "watch": lambda: _watch_windows(core),
-        "restored": lambda: settle_restored(core.context, ReleaseSteps(core.context)),
-        "windows": lambda: every(TICK_S, core.scheduler.open_windows, core.context),
-        "peers": lambda: every(PROBE_S, lambda: probe_peers(core.context), core.context),
-        "handovers": lambda: every(TICK_S, core.handover.run_due, core.context),
-        "keys": lambda: every(_KEYS_S, sealing_keys.look, core.context),
-        "retention": lambda: every(1.0, core.retention.look, core.context),
-        "sessions": lambda: every(3600.0, lambda: _forget_sessions(core.context), core.context),
+        "restored": lambda: settle_restored(context, core.steps),
+        "windows": lambda: every(TICK_S, core.scheduler.open_windows, host),
+        "peers": lambda: every(PROBE_S, lambda: probe_peers(context.peers, host.health), host),
+        "handovers": lambda: every(TICK_S, core.handover.run_due, host),
+        "keys": lambda: every(_KEYS_S, sealing_keys.look, host),
+        "retention": lambda: every(1.0, core.retention.look, host),
+        "sessions": lambda: every(3600.0, lambda: _forget_sessions(context.store, host.now()), host),
     }
 
 
@@ -223,7 +230,7 @@ def _rotation(config: AggregatorConfig) -> Rotation | None:
     return None if keys.rotate_s is None else Rotation(every_s=keys.rotate_s, overlap_s=keys.overlap_s)
 
 
-async def every(seconds: float, work: Callable[[], Awaitable[Any]], context: Context) -> None:
+async def every(seconds: float, work: Callable[[], Awaitable[Any]], host: Host) -> None:
     """Do some work again and again; a failing machine is logged, noted under the window's name, and tried again."""
     current = asyncio.current_task()
     name = "" if current is None else current.get_name()
@@ -235,15 +242,15 @@ async def every(seconds: float, work: Callable[[], Awaitable[Any]], context: Con
             raise  # Another process does this work now.
         except (MachineError, OSError) as error:
             problem = str(error)
-            context.metrics.store_failed()
-            context.metrics.background_failed(name)
+            host.metrics.store_failed()
+            host.metrics.background_failed(name)
             log.error("background_failed", work=name, reason=problem)
-        context.health.note(Dependency.BACKGROUND, problem, name=name)
+        host.health.note(Dependency.BACKGROUND, problem, name=name)
         await asyncio.sleep(seconds)
 
 
-async def _forget_sessions(context: Context) -> None:
-    await context.store.forget_sessions(context.now() - _SESSION_GRACE_S)
+async def _forget_sessions(store: Store, now: int) -> None:
+    await store.forget_sessions(now - _SESSION_GRACE_S)
 
 
 async def _watch_windows(core: Core) -> None:
@@ -264,12 +271,12 @@ async def _look_after(core: Core, window: InstalledWindow) -> None:
     """Look after one window once. The top of a window: what goes wrong is logged, and the window is looked at again."""
     try:
         await core.scheduler.look_after(window)
-        core.context.waits.over(window.window_id, WaitFor.STORE)
+        core.context.windows.waits.over(window.window_id, WaitFor.STORE)
     except FencedError:
         raise
     except MachineError as error:
-        core.context.metrics.store_failed()
-        core.context.waits.note(window.window_id, WaitFor.STORE, str(error))
+        core.context.host.metrics.store_failed()
+        core.context.windows.waits.note(window.window_id, WaitFor.STORE, str(error))
         await asyncio.sleep(1)
     except Exception as error:
         log.error("window_failed", window=str(window.window_id), error=type(error).__name__)

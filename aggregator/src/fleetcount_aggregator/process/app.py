@@ -29,17 +29,16 @@ from fleetcount_transport.operator_pages import serve_pages
 from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_aggregator.config import AggregatorConfig
-from fleetcount_aggregator.context import Context, Identity, Limits, no_broker
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.host import Host, Identity, Limits
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.host.role import ALL_ROLES, Role
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.release.noise import SystemNoise
-from fleetcount_aggregator.release.steps import ReleaseSteps
-from fleetcount_aggregator.roles.readiness import Membership, Readiness, Watched
-from fleetcount_aggregator.roles.repair import Mended, Repair
-from fleetcount_aggregator.serving import (
+from fleetcount_aggregator.memory.windows import no_broker
+from fleetcount_aggregator.peers import Peer
+from fleetcount_aggregator.process.serving import (
     Core,
     Listener,
     Work,
@@ -50,6 +49,10 @@ from fleetcount_aggregator.serving import (
     peer_listener,
     watching_work,
 )
+from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.roles.outcomes import Mended, Repair
+from fleetcount_aggregator.roles.readiness import Membership, Readiness, Watched
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
@@ -57,8 +60,6 @@ from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.trust import trusted_by
 from fleetcount_aggregator.verification.compile_ahead import compile_ahead
 from fleetcount_aggregator.verification.workers import ProcessWorkers
-from fleetcount_aggregator.windows.loading import load_windows
-from fleetcount_aggregator.windows.question_install import load_question
 
 _COMPILING_AFTER_S: Final = 60.0
 """A program that has started first answers those who wait for it; one that soon ends compiles nothing."""
@@ -120,25 +121,26 @@ async def serve(
         )
     alone = config.store.url is None
     opening = partial(_store, alone=alone, accept_failover=accept_failover, migrate=migrate)
-    async with _context(config, environment, opening) as (context, store):
-        context.greetings.restored = restored or await store.restored()
+    async with _context(config, environment, opening) as context:
+        store = context.store
+        context.peers.greetings.restored = restored or await store.restored()
         if config.store.url is not None:
             await _serve_replica(config, context, store, roles, stop, release)
             return
         core = Core.of(context)
-        await load_question(context)
-        await load_windows(context)
-        await context.greetings.begin(context.identity.signing_key, context.source)
+        await context.questions.load(context.windows)
+        await context.windows.load(context.questions)
+        await context.peers.greetings.begin(context.host.identity.signing_key, context.host.source)
         listeners = {
             "device_port": (device_listener(config, core), config.grpc.device_listen),
             "peer_port": (peer_listener(config, core), config.grpc.peer_listen),
         }
         work = coordinator_work(config, core)
         if config.mqtt is not None:
-            context.withdraw = no_broker
+            context.windows.outcomes.withdraw = no_broker
             work["mqtt"] = mqtt_work(config, core)
         await _run(config, context, listeners, work, stop)
-        context.greetings.check()
+        context.peers.greetings.check()
 
 
 async def _serve_replica(
@@ -149,13 +151,13 @@ async def _serve_replica(
     stop: asyncio.Event,
     release: str,
 ) -> None:
-    from fleetcount_aggregator.replicas import Replica  # Only who uses PostgreSQL needs its client.
+    from fleetcount_aggregator.process.replicas import Replica  # Only who uses PostgreSQL needs its client.
 
     replica = Replica(config, context, store, roles, release)
     try:
         await replica.begin()
         await _run(config, context, replica.listeners(), replica.work(), stop, replica)
-        context.greetings.check()
+        context.peers.greetings.check()
     finally:
         await replica.close()
 
@@ -173,13 +175,14 @@ async def repair(
         UsageError: the configuration cannot be used, or a window is not in quarantine.
         MachineError: the store cannot be opened, is in use, or failed.
     """
-    async with _context(config, environment, partial(_store, alone=True)) as (context, store):
-        await load_question(context)
-        await load_windows(context)
-        if unknown := [one for one in windows if one not in context.quarantined]:
-            raise UsageError(f"window {unknown[0].hex()} is not damaged; {len(context.quarantined)} windows are")
-        mending = Repair(context, ReleaseSteps(context), store)
-        chosen = windows or tuple(context.quarantined)
+    async with _context(config, environment, partial(_store, alone=True)) as context:
+        await context.questions.load(context.windows)
+        await context.windows.load(context.questions)
+        quarantined = context.windows.quarantined
+        if unknown := [one for one in windows if one not in quarantined]:
+            raise UsageError(f"window {unknown[0].hex()} is not damaged; {len(quarantined)} windows are")
+        mending = Repair(context, ReleaseSteps(context.windows, context.questions, context.workers))
+        chosen = windows or tuple(quarantined)
         mended = [await mending.window(one, AbortReason.DAMAGED, dry_run=dry_run) for one in chosen]
         return mended, [] if windows else await mending.others(dry_run=dry_run)
 
@@ -187,7 +190,7 @@ async def repair(
 @contextlib.asynccontextmanager
 async def _context(
     config: AggregatorConfig, environment: Mapping[str, str], opening: Callable[[AggregatorConfig, Identity], Store]
-) -> AsyncGenerator[tuple[Context, Store], None]:
+) -> AsyncGenerator[Context, None]:
     """Open everything an aggregator needs, its store by `opening`, and close it in the opposite order."""
     identity = build_identity(config)
     keys = config.keys.key_ring()
@@ -199,12 +202,10 @@ async def _context(
     workers = ProcessWorkers(config.workers.count)
     workers.compile_ahead(compile_ahead, pause_s=_COMPILING_AFTER_S)
     metrics = Metrics()
-    context = Context(
+    host = Host(
         identity=identity,
-        store=store,
         keys=keys,
         clock=AnchoredClock(),
-        workers=workers,
         limits=limits_of(config),
         noise=SystemNoise(SystemRandom()),
         failpoints=failpoints,
@@ -214,23 +215,25 @@ async def _context(
             config.tls.deny_source(kept=config.aggregator.state_directory / "deny-list"), identity.device_ca
         ),
     )
-    peers = {
-        AggregatorId(peer.id): GrpcPeer(
+    peers: dict[AggregatorId, Peer] = {}
+    context = Context.over(host, store, workers, peers)
+    connections = [
+        GrpcPeer(
             AggregatorId(peer.id),
             peer.endpoint,
             caller=identity.aggregator_id,
             timeout_s=config.limits.call_timeout_s,
             credentials=None if tls is None else tls.client,
-            greetings=context.greetings,
+            greetings=context.peers.greetings,
         )
         for peer in config.peers
-    }
-    context.peers = peers
+    ]
+    peers |= {AggregatorId(peer.id): connection for peer, connection in zip(config.peers, connections, strict=True)}
     try:
-        yield context, store
+        yield context
     finally:
-        for peer in peers.values():
-            await peer.close()
+        for connection in connections:
+            await connection.close()
         await workers.close()
         await store.close()
 
@@ -285,13 +288,14 @@ async def _run(
         if config.metrics is not None:
             metrics_server, ports["metrics_port"] = await serve_pages(config.metrics.listen, readiness.pages())
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(one(), name=name) for name, one in (work | watching_work(context)).items()]
+            everything = work | watching_work(context.host, context.store)
+            background = [group.create_task(one(), name=name) for name, one in everything.items()]
             # What is loaded now stays: walking it again would hold up intake by a tenth of a second each time.
             gc.freeze()
             _say_ready(context, ports)
-            await _either(stop, context.greetings.superseded)
+            await _either(stop, context.peers.greetings.superseded)
             readiness.is_draining = True
-            if context.greetings.superseded.is_set():
+            if context.peers.greetings.superseded.is_set():
                 for task in background:  # Whatever is done now, the newer start of this aggregator does.
                     task.cancel()
             log.info("draining")
@@ -315,8 +319,8 @@ async def _either(*events: asyncio.Event) -> None:
 
 
 def _say_ready(context: Context, ports: Mapping[str, int]) -> None:
-    print(json.dumps({"event": "ready", "aggregator": context.aggregator_id, **ports}), flush=True)
-    log.info("ready", aggregator=context.aggregator_id, **ports)
+    print(json.dumps({"event": "ready", "aggregator": context.host.aggregator_id, **ports}), flush=True)
+    log.info("ready", aggregator=context.host.aggregator_id, **ports)
 
 
 def run(

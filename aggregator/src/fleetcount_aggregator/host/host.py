@@ -1,0 +1,119 @@
+"""What one aggregator's rules take from outside, whatever windows and questions it has: identity, clock, keys, limits.
+
+Holds nothing of a window and decides nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final, Protocol
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
+from fleetcount_mechanisms.noise import NoiseLaw
+from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
+from fleetcount_protocol.clock import Clock
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_transport.admission.admission import Admission
+from fleetcount_transport.denials import Denials
+from fleetcount_transport.failpoints import Failpoints
+
+from fleetcount_aggregator.host.health_observations import HealthObservations
+from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.host.metrics import Metrics
+
+_LARGEST_TOTAL: Final = Decimal(LARGEST_BUDGET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this aggregator is.
+
+    `trusted` holds itself and every configured peer; `device_ca` is the authority that enrols devices.
+    """
+
+    aggregator_id: AggregatorId
+    operator: str
+    deployment: str
+    signing_key: Ed25519PrivateKey = field(repr=False)
+    trusted: Mapping[AggregatorId, TrustedAggregator]
+    device_ca: tuple[x509.Certificate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What this aggregator's operator allows.
+
+    `largest_epsilon` bounds the sum over windows that overlap on one signal: the public's loss for any value replaced
+    by any other, and with `allow_one_sided` those for a value replaced by none. `total_epsilon` (None: ten times as
+    much) at `total_delta` bounds what the questions on one signal lose together in any `budget_period_s` seconds.
+    A record that gives a person a posterior above `largest_posterior` is not signed (`release.steps`).
+    The digests of a window's reports are kept until `keep_digests_s` after it expires, its record and its debit until
+    `keep_records_s` after that, None for ever.
+    `give_up_s` is how long after its last window a window may take before its leader gives up; a helper waits twice as
+    long for a silent leader. `leeway_s` is how late an instalment may come, if that is not more than a twentieth of its
+    window; no window is installed with a peer whose clock is further away than `largest_skew_s`.
+    """
+
+    largest_epsilon: Decimal = Decimal(4)
+    total_epsilon: Decimal | None = None
+    total_delta: Fraction = Fraction(1, 10**9)
+    budget_period_s: int = 30 * 86_400
+    smallest_min_batch_size: int = 10
+    allow_exact_release: bool = False
+    allow_one_sided: bool = False
+    largest_posterior: Fraction | None = None
+    sessions_per_device: int = 16
+    keep_digests_s: int = 86_400
+    keep_records_s: int | None = None
+    give_up_s: float = 900.0
+    leeway_s: float = 0.0
+    largest_skew_s: float = 30.0
+    call_timeout_s: float = 30.0
+    first_retry_s: float = 0.1
+    longest_retry_s: float = 5.0
+
+    @property
+    def period_epsilon(self) -> Decimal:
+        """The limit of a period."""
+        return min(10 * self.largest_epsilon, _LARGEST_TOTAL) if self.total_epsilon is None else self.total_epsilon
+
+
+class NoiseSource(Protocol):
+    """Where noise comes from. Only tests have another source than `release.noise.SystemNoise`."""
+
+    def draw(self, law: NoiseLaw, count: int) -> list[int]:
+        """Return `count` independent integers of the law of the window's design."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Host:
+    """What every rule of one aggregator shares. `pause` waits so many seconds."""
+
+    identity: Identity
+    keys: KeyRing
+    clock: Clock
+    limits: Limits
+    noise: NoiseSource
+    source: RandomSource = field(default_factory=SystemRandom)
+    failpoints: Failpoints = field(default_factory=Failpoints)
+    metrics: Metrics = field(default_factory=Metrics)
+    health: HealthObservations = field(default_factory=HealthObservations)
+    denials: Denials = field(default_factory=Denials)
+    admission: Admission = field(default_factory=Admission)
+    """Of devices and whoever carries for them, by whatever way they come."""
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+    @property
+    def aggregator_id(self) -> AggregatorId:
+        """This aggregator's name."""
+        return self.identity.aggregator_id
+
+    def now(self) -> int:
+        """The present second."""
+        return int(self.clock.now())
