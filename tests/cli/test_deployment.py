@@ -105,7 +105,7 @@ def test_the_written_configurations_load_and_agree_with_the_descriptors(deployed
     device = load_settings(deployed / "dep" / "devices" / "0001" / "device.toml")
 
     assert alpha.trusted[descriptor.aggregator_id].signing_public_key == descriptor.signing_public_key
-    assert {one.aggregator_id for one in device.aggregators} == set(alpha.trusted)
+    assert {one.id for one in device.aggregators} == set(alpha.trusted)
 
 
 def test_one_window_is_created_signed_and_submitted_step_by_step(fleetcount: Callable, deployed: Path) -> None:
