@@ -382,7 +382,11 @@ def _set_scale(axes: Axes, name: Literal["x", "y"], scale: Scale) -> None:
     else:
         axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=scale.whole))
     axes.minorticks_off()
-    axis.set_major_formatter(FuncFormatter(lambda value, _: scale.text(value)))
+
+    def written(value: float, _: int | None) -> str:
+        return scale.text(value)
+
+    axis.set_major_formatter(FuncFormatter(written))
 
 
 def _draw_marks(axes: Axes, style: Style, marks: Sequence[Mark]) -> None:

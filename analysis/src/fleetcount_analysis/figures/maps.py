@@ -165,8 +165,11 @@ def draw_colour_scale(axes: Axes, drawn: Any, unit: str, **where: Any) -> None:
     end = float(drawn.norm.vmax)
     # None above the end: the norm clips, and would put its label upon the last one.
     steps = [step for step in MaxNLocator(nbins=4, integer=True).tick_values(0, end) if 0 <= step <= end]
-    whole = FuncFormatter(lambda value, _: number(round(value)))
-    scale = axes.figure.colorbar(drawn, ax=axes, ticks=steps, format=whole, **where)
+
+    def whole(value: float, _: int | None) -> str:
+        return number(round(value))
+
+    scale = axes.figure.colorbar(drawn, ax=axes, ticks=steps, format=FuncFormatter(whole), **where)
     scale.set_label(drawable(unit, 40))
     scale.outline.set_visible(False)
 

@@ -14,10 +14,11 @@ from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import UsageError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Optional libraries; `make check` has no Polars, which is larger than all that it needs.
     import pandas as pd
-    import polars as pl
+    import polars as pl  # pyright: ignore[reportMissingImports]
     from matplotlib.axes import Axes
+
 Row = Sequence[object]
 _SHOWN: Final = 20
 """Rows of a table in a notebook; the frames have all of them."""
