@@ -36,6 +36,7 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, key_d
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.clock import Clock, ManualClock
+from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, new_report_id
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
 from fleetcount_protocol.question.derive import window_at
@@ -130,7 +131,10 @@ class Seat:
         self.running = None
 
     def _open(self) -> Store:
-        former = at_rest_key_of(self.signing_key)
+        try:
+            former = at_rest_key_of(self.signing_key)
+        except UsageError:
+            former = None  # A token gives no key away.
         if self.url is None:
             return Store.open(self.store_path, self.at_rest_key, former)
         engine = open_engine(StorePlace(directory=self.store_path.parent, url=self.url))

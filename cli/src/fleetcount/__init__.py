@@ -41,9 +41,8 @@ else:
         "planning": "PlannedCount plan",
         "releases": "Release UnverifiedError VerifiedRelease read_release",
         "kept_releases": "Budget CellHistory Releases read_releases",
-        "statements": "Statement",
         "studies": "Study simulate",
-        "tables": "MissingPackageError Table",
+        "tables": "MissingPackageError Statement Table",
     }
 
     def __getattr__(name):

@@ -1,6 +1,7 @@
 """An aggregator that does not keep to the protocol: refused by name, and never a second set, draw or record."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -192,7 +193,9 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
     network, window = await stopped_at("leader.after_batch")
     leader, helper = network.core(0).context, network.core(1)
     installed = leader.windows[window.window_id]
-    await network.core(0).leader._batches.run(installed)
+    # The second batch may have been under way at the crash: then it is taken now, up to the same point.
+    with contextlib.suppress(SimulatedCrashError):
+        await network.core(0).leader._batches.run(installed)
     items = await accepted(network, window)
     [_, second] = await helper.context.store.batches(window.window_id)
     late = await reopened(network, window, second)
@@ -203,16 +206,16 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
         found = await read(window_id, above=above)
         if not racing:
             racing.append(asyncio.create_task(helper.helper.finish_batch(ALPHA, late[next(iter(late))])))
-            for _ in range(50):
-                await asyncio.sleep(0)
+            # It may wait for what seals the set: then it comes after, and is refused.
+            await asyncio.wait(racing, timeout=1)
         return found
 
     monkeypatch.setattr(helper.context.store, "batches", batches)
 
     await named(network, window, items)
 
-    await asyncio.gather(*racing)
-    assert racing
+    [late_answer] = await asyncio.gather(*racing, return_exceptions=True)
+    assert not isinstance(late_answer, BaseException) or "not_yet" in str(late_answer)
     in_sum = await helper.context.store.included(window.window_id)
     ids = (await helper.context.store.complete_reports(window.window_id)).ids
     assert in_sum is not None

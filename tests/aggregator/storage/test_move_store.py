@@ -417,7 +417,7 @@ async def test_the_command_moves_a_store_and_says_which_file_to_serve(
         store_place = target
 
     configs = {"old.toml": Old, "new.toml": New}
-    monkeypatch.setattr("fleetcount_aggregator.config.load_config", lambda path, _: configs[str(path)])
+    monkeypatch.setattr("fleetcount.run.aggregator.load_config", lambda path, _: configs[str(path)])
     target.directory.rmdir()  # A configuration's state_directory is made if it is missing.
     said = [CliRunner().invoke(aggregator, ["move-store", "--from", "old.toml", "--to", "new.toml"]) for _ in range(2)]
 

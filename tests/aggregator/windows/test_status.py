@@ -54,7 +54,7 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
         store_place = StorePlace(directory=tmp_path)
         metrics = None
 
-    monkeypatch.setattr("fleetcount_aggregator.config.load_config", lambda *_: Settings)
+    monkeypatch.setattr("fleetcount.run.aggregator.load_config", lambda *_: Settings)
     said = CliRunner().invoke(aggregator, ["status", "--config", "any.toml"]).output.splitlines()
     assert "1 of 5 released, window 4 at 20" in said[0]
     assert said[1:3] == [
