@@ -1,16 +1,19 @@
 """The store of tests: the one there is, on a file that lies in memory where the machine has such a place."""
 
+import contextlib
 import gc
 import os
 import shutil
 import sqlite3
 import tempfile
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.store import Store
 
 _IN_MEMORY: Final = Path("/dev/shm")
@@ -18,6 +21,8 @@ _BESIDE: Final = (".log", ".digests", ".data-key", ".key-check")
 _MANY: Final = 48
 _OPEN: Final = weakref.WeakSet[Store]()
 _LEFT: Final = set[tuple[int, Path]]()
+_ENDED: Final = deque[Sequence[Store]]()
+"""The stores of ended tests, until `shut_ended`."""
 
 
 class StoreFolder:
@@ -26,6 +31,7 @@ class StoreFolder:
     def __init__(self) -> None:
         if len(_OPEN) > _MANY:
             gc.collect()  # Of ended tests, which hold files and threads until they are collected.
+        shut_ended()
         self.path = Path(tempfile.mkdtemp(prefix="fleetcount-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
         _LEFT.add((os.getpid(), self.path))
         weakref.finalize(self, _remove, self.path)
@@ -61,8 +67,11 @@ def rows_of(database: Path, query: str, *values: Any) -> list[Any]:
 
 
 def close_with(holder: object, opened: Sequence[Store]) -> None:
-    """Close stores when nobody holds `holder` any more: tests leave aggregators as a machine that is switched off."""
-    weakref.finalize(holder, _shut_all, opened)
+    """Close stores once nobody holds `holder` any more: tests leave aggregators as a machine that is switched off.
+
+    The collector runs in any thread, also in one that another is just waiting for: it only notes them.
+    """
+    weakref.finalize(holder, _ENDED.append, opened)
 
 
 def shut(store: Store) -> None:
@@ -78,6 +87,9 @@ def watched(store: Store) -> Store:
     return store
 
 
-def _shut_all(stores: Sequence[Store]) -> None:
-    for store in stores:
-        shut(store)
+def shut_ended() -> None:
+    """Close the stores of ended tests, in this thread."""
+    while _ENDED:
+        for store in _ENDED.popleft():
+            with contextlib.suppress(StoreError, OSError):  # Its folder may be gone already.
+                shut(store)
