@@ -64,6 +64,12 @@ def _asks_for_a_server(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)  # Before tests are chosen by their marks.
+def pytest_runtest_setup() -> None:
+    """Close the stores of tests before: the next one may open the same database. Loads no store that no test did."""
+    if (stores := sys.modules.get("tests.support.stores")) is not None:
+        stores.shut_ended()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that took longest, let a test's limit end what hangs, mark what needs a server."""
     factor = SIDE_BY_SIDE if record.WORKER in os.environ else pace()
