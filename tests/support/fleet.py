@@ -301,7 +301,9 @@ async def offers_of(
                 offered = {
                     window_at(offer.signed.question, 0).window_id: offer
                     for offer in await scout.list_questions()
+                    # Another test's question may count from its submission, and have no windows yet.
                     if len(offer.key_lists) == len(offer.signed.question.aggregators)
+                    and offer.signed.question.schedule.first is not None
                 }
             if all(window.window_id in offered for window in windows):
                 return [offered[window.window_id] for window in windows]
