@@ -31,6 +31,17 @@ def test_a_family_of_errors_has_its_code(error: BaseException, code: ExitCode) -
     assert describe(error)[0] is code
 
 
+def test_an_interruption_that_a_library_wrapped_is_one() -> None:
+    class Named:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises((RuntimeError, KeyboardInterrupt)) as wrapped:
+        type("Owner", (), {"named": Named()})
+
+    assert describe(wrapped.value) == (ExitCode.INTERRUPTED, "fleetcount: interrupted")
+
+
 def test_control_characters_of_a_message_do_not_reach_the_terminal() -> None:
     assert one_line("a\x1b[31mb\r\tc\nd\u202ee") == "a [31mb c d e"
 

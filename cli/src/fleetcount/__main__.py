@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from fleetcount import __version__
-from fleetcount.command.base import ExitCode, LazyGroup, describe, table
+from fleetcount.command.base import ExitCode, LazyGroup, describe, interruption_of, table
 
 _TABLE = table(
     [
@@ -98,7 +98,7 @@ def run_command(arguments: list[str]) -> int:
         _silence()
         return ExitCode.OK
     except (Exception, KeyboardInterrupt) as error:  # The top of the program: every error becomes one line.
-        if debugging and not isinstance(error, KeyboardInterrupt):
+        if debugging and interruption_of(error) is None:
             raise
         return _report(error, arguments)
     return code if isinstance(code, int) and not isinstance(code, bool) else ExitCode.OK

@@ -103,6 +103,7 @@ _WRONG_PATH: Final = frozenset(
 
 def describe(error: BaseException, command: str = "fleetcount") -> tuple[ExitCode, str]:
     """Return the exit code of an error and the one line that goes to stderr."""
+    error = interruption_of(error) or error
     code = _code_of(error)
     hint = ""
     if isinstance(error, click.UsageError):
@@ -121,6 +122,15 @@ def describe(error: BaseException, command: str = "fleetcount") -> tuple[ExitCod
     else:
         text = str(error) or type(error).__name__
     return ExitCode.MACHINE if code is None else code, one_line(f"{command}: {text}{hint}")
+
+
+def interruption_of(error: BaseException) -> BaseException | None:
+    """Return the Ctrl-C that an error is, or was raised from; None where nobody interrupted."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt | click.Abort):
+        # CPython 3.11 raises RuntimeError from whatever ends a `__set_name__`, also from an interruption of an import.
+        cause = cause.__cause__
+    return cause
 
 
 def missing_package(error: ModuleNotFoundError) -> str:
