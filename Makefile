@@ -41,7 +41,7 @@ nightly: ## what is long: all tests with more draws, every planted bug, fuzzing,
 	@$(BIN)/python -m tests.campaign.soak --seconds 600 --result out/soak.json
 	@$(BIN)/python -m tests.campaign --trials 1000 --seconds 3600 --lists-result out/lists.json --soak-result out/soak.json
 
-mutants: ## plant every known bug and see its tests fail, under half an hour; ARGS="--package client"
+mutants: ## plant every known bug and see its tests fail, about half an hour, less right after `make test`; ARGS="--package client"
 	@$(PYTHON) scripts/bootstrap.py test
 	@$(SUPERVISED) scripts/mutants $(ARGS)
 

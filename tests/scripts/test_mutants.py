@@ -1,5 +1,6 @@
 """Planted bugs are caught by the tests named for them, and the run fails when one is not, or cannot be planted."""
 
+import json
 import os
 import re
 import signal
@@ -10,6 +11,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+from passed import state_of
 
 pytestmark = pytest.mark.processes
 
@@ -62,6 +66,35 @@ def run(tree: Path, bugs: str, *options: str) -> tuple[int, str]:
     assert list((tree.parent / "temporary").iterdir()) == [], "nothing is left behind"
     assert (tree / "toy" / "src" / "toy_package.py").read_text() == SOUND, "the tree is not touched"
     return process.returncode, output
+
+
+def test_what_passed_on_this_very_tree_is_not_run_again_without_a_bug_but_for_the_quickest_of_a_file(
+    tree: Path,
+) -> None:
+    with (tree / "tests" / "test_toy.py").open("a") as file:
+        file.write("\n\ndef test_that_fails():\n    assert False\n")
+    (tree / ".gitignore").write_text("out\n__pycache__\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=tree, check=True)
+    (tree / "out").mkdir()
+    ended = [
+        {"ends": f"tests/test_toy.py::{name}", "outcome": "passed", "seconds": seconds}
+        for name, seconds in (("test_two", 0.1), ("test_zero", 0.2), ("test_that_fails", 0.3))
+    ]
+    rows = [{"tree": state_of(tree)}, {"begins": "tests/test_toy.py::test_two"}, *ended]
+    record = "".join(json.dumps(row) + "\n" for row in rows)
+    bugs = bug() + bug("said-to-pass", test="::test_that_fails")
+
+    (tree / "out" / "tests.jsonl").write_text(record)
+    known = run(tree, bugs)
+    (tree / "out" / "tests.jsonl").write_text(record.replace("0.3}", "0.01}"))
+    quickest = run(tree, bugs)
+    (tree / "out" / "tests.jsonl").write_text(record)
+    (tree / "toy" / "src" / "new.py").write_text("")
+    changed = run(tree, bugs)
+
+    assert (known[0], "2 of 2 caught" in known[1]) == (0, True), known[1]
+    for code, output in (quickest, changed):
+        assert (code, "these tests do not pass WITHOUT a bug" in output) == (1, True), output
 
 
 CAUGHT = bug() + bug("in-a-child", test="::test_in_another_process")
