@@ -109,13 +109,23 @@ def test_other_channels_are_refused_by_name(fleetcount: Callable, tmp_path: Path
     assert f"is a {named} release; remap reads sampling and direct releases" in ran.error_line
 
 
+def test_a_prior_as_editors_save_it_is_read(fleetcount: Callable, files: tuple[Path, Path]) -> None:
+    release, prior = files
+    asked = ("remap", "--release", release, "--prior", prior, "--loss", "absolute")
+    plain = fleetcount(*asked)
+    prior.write_bytes(b"\xef\xbb\xbf" + prior.read_bytes().replace(b"\n", b"\r\n") + b"\r\n\r\n")
+
+    again = fleetcount(*asked)
+
+    assert (again.code, again.out) == (plain.code, plain.out) == (0, plain.out)
+
+
 BAD_PRIORS = [
     ("", "has 0 bytes"),
     ("count,weight\n", "give weight to something"),
     ("count,weight\n0,1\n", "list a count above 0"),
     ("count,weight\n0,0\n1,0\n", "give weight to something"),
     ("count;weight\n0;1\n", "the header is 'count;weight'"),
-    ("\ufeffcount,weight\n0,1\n1,1\n", "byte order mark"),
     ("count,weight\n0,1\n0,2\n", "line 3: count 0 is there twice"),
     ("count,weight\n-1,1\n", "line 2: count '-1' is out of range; it must be 0 to 100000"),
     ("count,weight\n1.5,1\n", "line 2: count '1.5' is not a whole number"),
@@ -125,8 +135,8 @@ BAD_PRIORS = [
     ("count,probability\n0,1.5\n", "line 2: probability '1.5' is out of range"),
     ("count,weight\n1,2,3\n", "line 2: 3 fields"),
     ("count,weight\n1\n", "line 2: 1 fields"),
-    ("count,weight\n\n1,2\n", "empty line"),
-    ('count,weight\n1,"2\n', "no CSV file"),
+    ("count,weight\n\n1,2\n", "line 2: the line is blank"),
+    ('count,weight\n1,"2\n', "line 2: unexpected end of data"),
     ("count,weight\n1,2\0\n", "NUL"),
     ("count,weight\n99999,1\n", "channel of 100000 counts"),
 ]

@@ -30,6 +30,19 @@ def test_the_directory_is_the_users_own_and_named_for_source_and_processor(tmp_p
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("place", ["home", None])
+def test_a_short_function_is_kept_where_there_is_a_place_and_compiled_where_there_is_none(
+    place: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / place) if place else "/proc/none")
+
+    def halved(number: float) -> float:
+        return number / 2
+
+    assert compiling.kept(halved)(5.0) == 2.5
+    assert bool(list(tmp_path.rglob("*.nbc"))) == (place is not None)
+
+
 @pytest.mark.parametrize("variable", ["NUMBA_CACHE_DIR", "CACHE_DIRECTORY", "XDG_CACHE_HOME"])
 def test_the_environment_may_name_another_place(variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))

@@ -104,6 +104,17 @@ async def test_other_requests_are_told_what_is_allowed_and_a_page_that_fails_say
     assert "a secret" not in body + capsys.readouterr().err
 
 
+async def test_head_is_answered_as_get_without_the_content() -> None:
+    pages = health_pages(list)
+    status, headers, body = await asked(pages, get("/healthz"))
+
+    found = await asked(pages, get("/healthz").replace(b"GET", b"HEAD"))
+
+    assert found == (status, headers, "")
+    assert headers["Content-Length"] == str(len(body))
+    assert (await asked(pages, b"HEAD /nothing HTTP/1.1\r\n\r\n"))[0] == 404
+
+
 async def test_a_request_without_an_end_gets_no_answer_and_an_address_in_use_is_one_line() -> None:
     server, port = await serve_pages("127.0.0.1:0", health_pages(list))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,10 +1,10 @@
 """How the kernel's functions become machine code, and where the machine code is kept.
 
-`compiled` marks a function that other compiled functions call; `entry_point` one that Python calls. The first process
-on a machine compiles an entry point, which takes a while, says so in the log, and keeps the result in a directory of
-the user's; later processes load it. The directory's name changes with the kernel's source, Numba's version and the
-processor, so nothing stale is ever loaded. Compiled code is loaded only from a directory that belongs to this user and
-that nobody else may write. Never compiles at import.
+`compiled` marks a function that other compiled functions call; `entry_point` one that Python calls; `kept` either, if
+it is short to compile. The first process on a machine compiles an entry point, which takes a while, says so in the log,
+and keeps the result in a directory of the user's; later processes load it. The directory's name changes with the
+kernel's source, Numba's version and the processor, so nothing stale is ever loaded. Compiled code is loaded only from a
+directory that belongs to this user and that nobody else may write. Never compiles at import.
 """
 
 import fcntl
@@ -40,6 +40,20 @@ def compiled(function: Function) -> Function:
 def entry_point(function: Function) -> Function:
     """Let Python call `function`, after `make_ready`; it keeps to what `compiled` says."""
     return compiled(function)
+
+
+def kept(function: Function) -> Function:
+    """Compile `function` when it is first called and keep its code, for a loop that is short to compile.
+
+    Numba compares the code that it kept with the time and the size of the source. Without a place to keep it every
+    process compiles for itself.
+    """
+    dispatcher: Any = compiled(function)
+    directory = cache_directory()
+    if directory is not None:
+        with _numba_caches_in(directory):
+            dispatcher.enable_caching()
+    return cast("Function", dispatcher)
 
 
 def target_features() -> str:

@@ -4,7 +4,6 @@ A scenario is a pure function of its data and a seed. It knows no mechanism and 
 a device's randomness.
 """
 
-import csv
 import gzip
 import io
 import random
@@ -30,6 +29,7 @@ from fleetcount_protocol.window.domain import (
     SquareGrid,
     ValueDomain,
 )
+from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.quadtree import Quadtree
@@ -127,7 +127,7 @@ def read_traces(path: Path) -> Traces:
     if len(content) > MAX_TRACE_BYTES:
         raise ScenarioError(f"{path.name} holds more than {MAX_TRACE_BYTES} bytes")
     try:
-        text = content.decode("utf-8").removeprefix("\ufeff")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{path.name} is not UTF-8 text (byte {error.start})") from error
     if "\0" in text:
@@ -136,18 +136,18 @@ def read_traces(path: Path) -> Traces:
 
 
 def _traces_of(text: str, name: str) -> Traces:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = csv_rows(io.StringIO(text, newline=""))
     traces: Traces = {}
     try:
-        header = next(reader, [])
+        _, header = next(rows, (1, []))
         if header != _HEADER:
             raise ScenarioError(f"{name}: the header is {','.join(header)[:80]!r}, not {','.join(_HEADER)!r}")
-        for row in reader:
-            moment, vehicle, sighting = _sighting(row, f"{name} line {reader.line_num}")
+        for line, row in rows:
+            moment, vehicle, sighting = _sighting(row, f"{name} line {line}")
             if traces.setdefault(moment, {}).setdefault(vehicle, sighting) is not sighting:
-                raise ScenarioError(f"{name} line {reader.line_num}: vehicle {vehicle[:40]!r} stands twice at {moment}")
-    except csv.Error as error:
-        raise ScenarioError(f"{name} line {reader.line_num}: {error}") from error
+                raise ScenarioError(f"{name} line {line}: vehicle {vehicle[:40]!r} stands twice at {moment}")
+    except CsvFault as fault:
+        raise ScenarioError(f"{name} {fault}") from fault
     if not traces:
         raise ScenarioError(f"{name}: no rows")
     return traces

@@ -4,11 +4,12 @@ Holds text only: it knows no window, no mechanism and no file system. What the g
 line, never guessed.
 """
 
-import csv
 import io
 import unicodedata
 from dataclasses import dataclass, field
 from typing import Final
+
+from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount_simulator.errors import ScenarioError
 
@@ -44,13 +45,12 @@ def parse_truths(text: str, name: str) -> Truths:
     """
     if "\0" in text:
         raise ScenarioError(f"{name}: holds a NUL character")
-    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     values: list[str] = []
     seen: set[str] = set()
     bad: list[str] = []
     order: tuple[int, int] | None = None
     try:
-        for row in reader:
+        for line, row in csv_rows(io.StringIO(text.removeprefix("\ufeff"), newline="")):
             if order is None:
                 order = _column_order(row, name)
                 continue
@@ -58,13 +58,13 @@ def parse_truths(text: str, name: str) -> Truths:
             if vehicle in seen and not problem:
                 problem = f"vehicle {_shown(vehicle)} stands twice"
             if problem:
-                bad.append(f"line {reader.line_num}: {problem}")
+                bad.append(f"line {line}: {problem}")
             seen.add(vehicle)
             values.append(value)
             if len(values) > MAX_VEHICLES:
                 raise ScenarioError(f"{name}: more than {MAX_VEHICLES} vehicles")
-    except csv.Error as error:  # No row behind it can be told from the next.
-        bad.append(f"line {reader.line_num}: {error}")
+    except CsvFault as fault:  # No row behind it can be told from the next.
+        bad.append(str(fault))
     _refuse(bad, name)
     return _whole(values, name)
 

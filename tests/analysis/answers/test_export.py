@@ -4,13 +4,17 @@ import csv
 import json
 import os
 import sys
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
+from urllib.parse import unquote
 
 import duckdb
 import numpy as np
+import pandas as pd
 import pytest
+from fleetcount_analysis import parquet_files
 from fleetcount_analysis.answers.export import (
     COLUMNS,
     append_parquet,
@@ -31,7 +35,10 @@ GRID = GridPlaces(x0=Fraction(0), y0=Fraction(0), size=Fraction(500), columns=2,
 
 
 def rows_of(path: Path) -> list[tuple]:
-    return duckdb.sql(f"SELECT * FROM read_parquet('{path}')").fetchall()
+    """The rows, `opens` as seconds since 1970."""
+    return duckdb.sql(
+        f"SELECT * REPLACE (epoch_us(opens) // 1000000 AS opens) FROM {parquet_files.rows_of(path)}"
+    ).fetchall()
 
 
 def metadata(path: Path) -> dict:
@@ -46,13 +53,13 @@ def test_parquet_holds_the_columns_and_says_what_they_are(tmp_path: Path) -> Non
 
     described = duckdb.sql(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
     assert [(row[0], row[1]) for row in described] == [
-        ("window_index", "BIGINT"), ("opens", "TIMESTAMP"), ("unit", "BIGINT"), ("cell", "INTEGER"),
+        ("window_index", "BIGINT"), ("opens", "TIMESTAMP WITH TIME ZONE"), ("unit", "BIGINT"), ("cell", "INTEGER"),
         ("label", "VARCHAR"),
         ("raw", "BIGINT"), ("estimate", "DOUBLE"), ("low", "BIGINT"), ("high", "BIGINT"), ("low_all", "BIGINT"),
         ("high_all", "BIGINT"), ("readable", "BIGINT"),
     ]  # fmt: skip
     row = rows_of(path)[6]
-    assert row[:7] == (2, datetime(2026, 12, 1, 2, 0), 2, 3, "cell 3", -2, -8.0)  # noqa: DTZ001 # as Parquet has it
+    assert row[:7] == (2, datetime(2026, 12, 1, 2, 0, tzinfo=UTC).timestamp(), 2, 3, "cell 3", -2, -8.0)
     assert row[9] <= row[7] <= row[8] <= row[10]
     assert row[11] == 0
     found = metadata(path)
@@ -78,8 +85,9 @@ def test_a_parquet_file_grows_by_later_windows_and_keeps_its_rows(tmp_path: Path
     append_parquet(windows(4, 5), path)
 
     columns = columns_of(windows(0, 1, 2, 4, 5))
-    found = rows_of(Path(str(path).replace("'", "''")))
+    found = rows_of(path)
     assert len(found) == 20
+    columns["opens"] = columns["opens"].astype(np.int64)
     for place, name in enumerate(COLUMNS):
         assert [row[place] for row in found] == columns[name].tolist()
     before = path.read_bytes()
@@ -111,13 +119,68 @@ def test_csv_has_one_line_of_metadata_and_the_same_rows(tmp_path: Path) -> None:
     write_csv(table, path, "Verkehr in Köln")
 
     lines = path.read_text(encoding="utf-8").splitlines()
-    assert json.loads(lines[0].removeprefix("# "))["title"] == "Verkehr in Köln"
+    assert json.loads(unquote(lines[0].removeprefix("# ")))["title"] == "Verkehr in Köln"
     rows = list(csv.DictReader(lines[1:]))
     assert len(rows) == 24
     assert tuple(rows[0]) == COLUMNS
     assert rows[4]["opens"] == "2026-12-01T01:00:00Z"
     assert [int(row["raw"]) for row in rows] == table.raw.ravel().tolist()
     assert [int(row["high"]) for row in rows] == table.high.ravel().tolist()
+
+
+@pytest.mark.parametrize("folder", ["count=7", "window_index=9", "opens=2020-01-01", "runs[1]", "a*b?"])
+def test_the_name_of_a_folder_is_no_data_and_no_pattern(tmp_path: Path, folder: str) -> None:
+    table, path = random_table(direct(), 2), tmp_path / folder / "q[1]*.parquet"
+    path.parent.mkdir()
+
+    append_parquet(table, path)
+    append_parquet(replace(table, windows=table.windows + 10, opens=table.opens + 36_000), path)
+
+    assert [row[0] for row in rows_of(path)] == [window for window in (0, 1, 10, 11) for _ in range(4)]
+    assert len(rows_of(path)[0]) == len(COLUMNS)
+    assert [one.name for one in path.parent.iterdir()] == ["q[1]*.parquet"]
+
+
+def test_what_readers_guess_from_a_csv_file_is_right(tmp_path: Path) -> None:
+    table, path = random_table(direct(), 3), tmp_path / "a.csv"
+    labels, statement = ("0,0", "1,0", 'a "b"; c', "#5"), ('it\'s "public"; epsilon 1, delta 0',)
+
+    write_csv(replace(table, labels=labels, statement=statement), path, 'a "title"; with, all')
+
+    raw = table.raw.ravel().tolist()
+    frame = pd.read_csv(path, skiprows=1)
+    assert (frame["raw"].tolist(), frame["label"].tolist()) == (raw, list(labels) * 3)
+    for options in ("", ", skip = 1", ", skip = 1, header = true"):
+        rows = duckdb.sql(f"SELECT raw, label, epoch_us(opens) // 1000000 FROM read_csv('{path}'{options})").fetchall()
+        assert [row[0] for row in rows] == raw
+        assert [row[1] for row in rows] == list(labels) * 3
+        assert [row[2] for row in rows] == np.repeat(table.opens, 4).tolist()
+
+
+def test_times_of_csv_and_parquet_are_the_same_moments_wherever_they_are_read(tmp_path: Path) -> None:
+    table = random_table(direct(), 3)
+    write_csv(table, tmp_path / "a.csv")
+    write_parquet(table, tmp_path / "a.parquet")
+
+    with duckdb.connect() as database:
+        for zone in ("UTC", "Europe/Rome", "America/New_York"):
+            database.execute(f"SET TimeZone = '{zone}'")
+            both = f"'{tmp_path}/a.csv' AS one JOIN '{tmp_path}/a.parquet' AS two USING (opens, cell)"
+            assert database.execute(f"SELECT count(*) FROM {both} WHERE one.raw = two.raw").fetchone() == (12,)
+
+
+def test_a_square_grid_has_columns_for_its_squares(tmp_path: Path) -> None:
+    grid = replace(random_table(direct(), 2), width=2, labels=("0,0", "1,0", "0,1", "1,1"))
+
+    write_csv(grid, tmp_path / "a.csv")
+    append_parquet(grid, tmp_path / "a.parquet")
+
+    frame = pd.read_csv(tmp_path / "a.csv", skiprows=1)
+    assert list(frame.columns[4:7]) == ["label", "x", "y"]
+    assert [f"{x},{y}" for x, y in zip(frame["x"], frame["y"], strict=True)] == frame["label"].tolist()
+    assert [row[4:7] for row in rows_of(tmp_path / "a.parquet")[:3]] == [("0,0", 0, 0), ("1,0", 1, 0), ("0,1", 0, 1)]
+    with pytest.raises(ExportError, match="is not the table of a question"):
+        append_parquet(replace(random_table(direct(), 2), windows=grid.windows + 9), tmp_path / "a.parquet")
 
 
 def test_geojson_is_one_window_with_its_places(tmp_path: Path) -> None:
@@ -164,8 +227,6 @@ def test_bad_exports_are_refused_and_leave_nothing(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(ExportError, match="cannot be written: No such file or directory"):
         write_csv(table, tmp_path / "missing" / "a.csv")
-    with pytest.raises(ExportError, match=r"must not hold \*, \? or \["):
-        write_parquet(table, tmp_path / "a*.parquet")
     with pytest.raises(ShapeError, match="2 places"):
         write_geojson(
             table, GridPlaces(x0=Fraction(0), y0=Fraction(0), size=Fraction(1), columns=2, rows=1), 0, tmp_path / "a"

@@ -46,9 +46,69 @@ def test_hexagons_have_six_corners_around_their_middle() -> None:
         HexagonPlaces(cells=(5,))
 
 
+@pytest.mark.parametrize("west", [-360, 0, 360])
+def test_an_area_is_the_same_a_turn_further(west: float) -> None:
+    places = GridPlaces(
+        x0=Fraction(0), y0=Fraction(0), size=Fraction(1), columns=4, rows=1,
+        to_degrees=lambda x, y: ((x + 178 + 180) % 360 - 180, y),
+    )  # fmt: skip
+
+    assert places.centres()[:, 0].tolist() == [178.5, 179.5, -179.5, -178.5]
+    area = {"type": "Polygon", "coordinates": [box(179 + west, 0, 181 + west, 1)]}
+    assert cells_inside(places, area) == {2, 3}
+
+
+@pytest.mark.parametrize(
+    "area",
+    [
+        {"type": "FeatureCollection", "features": None},
+        {"type": "FeatureCollection"},
+        {"type": "FeatureCollection", "features": [None]},
+        {"type": "Polygon", "coordinates": None},
+        {"type": "Polygon", "coordinates": 5},
+        {"type": "MultiPolygon", "coordinates": [7]},
+        {"type": "Feature"},
+        {"type": "Feature", "geometry": {"type": "Point", "coordinates": [1, 2]}},
+        {"type": "FeatureCollection", "features": [{"type": "Feature", "geometry": None}]},
+    ],
+)
+def test_what_holds_no_area_is_refused(area: dict) -> None:
+    with pytest.raises(RangeError):
+        cells_inside(GRID, area)
+
+
+def test_an_area_in_another_reference_system_is_refused() -> None:
+    area = {"type": "Polygon", "coordinates": [box(11.29, 44.5, 11.32, 44.52)]}
+    placed = GridPlaces(
+        x0=Fraction(0), y0=Fraction(0), size=Fraction(1000), columns=2, rows=1,
+        to_degrees=lambda x, y: (x / 111_195 + 11.3, y / 111_195 + 44.5),
+    )  # fmt: skip
+
+    for name in ("urn:ogc:def:crs:OGC:1.3:CRS84", "EPSG:4326", "urn:ogc:def:crs:EPSG::4326"):
+        assert cells_inside(placed, area | {"crs": {"type": "name", "properties": {"name": name}}}) == {1, 2}
+    with pytest.raises(RangeError, match="crs is 'EPSG:3857'"):
+        cells_inside(placed, area | {"crs": {"type": "name", "properties": {"name": "EPSG:3857"}}})
+
+
 @pytest.mark.parametrize(
     ("area", "cells"),
     [
+        (
+            {
+                "type": "FeatureCollection",
+                "features": [
+                    {"type": "Feature", "geometry": None},
+                    {
+                        "type": "Feature",
+                        "geometry": {
+                            "type": "GeometryCollection",
+                            "geometries": [{"type": "Polygon", "coordinates": [box(100, -50, 140, -30)]}],
+                        },
+                    },
+                ],
+            },
+            {1, 2},
+        ),
         ({"type": "Polygon", "coordinates": [box(100, -50, 140, -30)]}, {1, 2}),
         ({"type": "Polygon", "coordinates": [box(100, -50, 180, 10), box(115, -35, 145, -5)]}, set(range(1, 13)) - {6}),
         ({"type": "MultiPolygon", "coordinates": [[box(100, -50, 120, -30)], [box(160, -10, 180, 10)]]}, {1, 12}),

@@ -46,13 +46,39 @@ def test_a_question_is_the_same_table_in_every_library(question: fc.Releases) ->
 def test_a_question_is_one_tidy_table_and_names_what_is_missing(question: fc.Releases) -> None:
     frame = question.to_pandas()
 
-    assert list(frame.columns) == ["window", "opens", "cell", "label", "raw", "estimate", "low", "high"]
+    assert list(frame.columns) == ["window_index", "opens", "cell", "label", "x", "y", "raw", "estimate", "low", "high"]
     assert question.windows == RELEASED
     assert dict(question.missing) == {2: "paused"}
     assert frame["raw"].tolist() == [raw(window, cell) for window in RELEASED for cell in range(1, 7)]
     assert str(frame["opens"].dt.tz) == "UTC"
     assert "4 windows of 6 cells, signed by the keys that the question itself names" in repr(question)
     assert "4 of 7" in question._repr_html_()
+
+
+def test_windows_are_counted_numbered_and_walked_through(question: fc.Releases) -> None:
+    first, last = question[0], question[-1]
+
+    assert len(question) == 4
+    assert [one.window.question.index for one in question] == list(RELEASED)
+    assert first.to_pandas()["raw"].tolist() == [raw(RELEASED[0], cell) for cell in range(1, 7)]
+    assert last.sum((1, 0)).estimate == raw(RELEASED[-1], 2)
+    with pytest.raises(IndexError):
+        question[4]
+
+
+def test_a_record_that_changed_after_it_was_checked_is_refused(records: Records) -> None:
+    question = fc.read_releases(records.directory)
+    path = records.directory / f"{RELEASED[1]:05d}.json"
+    sound = path.read_bytes()
+    try:
+        path.write_bytes((records.directory / f"{RELEASED[0]:05d}.json").read_bytes())
+        with pytest.raises(fc.CheckFailedError, match=f"holds the record of window {RELEASED[0]}"):
+            question[1]
+        path.write_bytes(sound.replace(b'"raw":', b'"rav":', 1))
+        with pytest.raises(fc.UsageError):
+            question[1]
+    finally:
+        path.write_bytes(sound)
 
 
 def test_sums_and_differences_are_of_the_exact_law(question: fc.Releases) -> None:

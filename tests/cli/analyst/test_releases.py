@@ -9,6 +9,7 @@ from pathlib import Path
 
 import fleetcount as fc
 import matplotlib as mpl
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount.keys.deployment import reader_toml
@@ -22,7 +23,7 @@ from fleetcount_protocol.window.window import Window
 from tests.support.cases import case
 from tests.support.protocol_samples import every_window, one_round_window, record, sampling_window, signing_key
 
-COLUMNS = ["cell", "label", "raw", "estimate", "low", "high"]
+COLUMNS = ["cell", "label", "x", "y", "raw", "estimate", "low", "high"]
 
 
 def true_record(window: Window, raw: list[int]) -> ReleaseRecord:
@@ -114,6 +115,26 @@ def test_a_sum_has_its_own_interval_which_is_narrower_than_the_sum_of_ends(relea
     assert found.high - found.low < int((frame["high"] - frame["low"]).sum())
     assert release.sum([8, 9, 10]) == found
     assert str(found).startswith(f"{found.low:,} to {found.high:,} (95 % interval, estimate ")
+
+
+def test_a_pair_is_one_square_of_a_grid_and_never_two_cells(release: fc.VerifiedRelease) -> None:
+    frame = release.to_pandas()
+    by_square = {(row.x, row.y): row for row in frame.itertuples()}
+
+    assert [f"{x},{y}" for x, y in zip(frame["x"], frame["y"], strict=True)] == frame["label"].tolist()
+    found = release.sum((3, 1))
+    assert (found.low, found.high) == (by_square[3, 1].low, by_square[3, 1].high)
+    assert release.sum([(3, 1), (0, 2)]) == release.sum(["3,1", "0,2"])
+    assert release.sum(np.int64(8)) == release.sum(8)
+    with pytest.raises(fc.UsageError, match="no cell has the label '1,3'"):
+        release.sum((1, 3))
+
+
+def test_a_pair_of_numbers_names_two_cells_where_there_are_no_squares(tmp_path: Path, keys: fc.Keys) -> None:
+    window = one_round_window(Mode.DIRECT, domain=Categories(names=("diesel", "petrol", "electric")))
+    release = fc.read_release(save(true_record(window, [5, 60, 7]), tmp_path / "fuel.json")).verify(keys)
+
+    assert release.sum((1, 3)) == release.sum(["diesel", "electric"])
 
 
 def test_one_cell_s_sum_is_its_own_interval(release: fc.VerifiedRelease) -> None:

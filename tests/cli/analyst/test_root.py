@@ -20,7 +20,7 @@ def test_the_root_exports_what_has_a_stability_word_and_nothing_else() -> None:
 
     assert sorted(names) == sorted(fleetcount.__all__) == dir(fleetcount)
     for name in names:
-        assert getattr(fleetcount, name).__module__.startswith("fleetcount.analyst.")
+        assert getattr(fleetcount, name).__module__.startswith("fleetcount")
 
 
 @pytest.mark.processes

@@ -344,6 +344,8 @@ NET = """<net version="1.20">
 <edge id="a" from="2" to="1">
 <lane id="a_0" index="0" shape="0,7 100,7 100,9"/><lane id="a_1" index="1" shape="0,9 1,9"/></edge>
 <junction id="1" type="dead_end" x="0" y="0" shape="0,0"/>
+<edge id=":j_c0" function="crossing"><lane id=":j_c0_0" index="0" speed="9" length="1" shape="0,0 1,1"/></edge>
+<edge id=":j_w0" function="walkingarea"><lane id=":j_w0_0" index="0" speed="9" length="1" shape="0,0 1,1"/></edge>
 </net>
 """
 

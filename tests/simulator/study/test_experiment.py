@@ -172,8 +172,8 @@ def test_another_study_is_refused_and_nothing_changes(tmp_path: Path, text: str,
     assert tables(tmp_path / "out") == before
 
 
-def test_another_seed_or_engine_is_refused_by_name(tmp_path: Path) -> None:
-    identity = {"scenario": "x", "seed": 1, "version": "1", "engine": "exact-law"}
+def test_another_seed_engine_or_numpy_is_refused_by_name(tmp_path: Path) -> None:
+    identity = {"scenario": "x", "seed": 1, "version": "1", "engine": "exact-law", "numpy": "2.4.6"}
     with open_study(tmp_path / "out", identity) as directory:
         directory.write_record(identity)
     with (
@@ -186,10 +186,15 @@ def test_another_seed_or_engine_is_refused_by_name(tmp_path: Path) -> None:
         open_study(tmp_path / "out", identity | {"engine": "network"}),
     ):
         pass
+    with (
+        pytest.raises(ScenarioError, match=r"another numpy \(2.4.6, not 2.5.0\)"),
+        open_study(tmp_path / "out", identity | {"numpy": "2.5.0"}),
+    ):
+        pass
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    identity = {"scenario": "x", "seed": 1, "version": "1", "engine": "exact-law"}
+    identity = {"scenario": "x", "seed": 1, "version": "1", "engine": "exact-law", "numpy": "2.4.6"}
     with (
         open_study(tmp_path / "out", identity),
         pytest.raises(ScenarioError, match="in use"),

@@ -110,6 +110,9 @@ async def serve_pages(listen: str, pages: Pages) -> tuple[asyncio.Server, int]:
     return server, int(server.sockets[0].getsockname()[1])
 
 
+_METHODS: Final = ("GET", "HEAD")
+
+
 def _answer(pages: Pages, request: bytes) -> bytes:
     """Return the bytes of the answer to a request's head."""
     first, *rest = request.decode("latin-1").split("\r\n")
@@ -119,8 +122,8 @@ def _answer(pages: Pages, request: bytes) -> bytes:
     except ValueError:
         address = urlsplit("")
     page = pages.get(address.path)
-    if page is None or method != "GET":
-        status = HTTPStatus.NOT_FOUND if method == "GET" else HTTPStatus.METHOD_NOT_ALLOWED
+    if page is None or method not in _METHODS:
+        status = HTTPStatus.NOT_FOUND if method in _METHODS else HTTPStatus.METHOD_NOT_ALLOWED
         found = Page(status, _TEXT, f"allowed: GET {', '.join(pages)}\n".encode())
     else:
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
@@ -129,7 +132,8 @@ def _answer(pages: Pages, request: bytes) -> bytes:
         f"HTTP/1.1 {found.status.value} {found.status.phrase}\r\nContent-Type: {found.content_type}\r\n"
         f"Content-Length: {len(found.body)}\r\nConnection: close\r\n\r\n"
     )
-    return head.encode() + found.body
+    # HEAD is answered as GET without the content (RFC 9110, section 9.3.2): monitors and balancers ask so.
+    return head.encode() + (b"" if method == "HEAD" else found.body)
 
 
 def _asked(page: Callable[[PageRequest], Page], query: str, accept: str) -> Page:

@@ -90,7 +90,7 @@ def read_toml(path: Path, known: Collection[str] | None = None) -> "Table":
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path} has more than {MAX_FILE_BYTES} bytes, which is no configuration")
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 (byte {error.start})") from None
     source = Source(str(path), text, path.parent)

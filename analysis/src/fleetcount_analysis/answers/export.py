@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +23,20 @@ from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.readings import readable
 from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.errors import ExportError, ShapeError
+from fleetcount_analysis.parquet_files import library, open_database, read_path, rows_of, written_path
 
 COLUMNS: Final = (
     "window_index", "opens", "unit", "cell", "label",
     "raw", "estimate", "low", "high", "low_all", "high_all", "readable",
 )  # fmt: skip
 
+"""The columns of every table; one of a square grid has `x` and `y` behind `label`."""
+
 _FORMAT: Final = "fleetcount-question-table-1"
 _KEY: Final = "fleetcount"
-_CONFIG: Final[dict[str, Any]] = {"threads": 1, "memory_limit": "1GB", "autoinstall_known_extensions": False}
+_MEMORY: Final = "1GB"
+_PLAIN: Final = " ()[]{}:/-+*=<>"
+"""What the first line of a CSV file holds as it is, beside letters and digits: no reader takes it for a delimiter."""
 
 
 def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) -> dict[str, NDArray[Any]]:
@@ -53,6 +59,7 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
         "unit": np.repeat(table.units, values),
         "cell": np.tile(np.arange(1, values + 1, dtype=np.int32), windows),
         "label": np.tile(np.array(table.labels, dtype=object), windows),
+        **{name: np.tile(places.astype(np.int32), windows) for name, places in table.squares.items()},
         "raw": table.raw.ravel(),
         "estimate": table.estimates.ravel(),
         "low": table.low.ravel(),
@@ -82,9 +89,10 @@ def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
 
 
 def write_csv(table: QuestionTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
-    """Write the table as UTF-8 CSV whose first line is `#`, a space and the metadata as JSON, the second the names.
+    """Write the table as UTF-8 CSV: the metadata, the names of the columns, then a row a line.
 
-    Times are ISO 8601 in UTC. Readers skip one line.
+    The first line is `#`, a space and the metadata as percent-encoded JSON (RFC 3986, section 2.1); readers skip it.
+    Times are ISO 8601 in UTC.
 
     Raises:
         ExportError: the file cannot be written.
@@ -92,9 +100,10 @@ def write_csv(table: QuestionTable, path: Path, title: str = "", participants: S
     """
     columns = columns_of(table, participants)
     text = io.StringIO(newline="")
-    text.write("# " + json.dumps(metadata_of(table, title), ensure_ascii=False) + "\n")
+    # Readers that guess the form of a file look at its first line too: a delimiter or a quote there misleads them.
+    text.write("# " + quote(json.dumps(metadata_of(table, title), ensure_ascii=False), safe=_PLAIN) + "\n")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(columns)
     writer.writerows(_rows(columns))
     content = text.getvalue().encode()
     _appear(path, lambda temporary: _write_bytes(temporary, content))
@@ -129,7 +138,7 @@ def write_geojson(
             "type": "Feature",
             "id": value,
             "geometry": {"type": "Polygon", "coordinates": [places.outline(value)]},
-            "properties": dict(zip(COLUMNS, cells, strict=True)),
+            "properties": dict(zip(columns, cells, strict=True)),
         }
         for value, cells in enumerate(_rows(columns), start=1)
     ]
@@ -150,7 +159,7 @@ def write_parquet(table: QuestionTable, path: Path, title: str = "", participant
         ShapeError: as `columns_of`.
     """
     columns, metadata = columns_of(table, participants), metadata_of(table, title)
-    _appear(path, lambda temporary: _copy("SELECT * FROM made", columns, metadata, temporary))
+    _appear(path, lambda temporary: _copy(columns, metadata, temporary))
 
 
 def append_parquet(
@@ -170,7 +179,7 @@ def append_parquet(
         write_parquet(table, path, title, participants)
         return
     columns, metadata = columns_of(table, participants), metadata_of(table, title)
-    before, last = _described(path)
+    before, last = _described(path, tuple(columns))
     for name in metadata:
         if name != "missing" and before.get(name) != metadata[name]:
             raise ExportError(
@@ -181,8 +190,7 @@ def append_parquet(
             f"{path.name} reaches to window {last}; the table starts at {int(table.windows[0])}, not after it"
         )
     metadata["missing"] = before["missing"] | metadata["missing"]
-    query = f"SELECT * FROM read_parquet({_quoted(path)}) UNION ALL SELECT * FROM made"  # noqa: S608 # quoted
-    _appear(path, lambda temporary: _copy(query, columns, metadata, temporary))
+    _appear(path, lambda temporary: _copy(columns, metadata, temporary, after=path))
 
 
 def last_window(path: Path) -> int:
@@ -202,46 +210,47 @@ def _parameters(law: Any) -> dict[str, str]:  # laws are frozen dataclasses
 def _rows(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Any, ...]]:
     """Return the rows as plain values, times as ISO 8601 in UTC."""
     times = [f"{time}Z" for time in np.datetime_as_string(columns["opens"], unit="s").tolist()]
-    return zip(*(times if name == "opens" else columns[name].tolist() for name in COLUMNS), strict=True)
+    return zip(*(times if name == "opens" else columns[name].tolist() for name in columns), strict=True)
 
 
-def _described(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the metadata and the last window of a table's file."""
-    duckdb = _duckdb()
+def _described(path: Path, expected: tuple[str, ...] | None = None) -> tuple[dict[str, Any], int]:
+    """Return the metadata and the last window of a table's file, whose columns must be the expected ones if any are."""
     try:
-        with duckdb.connect(config=_CONFIG) as database:
+        with open_database(_MEMORY) as database:
             rows = database.execute(
-                f"SELECT decode(value) FROM parquet_kv_metadata({_quoted(path)}) WHERE decode(key) = ?",  # noqa: S608
+                f"SELECT decode(value) FROM parquet_kv_metadata({read_path(path)}) WHERE decode(key) = ?",  # noqa: S608
                 [_KEY],
             ).fetchall()
-            names = database.execute(f"DESCRIBE SELECT * FROM read_parquet({_quoted(path)})").fetchall()  # noqa: S608
-            found = database.execute(f"SELECT max(window_index) FROM read_parquet({_quoted(path)})").fetchone()  # noqa: S608
+            names = database.execute(f"DESCRIBE SELECT * FROM {rows_of(path)}").fetchall()  # noqa: S608
+            found = database.execute(f"SELECT max(window_index) FROM {rows_of(path)}").fetchone()  # noqa: S608
         metadata = json.loads(rows[0][0]) if len(rows) == 1 else None
-    except (duckdb.Error, ValueError) as error:
+    except (library().Error, ValueError) as error:
         raise ExportError(f"{path.name} cannot be read as the table of a question") from error
-    if not isinstance(metadata, dict) or tuple(row[0] for row in names) != COLUMNS or not found or found[0] is None:
+    columns = tuple(row[0] for row in names)
+    known = expected in (None, columns) and set(COLUMNS) <= set(columns)
+    if not isinstance(metadata, dict) or not known or not found or found[0] is None:
         raise ExportError(f"{path.name} is not the table of a question")
     if not isinstance(metadata.get("missing"), dict):
         raise ExportError(f"{path.name} names no missing windows")
     return metadata, int(found[0])
 
 
-def _copy(query: str, columns: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], path: Path) -> None:
-    duckdb = _duckdb()
+def _copy(
+    columns: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], path: Path, after: Path | None = None
+) -> None:
+    """Write the columns as Parquet, behind the rows of the file `after` where one is named."""
     text = json.dumps(metadata, ensure_ascii=False).replace("'", "''")
+    # NumPy's times have no zone; without one Parquet calls them local, and readers shift them when they join.
+    query = "SELECT * REPLACE (opens::TIMESTAMP AT TIME ZONE 'UTC' AS opens) FROM made"
+    if after is not None:
+        query = f"SELECT * FROM {rows_of(after)} UNION ALL {query}"  # noqa: S608 # quoted
     try:
-        with duckdb.connect(config=_CONFIG) as database:
+        with open_database(_MEMORY) as database:
             database.register("made", dict(columns))
-            database.execute(f"COPY ({query}) TO {_quoted(path)} (FORMAT parquet, KV_METADATA {{{_KEY}: '{text}'}})")
-    except duckdb.Error as error:
+            form = f"(FORMAT parquet, KV_METADATA {{{_KEY}: '{text}'}})"
+            database.execute(f"COPY ({query}) TO {written_path(path)} {form}")
+    except library().Error as error:
         raise ExportError(f"the table cannot be written: {str(error).splitlines()[0][:120]}") from error
-
-
-def _quoted(path: Path) -> str:
-    """Return a path as a text of SQL; one with *, ? or [ would name many files."""
-    if any(character in str(path) for character in "*?["):
-        raise ExportError(f"{path.name!r}: the path of a Parquet file must not hold *, ? or [")
-    return "'" + str(path).replace("'", "''") + "'"
 
 
 def _appear(path: Path, write: Callable[[Path], None]) -> None:
@@ -265,11 +274,3 @@ def _write_bytes(path: Path, content: bytes) -> None:
 def _short(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _duckdb() -> Any:  # the library has no types
-    try:
-        import duckdb  # A tenth of a second, and needed for Parquet alone.
-    except ModuleNotFoundError as error:
-        raise ExportError("Parquet needs the package duckdb, which comes with fleetcount[analysis]") from error
-    return duckdb

@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 Ring = list[tuple[float, float]]
 
 DEGREES: Final = "longitude and latitude in degrees (WGS 84)"
+_DEGREES_NAMED: Final = frozenset({"4326", "CRS84"})
 METRES: Final = "x and y in the grid's own unit, not longitude and latitude"
 
 
@@ -135,19 +136,30 @@ class HexagonPlaces:
 
 
 def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
-    """Return the values whose middle lies inside an area: a GeoJSON Polygon or MultiPolygon, or Features of them.
+    """Return the values whose middle lies inside an area: GeoJSON's Polygon, MultiPolygon or GeometryCollection, or
+    Features of them (RFC 7946). A feature without a place (`"geometry": null`, section 3.2) adds nothing.
 
     Coordinates are those of the outlines. Holes are left out (even-odd rule); a middle on an edge is on either side.
 
     Raises:
-        RangeError: another kind of GeoJSON, a ring of fewer than 4 positions, or a position that is not two finite
-            numbers; or an area with no middle inside, which would be a sum over nothing.
+        RangeError: another kind of GeoJSON, another reference system, a ring of fewer than 4 positions, or a position
+            that is not two finite numbers; or an area with no middle inside, which would be a sum over nothing.
     """
+    _check_system(places, area)
     centres, inside = places.centres(), np.zeros(places.values, dtype=bool)
+    in_degrees = places.coordinates == DEGREES
     for polygon in _polygons(area):
+        rings = [_checked_ring(ring) for ring in polygon]
+        if not rings:
+            continue
+        points = centres.copy()
+        if in_degrees:
+            # A longitude is one modulo 360: each middle is tried where it is first met eastwards of the area's west.
+            west = rings[0][:, 0].min()
+            points[:, 0] = west + (points[:, 0] - west) % 360
         odd = np.zeros(places.values, dtype=bool)
-        for ring in polygon:
-            odd ^= _crossed(centres, _checked_ring(ring))
+        for ring in rings:
+            odd ^= _crossed(points, ring)
         inside |= odd
     found = frozenset((np.flatnonzero(inside) + 1).tolist())
     if not found:
@@ -157,17 +169,39 @@ def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
     return found
 
 
-def _polygons(area: Mapping[str, Any]) -> list[Any]:
-    kind = area.get("type")
+def _check_system(places: Places, area: Mapping[str, Any]) -> None:
+    """Refuse an area that says (GeoJSON of 2008, section 3) that it is in another reference system than degrees."""
+    system = area.get("crs")
+    name = system.get("properties", {}).get("name") if isinstance(system, dict) else None
+    if places.coordinates == DEGREES and name is not None and str(name).rpartition(":")[2] not in _DEGREES_NAMED:
+        raise RangeError("crs", repr(name)[:60], "longitude and latitude in degrees: EPSG:4326 or CRS84")
+
+
+def _polygons(area: object) -> list[list[Any]]:
+    """Return the polygons of a GeoJSON object, each as its rings."""
+    found: dict[str, Any] = area if isinstance(area, dict) else {}
+    kind = found.get("type")
     if kind == "FeatureCollection":
-        return [polygon for feature in area.get("features", ()) for polygon in _polygons(feature)]
+        return [one for feature in _listed(found, "features") for one in _polygons(feature)]
+    if kind == "GeometryCollection":
+        return [one for geometry in _listed(found, "geometries") for one in _polygons(geometry)]
+    if kind == "Feature" and found.get("geometry", ()) is None:
+        return []
     if kind == "Feature":
-        return _polygons(area.get("geometry") or {})
+        return _polygons(found.get("geometry"))
     if kind == "Polygon":
-        return [area.get("coordinates", ())]
+        return [_listed(found, "coordinates")]
     if kind == "MultiPolygon":
-        return list(area.get("coordinates", ()))
-    raise RangeError("type of GeoJSON", repr(kind)[:40], "Polygon, MultiPolygon, Feature or FeatureCollection")
+        return [_listed({"a polygon": one}, "a polygon") for one in _listed(found, "coordinates")]
+    allowed = "Polygon, MultiPolygon, GeometryCollection, Feature or FeatureCollection"
+    raise RangeError("type of GeoJSON", repr(kind)[:40], allowed)
+
+
+def _listed(found: Mapping[str, Any], key: str) -> list[Any]:
+    value = found.get(key)
+    if not isinstance(value, list):
+        raise RangeError(f"{key} of GeoJSON", repr(value)[:40], "a list")
+    return value
 
 
 def _checked_ring(ring: Any) -> Floats:  # anything that JSON can hold

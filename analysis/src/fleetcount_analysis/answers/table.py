@@ -66,6 +66,7 @@ class Region:
 class QuestionTable:
     """Hold W released windows of V cells; made by `question_table`.
 
+    Of a square grid `width` is its number of columns: its cells are numbered row by row from the corner; else None.
     `windows`, `opens` and `units` have shape (W,), ascending in the index; `outputs` are the opened numbers, (W,
     outputs); `estimates`, `low` and `high` are in devices, (W, V), each interval alone at `level`. `statement` is what
     every adversary can learn, `missing` why windows are absent.
@@ -76,6 +77,7 @@ class QuestionTable:
     labels: tuple[str, ...] = field(repr=False)
     statement: tuple[str, ...]
     missing: Mapping[int, str]
+    width: int | None
     windows: Integers = field(repr=False)
     opens: Integers = field(repr=False)
     units: Integers = field(repr=False)
@@ -96,6 +98,14 @@ class QuestionTable:
             return np.zeros(self.windows.shape, dtype=np.int64)
         whole = self.design.outputs is Outputs.ALL
         return np.asarray(self.outputs.sum(axis=1) if whole else self.outputs[:, 0], dtype=np.int64)
+
+    @property
+    def squares(self) -> dict[str, Integers]:
+        """Where each cell of a square grid is, both of shape (V,): `x` columns and `y` rows from the corner, from 0."""
+        if self.width is None:
+            return {}
+        y, x = np.divmod(np.arange(self.design.values), self.width)
+        return {"x": x, "y": y}
 
     @property
     def everything(self) -> Region:
@@ -135,11 +145,13 @@ def question_table(
     statement: Sequence[str],
     released: Iterable[WindowCounts],
     missing: Mapping[int, str] | None = None,
+    width: int | None = None,
 ) -> QuestionTable:
     """Return the table of the released windows of a question, all of one design, every cell with its own interval.
 
     Raises:
-        ShapeError: not one label a cell, or a window without `Design.output_count` numbers.
+        ShapeError: not one label a cell, a width that leaves a row unfinished, or a window without
+            `Design.output_count` numbers.
         RangeError: no window, a window twice or both released and missing, units or times that do not follow the
             windows, or as `reading.read`.
     """
@@ -147,6 +159,8 @@ def question_table(
     _check_windows(counts, missing or {})
     if len(labels) != design.values:
         raise ShapeError(f"{len(labels)} labels; allowed is one a cell, {design.values}")
+    if width is not None and (width < 1 or design.values % width):
+        raise ShapeError(f"a grid {width} cells wide; allowed is a number that divides {design.values}, the cells")
     for one in counts:
         if len(one.outputs) != design.output_count:
             raise ShapeError(f"window {one.index} has {len(one.outputs)} numbers; allowed is {design.output_count}")
@@ -158,6 +172,7 @@ def question_table(
         labels=tuple(labels),
         statement=tuple(statement),
         missing=dict(missing or {}),
+        width=width,
         windows=np.array([one.index for one in counts], dtype=np.int64),
         opens=np.array([one.opens for one in counts], dtype=np.int64),
         units=np.array([one.unit for one in counts], dtype=np.int64),

@@ -4,7 +4,7 @@ Every signature and the chain of the records are checked before a number is show
 a missing window.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,9 +22,9 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import verify_signed_question
 
 from fleetcount.analyst.keys import Keys
-from fleetcount.analyst.releases import Labels, cells_named
+from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, cells_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
-from fleetcount.read.records import QUESTION_FILE, question_of_records
+from fleetcount.read.records import QUESTION_FILE, kept_record, question_of_records
 from fleetcount.read.table import KeptTable, read_table
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Releases(Tabular):
-    """The released windows of a question; columns window, opens (UTC), cell, label, raw, estimate, low, high."""
+    """The released windows of a question; columns window_index, opens (UTC), cell, label, raw,
+    estimate, low, high; of a square grid x and y too."""
 
     kept: KeptTable = field(repr=False)
     source: str
@@ -129,10 +130,11 @@ class Releases(Tabular):
         table, opens = self.kept.table, self._opens()
         windows, cells = len(table.windows), len(table.labels)
         return {
-            "window": [window for window in self.windows for _ in range(cells)],
+            "window_index": [window for window in self.windows for _ in range(cells)],
             "opens": [moment for moment in opens for _ in range(cells)],
             "cell": list(range(1, cells + 1)) * windows,
             "label": list(table.labels) * windows,
+            **{name: places.tolist() * windows for name, places in table.squares.items()},
             "raw": table.raw.ravel().tolist(),
             "estimate": table.estimates.ravel().tolist(),
             "low": table.low.ravel().tolist(),
@@ -142,16 +144,40 @@ class Releases(Tabular):
     def _opens(self) -> list[datetime]:
         return [datetime.fromtimestamp(moment, UTC) for moment in self.kept.table.opens.tolist()]
 
-    def cell(self, label: str | int) -> "CellHistory":
+    @property
+    def _grid(self) -> bool:
+        return self.kept.table.width is not None
+
+    def __len__(self) -> int:
+        """Return how many windows were released."""
+        return len(self.windows)
+
+    def __getitem__(self, position: int) -> VerifiedRelease:
+        """Return a released window by its place among them: 0 is the first, -1 the last.
+
+        Its record is read and checked again.
+
+        Raises:
+            IndexError: a place that is not there.
+            UsageError, SignatureError, CheckFailedError: the record has changed since.
+        """
+        kept = self.windows[position]
+        return VerifiedRelease(record=kept_record(Path(self.source), self.asked, kept), source=self.source)
+
+    def __iter__(self) -> Iterator[VerifiedRelease]:
+        """Yield the released windows in turn."""
+        return (self[position] for position in range(len(self)))
+
+    def cell(self, label: Label) -> "CellHistory":
         """Return one cell over all released windows.
 
         Raises:
             UsageError: a label that is not there; with the nearest.
         """
-        (value,) = cells_named(self.labels, label)
+        (value,) = cells_named(self.labels, label, grid=self._grid)
         table = self.kept.table
         columns = {
-            "window": list(self.windows),
+            "window_index": list(self.windows),
             "opens": self._opens(),
             "raw": table.raw[:, value - 1].tolist(),
             "estimate": table.estimates[:, value - 1].tolist(),
@@ -182,7 +208,11 @@ class Releases(Tabular):
         return difference(self.kept.table, Region.of(cells, later), Region.of(cells, earlier))
 
     def _cells(self, labels: Labels | None) -> list[int]:
-        return list(range(1, len(self.labels) + 1)) if labels is None else cells_named(self.labels, labels)
+        return (
+            list(range(1, len(self.labels) + 1))
+            if labels is None
+            else cells_named(self.labels, labels, grid=self._grid)
+        )
 
     def budget(self) -> Budget:
         """Return what the question costs a device that answers every window, in all and so far."""
@@ -220,7 +250,7 @@ class Releases(Tabular):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CellHistory(Tabular):
-    """One cell over the released windows; columns window, opens (UTC), raw, estimate, low, high."""
+    """One cell over the released windows; columns window_index, opens (UTC), raw, estimate, low, high."""
 
     label: str
     level: Fraction
@@ -254,7 +284,7 @@ class CellHistory(Tabular):
         return axes
 
     def __repr__(self) -> str:
-        return f"<CellHistory {self.label!r} of {len(self.columns['window'])} windows>"
+        return f"<CellHistory {self.label!r} of {len(self.columns['window_index'])} windows>"
 
 
 def _public(views: Sequence[AdversaryView]) -> tuple[AdversaryView, AdversaryView, AdversaryView]:

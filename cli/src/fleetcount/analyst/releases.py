@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
+from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 
 from fleetcount_analysis.answers import Answer, Region, WindowCounts, one_zoom, question_table, total, zoom_numbers
 from fleetcount_analysis.answers.places import DEGREES, Places
@@ -18,6 +19,7 @@ from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.release import ReleaseRecord, record_from_json, verify_record_signatures
+from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.analyst.keys import Keys
@@ -30,8 +32,9 @@ if TYPE_CHECKING:
     import geopandas as gpd  # pyright: ignore[reportMissingModuleSource] # As Polars in tables.py.
     from matplotlib.axes import Axes
 
-Labels = Iterable[str | int] | str | int
-"""Cells by their labels, or by their values 1..V."""
+Label = str | int | tuple[int, int]
+Labels = Iterable[Label] | Label
+"""Cells by their labels, by their values 1..V, or, of a square grid, by pairs (x, y): column and row from 0."""
 _SHOWN: Final = 20
 
 
@@ -114,7 +117,8 @@ class VerifiedRelease(Tabular):
     """A release that every aggregator of its window has signed; columns cell, label, raw, estimate, low, high.
 
     `raw` is the opened number, `estimate` the unbiased estimate in devices, which may be negative, `low` and `high` the
-    ends of its interval at `level`. A release of several zooms has a column `zoom` too.
+    ends of its interval at `level`. A release of several zooms has a column `zoom` too, one of a square grid `x` and
+    `y` behind `label`.
     """
 
     record: ReleaseRecord = field(repr=False)
@@ -152,11 +156,23 @@ class VerifiedRelease(Tabular):
         return zooms | {
             "cell": [cell.value for cell in cells],
             "label": list(self.labels),
+            **self._squares(),
             "raw": [cell.raw for cell in cells],
             "estimate": [float(cell.estimate) for cell in cells],
             "low": [cell.low for cell in cells],
             "high": [cell.high for cell in cells],
         }
+
+    def _squares(self) -> dict[str, list[int]]:
+        """Where each cell of a square grid is in the grid of its zoom: columns x and rows y from the corner, from 0."""
+        domain, passed = self.window.domain, dict[int, int]()
+        if not isinstance(domain, SquareGrid):
+            return {}
+        squares: list[tuple[int, int]] = []
+        for zoom in self._zooms:
+            place = passed[zoom] = passed.get(zoom, -1) + 1
+            squares.append(divmod(place, domain.columns >> zoom))
+        return {"x": [x for _, x in squares], "y": [y for y, _ in squares]}
 
     @cached_property
     def _zooms(self) -> list[int]:
@@ -191,7 +207,7 @@ class VerifiedRelease(Tabular):
             UsageError: a label that is not there, or labels of several zooms.
             RangeError: no label.
         """
-        values = cells_named(self.labels, labels)
+        values = cells_named(self.labels, labels, grid=isinstance(self.window.domain, SquareGrid))
         zooms = {self._zooms[value - 1] for value in values}
         if len(zooms) > 1:
             raise UsageError(
@@ -267,20 +283,29 @@ class VerifiedRelease(Tabular):
         return html_table(self.name, head, rows, self.statement.sentences, hidden=len(cells) - len(rows))
 
 
-def cells_named(known: Sequence[str], labels: Labels) -> list[int]:
-    """Return the values of cells that are named by label or by value, each once, in order.
+def cells_named(known: Sequence[str], labels: Labels, *, grid: bool) -> list[int]:
+    """Return the values of cells that are named by label, by value or by the square of a grid, each once, in order.
+
+    On a grid the pair (3, 3) is one square, never the cells 3 and 3; elsewhere a pair of numbers is two cells.
 
     Raises:
         UsageError: one that is not there; with the nearest label.
     """
-    listed = [labels] if isinstance(labels, str | int) else list(labels)
+    alone = isinstance(labels, str | SupportsIndex) or (grid and _is_pair(labels))
+    listed: list[Any] = [labels] if alone else list(cast("Iterable[Any]", labels))
     values = {label: value for value, label in enumerate(known, start=1)}
     found: set[int] = set()
     for one in listed:
-        value = one if isinstance(one, int) and not isinstance(one, bool) and 1 <= one <= len(known) else None
-        value = values.get(one) if isinstance(one, str) else value
+        name = ",".join(map(str, cast("tuple[int, int]", one))) if grid and _is_pair(one) else one
+        value = values.get(name) if isinstance(name, str) else None
+        if isinstance(one, SupportsIndex) and not isinstance(one, bool) and 1 <= index(one) <= len(known):
+            value = index(one)
         if value is None:
-            near = did_you_mean(one, known) or f"; there are {len(known)}, {known[0]!r} to {known[-1]!r}"
-            raise UsageError(f"no cell has the label {str(one)[:80]!r}{near}")
+            near = did_you_mean(name, known) or f"; there are {len(known)}, {known[0]!r} to {known[-1]!r}"
+            raise UsageError(f"no cell has the label {str(name)[:80]!r}{near}")
         found.add(value)
     return sorted(found)
+
+
+def _is_pair(named: object) -> bool:
+    return isinstance(named, tuple) and len(named) == 2 and all(isinstance(one, SupportsIndex) for one in named)

@@ -225,13 +225,13 @@ def read_bytes(path: Path, *, largest: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def read_text(path: Path, *, largest: int = MAX_TEXT_BYTES) -> str:
-    """Return a regular file's content as UTF-8 text without NUL.
+    """Return a regular file's content as UTF-8 text without NUL and without the byte-order mark that it may begin with.
 
     Raises:
         UsageError: as `read_bytes`, or not UTF-8, or with a NUL inside.
     """
     try:
-        text = read_bytes(path, largest=largest).decode("utf-8")
+        text = read_bytes(path, largest=largest).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{_shown_path(path)} is not UTF-8 text (byte {error.start})") from error
     if "\0" in text:

@@ -232,19 +232,41 @@ def kept_records(directory: Path, chain: Chain, taken: Taken | None = None) -> I
     """
     trusted = _described(directory, chain.question)
     for path in _record_files(directory):
-        try:
-            record, signatures = record_from_json(read_text(path))
-        except FleetcountError as error:
-            raise UsageError(f"{path}: {error}") from error
-        place = record.window.question
-        if place.question_id != chain.question.question_id:
-            of = f"question {place.question_id}"
-            raise UsageError(f"{path} is of {of}, not of {chain.question.question_id}; a directory holds one question")
-        verify_record_signatures(record, signatures, trusted)
+        record, signatures = _read_record(path, chain.question, trusted)
         chain.follow(record)
         if taken is not None:
             taken(record, signatures)
         yield record
+
+
+def kept_record(directory: Path, question: Question, index: int) -> ReleaseRecord:
+    """Return the record of one window of a directory whose chain was followed before, its signatures checked again.
+
+    Raises:
+        UsageError: the file cannot be read or is no record of the question.
+        SignatureError, CheckFailedError: a record that does not verify, or of another window.
+    """
+    path = record_path(directory, index)
+    record, _ = _read_record(path, question, _described(directory, question))
+    if record.window.question.index != index:
+        raise CheckFailedError(f"{path} holds the record of window {record.window.question.index}")
+    return record
+
+
+def _read_record(
+    path: Path, question: Question, trusted: Mapping[AggregatorId, TrustedAggregator]
+) -> tuple[ReleaseRecord, tuple[bytes, ...]]:
+    """Return the record of a file and its signatures, which verify."""
+    try:
+        record, signatures = record_from_json(read_text(path))
+    except FleetcountError as error:
+        raise UsageError(f"{path}: {error}") from error
+    place = record.window.question
+    if place.question_id != question.question_id:
+        of = f"question {place.question_id}"
+        raise UsageError(f"{path} is of {of}, not of {question.question_id}; a directory holds one question")
+    verify_record_signatures(record, signatures, trusted)
+    return record, signatures
 
 
 def save_record(directory: Path, record: ReleaseRecord, signatures: tuple[bytes, ...]) -> Path:

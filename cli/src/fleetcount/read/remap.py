@@ -17,6 +17,7 @@ from fleetcount_analysis.channels import noise_size
 from fleetcount_analysis.remap import LOSSES, Loss, Remap, sampling_remap
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_from_json, verify_record_signatures
+from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount.command.base import JSON, StrictCommand, one_line, show
 from fleetcount.command.options import NumberRange, check_output_file, parse_count, parse_number, read_text, write_file
@@ -195,14 +196,12 @@ def _lines(record: ReleaseRecord, found: Remap, rows: Sequence[tuple[str, str, s
 
 def _csv_rows(path: Path) -> list[list[str]]:
     text = read_text(path, largest=_LARGEST_FILE)
-    if text.startswith("\ufeff"):
-        raise UsageError(f"{path} starts with a byte order mark; save it as plain UTF-8")
     try:
-        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error as error:
-        raise UsageError(one_line(f"{path} is no CSV file: {error}")) from error
-    if not rows or any(not row for row in rows):
-        raise UsageError(f"{path} is empty or holds an empty line")
+        rows = [row for _, row in csv_rows(io.StringIO(text, newline=""))]
+    except CsvFault as fault:
+        raise UsageError(one_line(f"{path}, {fault}")) from fault
+    if not rows:
+        raise UsageError(f"{path} is empty")
     return rows
 
 

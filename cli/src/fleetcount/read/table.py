@@ -66,7 +66,9 @@ class KeptTable:
             )
             for row in rows
         ]
-        part = question_table(table.design, table.level, table.labels, table.statement, counts, table.missing)
+        part = question_table(
+            table.design, table.level, table.labels, table.statement, counts, table.missing, table.width
+        )
         devices = None if self.participants is None else tuple(self.participants[row] for row in rows)
         opened = tuple(self.opened[row] for row in rows)
         return KeptTable(question=self.question, table=part, participants=devices, opened=opened, zoom=self.zoom)
@@ -133,7 +135,10 @@ def table_of(
         devices += [] if record.participants is None else [record.participants.raw]
     if not counts:
         return None
-    table = question_table(one_zoom(question.design, zoom), question.release.level, labels, statement, counts, missing)
+    width = question.domain.coarser(zoom).columns if isinstance(question.domain, SquareGrid) else None
+    table = question_table(
+        one_zoom(question.design, zoom), question.release.level, labels, statement, counts, missing, width
+    )
     kept = tuple(opened)
     return KeptTable(question=question, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
 

@@ -3,15 +3,15 @@
 A column without a part is refused, so that no identifier slips through. Messages name lines and columns, never a cell.
 """
 
-import csv
 import difflib
 import io
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from fleetcount_analysis.errors import AnalysisError
+from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 BUCKET_COLUMN: Final = "bucket"
 """The name of the column that both published tables share."""
@@ -96,7 +96,7 @@ def read_table(text: str, roles: ColumnRoles) -> Microdata:
             records; a quasi-identifier that differs in every record.
     """
     rows = _rows(text.removeprefix("\ufeff"))
-    header = next(rows, (1, []))[1]
+    header = next(rows, (1, list[str]()))[1]
     picked = _positions(header, roles)
     attributes: list[tuple[str, ...]] = []
     sensitive: list[str] = []
@@ -112,18 +112,12 @@ def read_table(text: str, roles: ColumnRoles) -> Microdata:
     return Microdata(roles=roles, attributes=tuple(attributes), sensitive=tuple(sensitive))
 
 
-def _rows(text: str) -> Generator[tuple[int, list[str]]]:
-    """Yield (number of its first line, fields) of every record, the header first."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    while True:
-        line = reader.line_num + 1
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise MicrodataError(f"line {line} is not CSV: {error} (a quote that is not closed?)") from error
-        yield line, fields
+def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield (its line, fields) of every record, the header first."""
+    try:
+        yield from csv_rows(io.StringIO(text, newline=""))
+    except CsvFault as fault:
+        raise MicrodataError(f"line {fault.line} is not CSV: {fault.problem}") from fault
 
 
 def _positions(header: Sequence[str], roles: ColumnRoles) -> list[int]:

@@ -3,7 +3,6 @@
 It must not read or hand out a row of a person: counts only, but for a census file the user names.
 """
 
-import csv
 import gzip
 import io
 import zlib
@@ -15,6 +14,7 @@ from typing import Final, TypeVar
 import fleetcount_data
 import numpy as np
 from fleetcount_analysis.errors import AnalysisError
+from fleetcount_transport.csv_rows import CsvFault, csv_rows
 from numpy.typing import NDArray
 
 MAX_BYTES: Final = 512 * 2**20
@@ -158,11 +158,10 @@ class Extracts:
 
 def _rows(path: Path) -> list[list[str]]:
     """Return the header and all rows of a CSV file, each as long as the header."""
-    reader = csv.reader(io.StringIO(_content(path), newline=""), strict=True)
     try:
-        rows = list(reader)
-    except csv.Error as error:
-        raise ExtractError(f"{path.name} line {reader.line_num}: {error}") from error
+        rows = [row for _, row in csv_rows(io.StringIO(_content(path), newline=""))]
+    except CsvFault as fault:
+        raise ExtractError(f"{path.name} {fault}") from fault
     if len(rows) < 2:
         raise ExtractError(f"{path.name}: {len(rows)} rows; a header and at least one row are needed")
     if len(set(rows[0])) != len(rows[0]):
@@ -182,7 +181,7 @@ def _content(path: Path) -> str:
     if len(content) > MAX_BYTES:
         raise ExtractError(f"{path.name} holds more than {MAX_BYTES} bytes")
     try:
-        text = content.decode("utf-8").removeprefix("\ufeff")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ExtractError(f"{path.name} is not UTF-8 text (byte {error.start})") from error
     if "\0" in text:

@@ -1,6 +1,6 @@
 """The edges of a SUMO network file, streamed.
 
-It reads names and lines only: no lanes, no junctions, no connections. Edges inside junctions are left out.
+It reads names and lines only: no lanes, no junctions, no connections. What lies inside a junction is left out.
 """
 
 import re
@@ -14,6 +14,9 @@ from fleetcount_simulator.errors import ScenarioError
 MAX_NAME_BYTES: Final = 200
 _NUMBER: Final = r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _SHAPE: Final = re.compile(rf"{_NUMBER},{_NUMBER}(?:,{_NUMBER})?(?: {_NUMBER},{_NUMBER}(?:,{_NUMBER})?)+", re.ASCII)
+
+_INSIDE_JUNCTIONS: Final = frozenset({"internal", "crossing", "walkingarea", "connector"})
+"""Functions of edges that are no road (SUMO's documentation, "SUMO Road Networks", edges)."""
 
 Line = tuple[tuple[float, float], ...]
 
@@ -31,7 +34,7 @@ def read_network(path: Path) -> Roads:
         place = f"{path.name} line {line}"
         if depth == 1:
             current = ""
-            if name == "edge" and attributes.get("function") != "internal":
+            if name == "edge" and attributes.get("function") not in _INSIDE_JUNCTIONS:
                 current = _edge_name(attributes.get("id", ""), found, place)
                 found[current] = _line(attributes["shape"], place) if "shape" in attributes else None
         elif depth == 2 and name == "lane" and current and found[current] is None:

@@ -12,11 +12,10 @@ A word's upper 53 bits are a uniform x in [0, 1), multiples of 2^-53. Word 0 is 
 error, 3 and 4 the sending times of the rounds, 5 the drop-out, 6 the delay and the outage, 7 the repetition.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
-import numba
 import numpy as np
+from fleetcount_kernel.compiling import kept
 from numpy.typing import NDArray
 
 from fleetcount_simulator.engines.participation import ABSENT, HALF, REFUSED
@@ -39,15 +38,8 @@ FATES: Final = 8
 """What became of a device, as a number below this: counted, lost, missed round one, dropped out, late, cut off by an
 outage, absent, refused by its ledger."""
 
-Compiled = TypeVar("Compiled", bound=Callable[..., Any])
 
-
-def _compiled(function: Compiled) -> Compiled:
-    """Compile on first use, and keep the code on disk; a compiled function is called as the plain one would be."""
-    return cast("Compiled", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
-
-
-@_compiled
+@kept
 def _uniform(key: np.uint64, step: np.uint64, number: np.uint64) -> float:
     """Return uniform x number `number` of a stream."""
     word = key + number * step
@@ -57,7 +49,7 @@ def _uniform(key: np.uint64, step: np.uint64, number: np.uint64) -> float:
     return float(np.int64(word >> np.uint64(11)) * 2.0**-53)
 
 
-@_compiled
+@kept
 def add_pairs(
     truths: NDArray[Any],
     fates: NDArray[np.uint8],
@@ -88,7 +80,7 @@ def add_pairs(
                 first[ones[row]] += 1
 
 
-@_compiled
+@kept
 def _toss(
     truths: NDArray[Any],
     first_device: int,
@@ -115,7 +107,7 @@ def _toss(
         twos[row] = (face & ~sampled) | (np.int32(truths[row]) & sampled)
 
 
-@_compiled
+@kept
 def add_responses(
     truths: NDArray[Any],
     fates: NDArray[np.uint8],
@@ -139,7 +131,7 @@ def add_responses(
         outputs[other + (x >= keep[truth] and other >= truth)] += 1
 
 
-@_compiled
+@kept
 def add_bits(
     truths: NDArray[Any],
     fates: NDArray[np.uint8],
@@ -161,7 +153,7 @@ def add_bits(
             ones[cell] += _uniform(key, step, start + np.uint64(cell)) < chance
 
 
-@_compiled
+@kept
 def draw_fates(
     truths: NDArray[Any],
     presence: NDArray[np.uint8],
@@ -196,7 +188,7 @@ def draw_fates(
             counted[truths[row]] += 1
 
 
-@_compiled
+@kept
 def _fate(key: np.uint64, step: np.uint64, at: np.uint64, off_later: bool, faults: NDArray[np.float64]) -> int:
     """Return the fate of one device that is on; a word is drawn only where something depends on it."""
     two_rounds = faults[7] == 2

@@ -1,5 +1,6 @@
 """Which columns of a table are wanted, and where a row of it stands: what the readers of CSV and Parquet share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -26,6 +27,19 @@ class Rows(Protocol):
     def of(self, row: int) -> str:
         """Return "FILE line N" for a row of the piece."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """Rows with others between them: the name of the file, "line" or "row", and the number of each."""
+
+    file: str
+    unit: str
+    numbers: Sequence[int]
+
+    def of(self, row: int) -> str:
+        """Return "FILE line N"."""
+        return f"{self.file} {self.unit} {self.numbers[row]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Kind `fcd`: SUMO's floating-car data (`--fcd-output`), plain or .gz, streamed.
+"""Kind `fcd`: SUMO's floating-car data (`--fcd-output`) as XML, plain or .gz, as CSV or as Parquet, streamed.
 
 Vehicles only; persons and containers are passed over. Positions are metres, or degrees when SUMO wrote them with
 `--fcd-output.geo`. No element is kept and no entity expanded.
@@ -21,11 +21,11 @@ from fleetcount_simulator.cells.xml_stream import elements
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import TraceKeys
-from fleetcount_simulator.populations.columns import BATCH, Column
+from fleetcount_simulator.populations.columns import BATCH, Column, Scattered
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
-from fleetcount_simulator.populations.tables import in_range, parsed_numbers
+from fleetcount_simulator.populations.tables import Batch, in_range, parsed_numbers, read_table
 
-ABOUT: Final = "SUMO floating-car data (--fcd-output), .xml or .xml.gz"
+ABOUT: Final = "SUMO floating-car data (--fcd-output), .xml, .xml.gz, .csv or .parquet"
 CELLS: Final = MOVING
 
 
@@ -33,7 +33,9 @@ CELLS: Final = MOVING
 class Keys(TraceKeys):
     """[population] of kind `fcd`."""
 
-    file: Path = setting(Settings.file, about="the floating-car data: .xml or .xml.gz", example='"fcd.xml.gz"')
+    file: Path = setting(
+        Settings.file, about="the floating-car data: .xml, .csv, each perhaps .gz, or .parquet", example='"fcd.xml.gz"'
+    )
     geo: bool = setting(
         Table.boolean,
         default=False,
@@ -60,17 +62,6 @@ class _Rows:
     lines: list[int] = field(default_factory=list[int])
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """Where rows stand: the file's name, and the line of each."""
-
-    file: str
-    lines: list[int]
-
-    def of(self, row: int) -> str:
-        return f"{self.file} line {self.lines[row]}"
-
-
 def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
     """Return the vehicles of floating-car data.
 
@@ -93,9 +84,42 @@ def recorded(
     """Return the vehicles of a file; `roads` is the network SUMO drove on, when it is known."""
     frame = Frame(unit="deg" if geo else "m", speed=True, edges=True, roads=roads)
     recorder = Recorder(declare(asked, frame), clock, path.name)
-    for rows in _rows(path, (*_NEEDED, *_NEEDED_FOR.get(asked.kind, ()))):
-        recorder.add(_sightings(rows, path.name, geo=geo))
+    needed = (*_NEEDED, *_NEEDED_FOR.get(asked.kind, ()))
+    if path.suffix.lower() == ".parquet" or ".csv" in path.suffixes:
+        for batch in read_table(path, _columns(needed, geo=geo), ";", only_with="id"):
+            recorder.add(_of_table(batch))
+    else:
+        for rows in _rows(path, needed):
+            recorder.add(_sightings(rows, path.name, geo=geo))
     return recorder.close(fleet)
+
+
+def _columns(needed: tuple[str, ...], *, geo: bool) -> dict[str, Column]:
+    """Return the columns of SUMO's tables by the attribute of its XML; a row without a vehicle is of a person, or of
+    a second in which nobody drove.
+    """
+    x, y = (180, 90) if geo else (1e9, 1e9)
+    columns = {
+        "time": Column(name="timestep_time", form="number", low=0),
+        "id": Column(name="vehicle_id"),
+        "x": Column(name="vehicle_x", form="number", low=-x, high=x),
+        "y": Column(name="vehicle_y", form="number", low=-y, high=y),
+        "speed": Column(name="vehicle_speed", form="number", low=0, high=1000),
+        "lane": Column(name="vehicle_lane"),
+    }
+    return {role: column for role, column in columns.items() if role == "time" or role in needed}
+
+
+def _of_table(batch: Batch) -> Sightings:
+    lanes = batch.texts.get("lane", ())
+    positions = Positions(
+        x=batch.numbers["x"],
+        y=batch.numbers["y"],
+        speed_mps=batch.numbers.get("speed"),
+        edges=[lane.rpartition("_")[0] for lane in lanes] if lanes else None,
+    )
+    times, vehicles = batch.numbers["time"], batch.texts["id"]
+    return Sightings(times=times, vehicles=vehicles, positions=positions, place=batch.place.of)
 
 
 def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[_Rows]:
@@ -131,7 +155,7 @@ def _unexpected(
 
 
 def _sightings(rows: _Rows, file: str, *, geo: bool) -> Sightings:
-    place = _Lines(file, rows.lines)
+    place = Scattered(file, "line", rows.lines)
     columns = (
         (rows.time, Column(name="time", form="number", low=0)),
         (rows.x, Column(name="x", form="number", low=-180 if geo else -1e9, high=180 if geo else 1e9)),

@@ -9,38 +9,49 @@ from typing import Any, Final
 
 import duckdb
 import numpy as np
+from fleetcount_analysis.parquet_files import open_database, rows_of
 from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells.files import same_file
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.populations.columns import BATCH, Column, Place
+from fleetcount_simulator.populations.columns import BATCH, Column, Place, Rows, Scattered
 
-_CONFIG: Final[dict[str, Any]] = {"threads": 1, "memory_limit": "512MB", "autoinstall_known_extensions": False}
 _SIZES: Final = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _WHOLE: Final = frozenset(sign + size for sign in ("", "U") for size in _SIZES)
 _NUMBERS: Final = _WHOLE | {"FLOAT", "DOUBLE", "HUGEINT", "UHUGEINT"}
 _MOMENTS: Final = frozenset({"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"})
+_NANOSECONDS: Final = "TIMESTAMPTZ_NS"
+"""What DuckDB 2 calls moments with a zone in nanoseconds, as pandas 1 and 2 write them; `epoch_us` does not take it."""
 
 
-def read_parquet(path: Path, columns: Mapping[str, Column]) -> Iterator[tuple[dict[str, Sequence[Any]], Place]]:
+def read_parquet(
+    path: Path, columns: Mapping[str, Column], only_with: str | None = None
+) -> Iterator[tuple[dict[str, Sequence[Any]], Rows]]:
     """Yield the chosen columns in pieces: texts as lists, numbers and moments (seconds since 1970) as float64.
+
+    Rows without a value in the column of the role `only_with` are passed over.
 
     Raises:
         ScenarioError: no Parquet, truncated or changing, a missing column or one of another type, a null; with its row.
     """
-    if any(character in path.name for character in "*?["):
-        raise ScenarioError(f"{path.name}: the name of a Parquet file must not hold *, ? or [")
-    connection = duckdb.connect(":memory:", config=_CONFIG)
+    connection, source = open_database(), rows_of(path)
     try:
         with same_file(path):
-            described = connection.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(path)]).fetchall()
+            described = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()  # noqa: S608 # quoted
             types = {str(row[0]): str(row[1]) for row in described}
             chosen = ", ".join(_expression(column, types, path.name) for column in columns.values())
-            connection.execute(f"SELECT {chosen} FROM read_parquet(?)", [str(path)])  # noqa: S608 quoted in _expression
+            connection.execute(f"SELECT {chosen} FROM {source}")  # noqa: S608 # quoted
             first = 1
             while rows := connection.fetchmany(BATCH):
-                yield _piece(rows, columns, Place(path.name, "row", first)), Place(path.name, "row", first)
+                place: Rows = Place(path.name, "row", first)
                 first += len(rows)
+                if only_with is not None:
+                    role = list(columns).index(only_with)
+                    there = [number for number, row in enumerate(rows) if row[role] is not None]
+                    place = Scattered(path.name, "row", [first - len(rows) + number for number in there])
+                    rows = [rows[number] for number in there]
+                if rows:
+                    yield _piece(rows, columns, place), place
     except duckdb.Error as error:
         said = str(error).replace(str(path), path.name).splitlines()[0]
         raise ScenarioError(f"{path.name} cannot be read as Parquet: {said[:120]}") from error
@@ -58,11 +69,13 @@ def _expression(column: Column, types: Mapping[str, str], file: str) -> str:
         return f"CAST({quoted} AS DOUBLE)"
     if column.form == "utc" and kind in _MOMENTS:
         return f"epoch_us({quoted}) / 1e6"
+    if column.form == "utc" and kind == _NANOSECONDS:
+        return f"epoch_us({quoted}::TIMESTAMPTZ) / 1e6"
     allowed = {"text": "a text or a whole number", "number": "a number", "utc": "a timestamp"}[column.form]
     raise ScenarioError(f"{file}: the column {shown(column.name)} is of type {kind[:40]}, not {allowed}")
 
 
-def _piece(rows: list[tuple[Any, ...]], columns: Mapping[str, Column], place: Place) -> dict[str, Sequence[Any]]:
+def _piece(rows: list[tuple[Any, ...]], columns: Mapping[str, Column], place: Rows) -> dict[str, Sequence[Any]]:
     piece: dict[str, Any] = {}
     for (role, column), cells in zip(columns.items(), zip(*rows, strict=True), strict=True):
         if None in cells:

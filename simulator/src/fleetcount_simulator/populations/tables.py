@@ -1,33 +1,35 @@
 """CSV and Parquet tables read in pieces: chosen columns, strict numbers, ranges, and the line of every fault.
 
-It holds one piece at a time and must not know what a column means. Numbers are decimal digits only: what other readers
-take for numbers (1_0.5, nan, inf, full-width digits, a decimal comma) is refused.
+It holds one piece at a time and must not know what a column means. Numbers are decimal digits, perhaps with an
+exponent: what other readers take for numbers (1_0.5, nan, inf, full-width digits, a decimal comma) is refused.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.csv_rows import CsvFault, csv_batches
 from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells.files import lines
 from fleetcount_simulator.cells.model import Floats
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.populations.columns import BATCH, Column, Place, Rows
+from fleetcount_simulator.populations.columns import BATCH, Column, Place, Rows, Scattered
 
 MAX_COLUMNS: Final = 256
-_NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?"
+_NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})?"
 _ONE_NUMBER: Final = re.compile(_NUMBER, re.ASCII)
 _MANY_NUMBERS: Final = re.compile(rf"(?:{_NUMBER}\n)*", re.ASCII)
-_UTC: Final = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)?", re.ASCII
+_MOMENT: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)[0-9]{0,3}"
+    r"(?:Z| ?UTC|([+-])([01][0-9]|2[0-3])(?::?([0-5][0-9]))?)?",
+    re.ASCII,
 )
+"""A moment and its offset, as ISO 8601, PostgreSQL, DuckDB, Polars, pandas and GNU date write it; without one, UTC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,13 +38,15 @@ class Batch:
 
     texts: Mapping[str, Sequence[str]]
     numbers: Mapping[str, Floats]
-    place: Place
+    place: Rows
 
 
-def read_table(path: Path, columns: Mapping[str, Column]) -> Iterator[Batch]:
+def read_table(
+    path: Path, columns: Mapping[str, Column], delimiter: str = ",", only_with: str | None = None
+) -> Iterator[Batch]:
     """Yield a table in pieces; `columns` by role. A name that ends in .parquet is Parquet, any other CSV (RFC 4180).
 
-    Other columns of the file are passed over.
+    Other columns of the file are passed over, and so are rows without a value in the column of the role `only_with`.
 
     Raises:
         ScenarioError: a file that cannot be read, is truncated or changes, a missing column, a field outside its
@@ -52,14 +56,14 @@ def read_table(path: Path, columns: Mapping[str, Column]) -> Iterator[Batch]:
         # DuckDB takes a tenth of a second to load and is needed for Parquet alone.
         from fleetcount_simulator.populations.parquet import read_parquet
 
-        for rows, place in read_parquet(path, columns):
+        for rows, place in read_parquet(path, columns, only_with):
             yield _batch(rows, columns, place)
     else:
-        for rows, place in _csv_rows(path, columns):
+        for rows, place in _csv_rows(path, columns, delimiter, only_with):
             yield _batch(rows, columns, place)
 
 
-def _batch(rows: Mapping[str, Sequence[Any]], columns: Mapping[str, Column], place: Place) -> Batch:
+def _batch(rows: Mapping[str, Sequence[Any]], columns: Mapping[str, Column], place: Rows) -> Batch:
     texts: dict[str, Sequence[str]] = {}
     numbers: dict[str, Floats] = {}
     for role, column in columns.items():
@@ -70,34 +74,44 @@ def _batch(rows: Mapping[str, Sequence[Any]], columns: Mapping[str, Column], pla
     return Batch(texts=texts, numbers=numbers, place=place)
 
 
-def _numbers(cells: Any, column: Column, place: Place) -> Floats:
+def _numbers(cells: Any, column: Column, place: Rows) -> Floats:
     if isinstance(cells, np.ndarray):
         return cells.astype(np.float64, copy=False)
     read = _parsed_moments if column.form == "utc" else parsed_numbers
     return read(cells, column.name, place)
 
 
-def _csv_rows(path: Path, columns: Mapping[str, Column]) -> Iterator[tuple[dict[str, Sequence[str]], Place]]:
+def _csv_rows(
+    path: Path, columns: Mapping[str, Column], delimiter: str, only_with: str | None
+) -> Iterator[tuple[dict[str, Sequence[str]], Rows]]:
     with closing(lines(path)) as text:
-        reader = csv.reader(text, strict=True)
+        header: list[str] = []
+        where: dict[str, int] = {}
         try:
-            header = next(reader, [])
-            where = {role: _position(header, column.name, path.name) for role, column in columns.items()}
-            while True:
-                before = reader.line_num
-                rows = list(islice(reader, BATCH))
-                if not rows:
-                    return
-                place = Place(path.name, "line", before + 1)
-                _check_rows(rows, len(header), place, reader.line_num - before)
+            for first, batch in csv_batches(text, BATCH, delimiter):
+                begun = bool(header)
+                if not begun:
+                    header = batch[0]
+                    where = {role: _position(header, column.name, path.name) for role, column in columns.items()}
+                rows = batch if begun else batch[1:]
+                place: Rows = Place(path.name, "line", first + len(batch) - len(rows))
+                _check_widths(rows, len(header), place)
+                if only_with is not None:
+                    there = [number for number, row in enumerate(rows) if row[where[only_with]]]
+                    place = Scattered(path.name, "line", [first + len(batch) - len(rows) + one for one in there])
+                    rows = [rows[number] for number in there]
                 yield {role: [row[position] for row in rows] for role, position in where.items()}, place
-        except csv.Error as error:
-            raise ScenarioError(f"{path.name} line {reader.line_num}: {error}") from error
+        except CsvFault as fault:
+            raise ScenarioError(f"{path.name} {fault}") from fault
+        if not header:
+            raise ScenarioError(f"{path.name} line 1: no header; it must name the column {_first(columns)!r}")
+
+
+def _first(columns: Mapping[str, Column]) -> str:
+    return next(iter(columns.values())).name
 
 
 def _position(header: list[str], name: str, file: str) -> int:
-    if not header:
-        raise ScenarioError(f"{file} line 1: no header; it must name the column {name!r}")
     if len(header) > MAX_COLUMNS:
         raise ScenarioError(f"{file} line 1: {len(header)} columns; it must be at most {MAX_COLUMNS}")
     if header.count(name) > 1:
@@ -109,11 +123,7 @@ def _position(header: list[str], name: str, file: str) -> int:
     return header.index(name)
 
 
-def _check_rows(rows: list[list[str]], width: int, place: Place, lines_read: int) -> None:
-    """Refuse a row of another width, and a field with a line end: after it no row's line would be known."""
-    if lines_read != len(rows):
-        first = next(i for i, row in enumerate(rows) if any("\n" in cell or "\r" in cell for cell in row))
-        raise ScenarioError(f"{place.of(first)}: a field holds a line end (a quote that is not closed?)")
+def _check_widths(rows: list[list[str]], width: int, place: Rows) -> None:
     for number, row in enumerate(rows):
         if len(row) != width:
             raise ScenarioError(f"{place.of(number)}: {len(row)} fields, not {width} (truncated?)")
@@ -131,18 +141,24 @@ def parsed_numbers(cells: Sequence[str], name: str, place: Rows) -> Floats:
     return np.array(list(map(float, cells)), dtype=np.float64)
 
 
-def _parsed_moments(cells: Sequence[str], name: str, place: Place) -> Floats:
+def _parsed_moments(cells: Sequence[str], name: str, place: Rows) -> Floats:
+    plain: list[str] = []
+    offsets = np.zeros(len(cells))
     for number, cell in enumerate(cells):
-        if not _UTC.fullmatch(cell):
-            allowed = "a moment of UTC like 2026-01-26T15:57:02Z"
+        read = _MOMENT.fullmatch(cell)
+        if read is None:
+            allowed = "a moment like 2026-01-26T15:57:02Z or 2026-01-26 16:57:02+01:00"
             raise ScenarioError(f"{place.of(number)}: {name} is {shown(cell)}, not {allowed}")
-    plain = [cell.removesuffix("Z").removesuffix("+00:00") for cell in cells]
+        moment, sign, hours, minutes = read.groups()
+        plain.append(moment)
+        if sign:
+            offsets[number] = (3600 * int(hours) + 60 * int(minutes or 0)) * (1 if sign == "+" else -1)
     try:
         moments = np.array(plain, dtype="datetime64[us]")
     except ValueError:
         wrong = next(i for i, cell in enumerate(plain) if not _is_moment(cell))
         raise ScenarioError(f"{place.of(wrong)}: {name} is {shown(cells[wrong])}, which no calendar has") from None
-    return moments.astype(np.int64) / 1e6
+    return moments.astype(np.int64) / 1e6 - offsets
 
 
 def _is_moment(cell: str) -> bool:

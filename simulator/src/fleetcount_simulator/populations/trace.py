@@ -33,6 +33,13 @@ class Keys(TraceKeys):
     """[population] of kind `trace`."""
 
     file: Path = setting(Settings.file, about="the table: .csv, .csv.gz or .parquet", example='"buses.csv.gz"')
+    delimiter: str = setting(
+        Table.choice,
+        (",", ";", "\t", "|"),
+        default=",",
+        about='what stands between the fields of a CSV: "," (default), ";", "\\t" or "|"',
+        example='";"',
+    )
     time: str = setting(
         Table.printable, 200, default="time", about='column of the time; default "time"', example='"timestamp"'
     )
@@ -40,7 +47,8 @@ class Keys(TraceKeys):
         Table.choice,
         ("seconds", "utc"),
         default="seconds",
-        about='"seconds" (default), or "utc": moments like 2026-01-26T15:57:02Z, read as seconds since 1970',
+        about='"seconds" (default), or "utc": moments like 2026-01-26T15:57:02Z or 2026-01-26 16:57:02+01, read as'
+        " seconds since 1970",
         example='"utc"',
     )
     vehicle: str = setting(
@@ -89,16 +97,19 @@ def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> P
         ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
     """
     columns = _columns(keys)
-    return recorded(keys.file, columns, read(question, folder, CELLS), keys.clock(None), keys.fleet(seed))
+    asked = read(question, folder, CELLS)
+    return recorded(keys.file, columns, asked, keys.clock(None), keys.fleet(seed), keys.delimiter)
 
 
-def recorded(path: Path, columns: Mapping[str, Column], asked: CellSpec, clock: Clock, fleet: Fleet) -> Population:
+def recorded(
+    path: Path, columns: Mapping[str, Column], asked: CellSpec, clock: Clock, fleet: Fleet, delimiter: str = ","
+) -> Population:
     """Return the vehicles of a table whose columns are known, by the roles time, vehicle, x, y, speed and edge."""
     degrees = columns["x"].high == 180
     frame = Frame(unit="deg" if degrees else "m", speed="speed" in columns, edges="edge" in columns)
     recorder = Recorder(declare(asked, frame), clock, path.name)
     suspected = asked.kind == "square" and not degrees and all(_DEGREES.match(columns[one].name) for one in "xy")
-    for piece in _pieces(path, columns, degrees=degrees):
+    for piece in _pieces(path, columns, delimiter, degrees=degrees):
         if suspected:
             _refuse_degrees(piece.positions, path.name, columns["x"].name, columns["y"].name)
         recorder.add(piece)
@@ -115,8 +126,8 @@ def _refuse_degrees(positions: Positions, file: str, x: str, y: str) -> None:
         )
 
 
-def _pieces(path: Path, columns: Mapping[str, Column], *, degrees: bool) -> Iterator[Sightings]:
-    for batch in read_table(path, columns):
+def _pieces(path: Path, columns: Mapping[str, Column], delimiter: str, *, degrees: bool) -> Iterator[Sightings]:
+    for batch in read_table(path, columns, delimiter):
         positions = Positions(
             x=batch.numbers["x"],
             y=batch.numbers["y"],

@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import duckdb
 from fleetcount_analysis.figures.charts import Measure
+from fleetcount_analysis.parquet_files import open_database, rows_of
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.study.directory import StudyDirectory
@@ -114,7 +115,7 @@ class Tables:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._database = duckdb.connect(config={"threads": 1})
+        self._database = open_database("2GB")
 
     def __enter__(self) -> Self:
         return self
@@ -159,8 +160,7 @@ class Tables:
         return {one: [row[place] for row in rows] for place, one in enumerate(names)}
 
     def _source(self, name: str) -> str:
-        path = str(self._directory / f"{name}.parquet").replace("'", "''")
-        return f"read_parquet('{path}')"
+        return rows_of(self._directory / f"{name}.parquet")
 
 
 def read_study(directory: Path, tables: Tables) -> Study:

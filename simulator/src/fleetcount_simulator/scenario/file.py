@@ -88,7 +88,7 @@ def read_scenario(path: Path, make_population: PopulationMaker, seed: int | None
         size = "is empty" if not content else f"has more than {MAX_BYTES} bytes"
         raise ScenarioError(f"{shown(str(path))} {size}; it must have 1 to {MAX_BYTES} bytes")
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{shown(str(path))} is not UTF-8 text (byte {error.start})") from error
     return parse_scenario(text, path.name, path.absolute().parent, make_population, seed)

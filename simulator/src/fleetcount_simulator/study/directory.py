@@ -16,8 +16,8 @@ from fleetcount_protocol.errors import MachineError
 
 from fleetcount_simulator.errors import ScenarioError
 
-IDENTITY: Final = ("scenario", "seed", "version", "engine")
-"""What must be the same for a study to be continued."""
+IDENTITY: Final = ("scenario", "seed", "version", "engine", "numpy")
+"""What must be the same for a study to be continued; a seed draws other numbers in another NumPy."""
 RECORD: Final = "run.json"
 _SHARDS: Final = "shards"
 _LOCK: Final = ".lock"

@@ -85,8 +85,13 @@ def run_study(
     """
     started = time.monotonic()
     prepared = _prepared(scenario, settings, registries, step)
-    version = importlib.metadata.version("fleetcount")
-    identity = {"scenario": scenario.text, "seed": scenario.seed, "version": version, "engine": settings.engine}
+    identity = {
+        "scenario": scenario.text,
+        "seed": scenario.seed,
+        "version": importlib.metadata.version("fleetcount"),
+        "engine": settings.engine,
+        "numpy": np.__version__,
+    }
     with open_study(settings.output, identity) as directory:
         record = identity | _circumstances(scenario, settings)
         directory.write_record(record | {"status": "running"})

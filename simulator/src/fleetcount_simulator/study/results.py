@@ -14,10 +14,10 @@ same for every division of the work. Numbers that do not exist are NULL.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_analysis.parquet_files import open_database, written_path
 from fleetcount_transport.toml_values import exact_number
 from numpy.typing import NDArray
 
@@ -45,19 +45,13 @@ class TableWriter:
         Raises:
             MachineError: the disk does not take it.
         """
-        import duckdb  # 40 ms, and only needed when there is something to write.
-
-        with duckdb.connect(config={"threads": 1}) as database:
+        with open_database() as database:
             database.register("made", dict(columns))
             with self._directory.appearing(f"{name}.parquet") as path:
-                database.execute(f"COPY made TO '{_quoted(path)}' (FORMAT parquet)")
+                database.execute(f"COPY made TO {written_path(path)} (FORMAT parquet)")
             if self._csv:
                 with self._directory.appearing(f"{name}.csv") as path:
-                    database.execute(f"COPY made TO '{_quoted(path)}' (FORMAT csv, HEADER)")
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
+                    database.execute(f"COPY made TO {written_path(path)} (FORMAT csv, HEADER)")
 
 
 def joined(parts: Sequence[Mapping[str, NDArray[Any]]]) -> Columns:

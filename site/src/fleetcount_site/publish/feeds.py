@@ -28,7 +28,8 @@ def atom_feed(entry: Entry, address: str) -> str:
         '<feed xmlns="http://www.w3.org/2005/Atom">',
         f"<title>{escape(entry.title)}</title>",
         f"<subtitle>{escape(entry.plain[0])}</subtitle>",
-        f"<id>{_name(entry.windows[0])}</id>",
+        # A feed's name is its own, and none of its entries' (RFC 4287, section 4.2.6).
+        f"<id>{_name(entry.windows[0])}#feed</id>",
         f"<updated>{_time(last.released_at)}</updated>",
         "<author><name>fleetcount publish</name></author>",
         f'<link rel="self" href={quoteattr(urljoin(address, "feed.xml"))}/>',
