@@ -139,7 +139,11 @@ def kind_of(answer: AnswerLaw) -> AnswerKind:
 
 
 def kind_of_law(law: type) -> AnswerKind:
-    """Return the family of a class of answer laws; raises as `kind_of`."""
+    """Return the family of a class of answer laws.
+
+    Raises:
+        MechanismError: the class is not an answer law.
+    """
     kind = _KINDS.get(law)
     if kind is None:
         raise MechanismError(f"answer is a {law.__name__}, allowed: {', '.join(answer_names())}")
