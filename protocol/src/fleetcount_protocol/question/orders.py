@@ -27,7 +27,7 @@ _LARGEST_NUMBER: Final = 2**32 - 1
 
 
 class OrderAction(enum.Enum):
-    """The kind of an order: `START` fixes when window 0 opens, the others are about the windows from `from_window` on."""
+    """The kind of an order: a start fixes when window 0 opens, the others are about windows from `from_window` on."""
 
     PAUSE = 1
     """By the leader: the windows are skipped until the leader resumes."""

@@ -320,7 +320,7 @@ class Question(QuestionFields):
 
     @property
     def design(self) -> Design:
-        """The design of every window; in a drill-down that of each walk's first step, since later steps have another V."""
+        """The design of every window; in a drill-down that of the first step of a walk: later steps have another V."""
         return self.first_window.design
 
     @cached_property

@@ -66,7 +66,7 @@ class NoisedParticipants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseLaw:
-    """The law of the noise that an aggregator added to every opened number: name and parameters (mechanisms, `noise`)."""
+    """The law of an aggregator's noise on every opened number: its name and parameters (mechanisms, `noise`)."""
 
     aggregator_id: AggregatorId
     law: str

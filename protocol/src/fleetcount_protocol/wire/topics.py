@@ -127,7 +127,7 @@ def session_topic(deployment: str, aggregator_id: AggregatorId, user: UserName) 
 
 
 def session_filters(deployment: str, aggregator_id: AggregatorId, slot: int = 0, slots: int = 1) -> list[str]:
-    """Return the filters for session requests of one of an aggregator's connections: of the users of its slot."""
+    """Return the filters for session requests of one connection of an aggregator: of the users of its slot."""
     return [
         _topic(deployment, aggregator_id, TopicKind.SESSION, bucket, _ANY) for bucket in _bucket_levels(slot, slots)
     ]
@@ -141,7 +141,7 @@ def report_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, w
 def report_filters(
     deployment: str, aggregator_id: AggregatorId, window_id: WindowId, slot: int = 0, slots: int = 1
 ) -> list[str]:
-    """Return the filters for instalments of a window of one of an aggregator's connections: of the users of its slot."""
+    """Return the filters for instalments of a window of one connection of an aggregator: of the users of its slot."""
     return [
         _topic(deployment, aggregator_id, TopicKind.REPORT, bucket, _ANY, window_id.hex())
         for bucket in _bucket_levels(slot, slots)
@@ -168,9 +168,7 @@ def session_reply_topic(deployment: str, aggregator_id: AggregatorId, user: User
 
 
 def session_reply_filter(deployment: str, user: UserName | None) -> str:
-    """Return the filter for session answers of all aggregators to a user; None: to all users, for a party that acts
-    for many.
-    """
+    """Return the filter for session answers to a user from all aggregators; None: to all users, as for receipts."""
     return _topic(deployment, _ANY, TopicKind.SESSION_REPLY, user or _ANY, _ANY)
 
 
@@ -180,7 +178,7 @@ def receipt_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, 
 
 
 def receipt_filter(deployment: str, user: UserName | None) -> str:
-    """Return the filter for receipts of all aggregators to a user; None: to all users, for a party that acts for many."""
+    """Return the filter for receipts to a user from all aggregators; None: to all users, for a party acting for many."""
     return _topic(deployment, _ANY, TopicKind.RECEIPT, user or _ANY, _ANY)
 
 
