@@ -76,7 +76,7 @@ def make_ready(entry: Callable[..., Any], call: Callable[[], object]) -> None:
 
 @lru_cache(maxsize=1)
 def cache_directory() -> Path | None:
-    """Return the directory for compiled code, created if missing; None if there is none that only this user may write."""
+    """Return the directory for compiled code, created if missing; None without one that only this user may write."""
     for variable, below in _PARENTS:
         parent = os.environ.get(variable)
         if not parent:

@@ -54,7 +54,7 @@ def splat(word: np.uint64) -> Lanes:
 
 
 def load(rows: Words, row: int) -> Lanes:
-    """Return row `row` of memory with eight columns. No function checks an index: the caller guarantees that it exists."""
+    """Return row `row` of memory with eight columns; no function here checks an index, the caller must."""
     raise _not_compiled()
 
 

@@ -168,7 +168,7 @@ def session_reply_topic(deployment: str, aggregator_id: AggregatorId, user: User
 
 
 def session_reply_filter(deployment: str, user: UserName | None) -> str:
-    """Return the filter for session answers to a user from all aggregators; None: to all users, as for receipts."""
+    """Return the filter for session answers to a user from all aggregators; None: to all users, as `receipt_filter`."""
     return _topic(deployment, _ANY, TopicKind.SESSION_REPLY, user or _ANY, _ANY)
 
 
@@ -178,7 +178,7 @@ def receipt_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, 
 
 
 def receipt_filter(deployment: str, user: UserName | None) -> str:
-    """Return the filter for receipts to a user from all aggregators; None: to all users, for a party acting for many."""
+    """Return the filter for receipts to a user from all aggregators; None: to all, for a party that serves many."""
     return _topic(deployment, _ANY, TopicKind.RECEIPT, user or _ANY, _ANY)
 
 
