@@ -1,7 +1,7 @@
 """Estimates, intervals, remaps, one-sided maps; `answers` and `figures` are packages inside.
 
 What is exported here is for users, with a stability word each in docs/api.md; code of this repository imports from the
-modules. Loads nothing before a name is used, so that an error class costs no SciPy.
+modules. A module is loaded when one of its names is first used, so that importing an error class does not load SciPy.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The exact law of what a release shows when the true count of a cell is n.
+"""The exact law of a released number when the true count of its cell is n.
 
 It must not estimate or draw: it computes laws only, always with all the noises that were added.
 
@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-import scipy  # Its parts load when they are used: half a second that no `--help` waits for.
+import scipy  # SciPy loads its parts on first use, so `--help` does not wait half a second for them.
 from fleetcount_mechanisms.geometric import SMALLEST_EPSILON
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, TwoSidedNoise
 from numpy.typing import NDArray
@@ -40,11 +40,12 @@ _LOG_TAIL = 18 * math.log(10)
 """Probability below 1e-18 is left out of every sum (the rounding of a double is 1e-16)."""
 
 _LARGEST_RATE = 600.0
-"""exp(-600) is 1e-261: a larger noise epsilon is no noise to a double."""
+"""exp(-600) is 1e-261: with a larger noise epsilon a double shows no noise."""
 
 _CLOSED_FORM_TERMS = 256
 _TABLE_LIMIT = 1 << 16
-"""Wider laws are interpolated: their logarithm by a cubic spline of so many steps, relative error below 1e-11."""
+"""The largest reach of a law that is tabulated; the logarithm of a wider one is interpolated by a cubic spline with so
+many nodes, relative error below 1e-11."""
 
 _TRANSFORM_LIMIT = 1 << 21
 _CHUNK_ELEMENTS = 1 << 19
@@ -54,7 +55,7 @@ _CHUNK_ELEMENTS = 1 << 19
 class NoiseSum:
     """The law of the sum of `terms` independent two-sided geometric noises of parameter `epsilon` (e1).
 
-    `epsilon` None or `terms` 0 is the law that is 0 with certainty: the `exact` release.
+    With `epsilon` None or `terms` 0 the sum is 0 with certainty: the `exact` release.
 
     Raises:
         RangeError: epsilon is below 1e-6, or terms is negative.
@@ -71,7 +72,7 @@ class NoiseSum:
 
     @property
     def is_zero(self) -> bool:
-        """Say whether there is no noise at all."""
+        """Whether there is no noise."""
         return self.epsilon is None or self.terms == 0
 
     @property
@@ -108,7 +109,7 @@ class NoiseSum:
         return np.asarray(-self.terms * np.log1p(ratio**2), dtype=np.float64)
 
     def upper_tail(self, at_least: Integers) -> Floats:
-        """Return P[Z >= m] for every m, by the positive sums of the module docstring.
+        """Return P[Z >= m] for every m, float64 of the same shape, by the positive sums of the module docstring.
 
         Raises:
             TooLargeError: more than 256 noises whose law reaches beyond 2^21.
@@ -125,7 +126,7 @@ class NoiseSum:
         return np.asarray(table[np.clip(m, -reach - 1, reach + 1) + reach + 1], dtype=np.float64)
 
     def log_mass(self, z: Integers) -> Floats:
-        """Return log P[Z = z] for every z (natural logarithm; -inf where impossible)."""
+        """Return log P[Z = z] for every z, float64 of the same shape (natural logarithm; -inf where impossible)."""
         far = np.abs(np.asarray(z, dtype=np.int64))
         if self.is_zero:
             return np.asarray(np.where(far == 0, 0.0, -np.inf), dtype=np.float64)
@@ -182,7 +183,7 @@ class NoiseSum:
 
 
 NoiseSize = Fraction | GaussianNoise | None
-"""One aggregator's noise on one number: e1 of two-sided geometric noise, the law of Gaussian noise, None for none."""
+"""One aggregator's noise on one number: e1 of two-sided geometric noise, the law of Gaussian noise, or None."""
 
 AnySum = NoiseSum | GaussianSum
 
@@ -203,11 +204,11 @@ class SamplingChannel:
             raise RangeError("sampling rate", self.sampling_rate, "above 0 and at most 1")
 
     def upper_tail(self, counts: Integers, outputs: Integers) -> Floats:
-        """Return P_n[Y >= y] for every pair (n, y); increasing in n."""
+        """Return P_n[Y >= y] for every pair (n, y), broadcast, float64; increasing in n."""
         return self._tail(counts, outputs, upper=True)
 
     def lower_tail(self, counts: Integers, outputs: Integers) -> Floats:
-        """Return P_n[Y <= y] for every pair (n, y); decreasing in n."""
+        """Return P_n[Y <= y] for every pair (n, y), broadcast, float64; decreasing in n."""
         return self._tail(counts, outputs, upper=False)
 
     def variance(self, counts: Floats) -> Floats:
@@ -218,7 +219,8 @@ class SamplingChannel:
     def matrix(self, largest_count: int) -> tuple[int, Floats]:
         """Return the smallest output and the matrix P[Y = y | n], rows n = 0 .. largest_count, columns the outputs.
 
-        The columns reach from -M to largest_count + M, M the reach of the noise; outputs beyond weigh below 1e-17.
+        The columns are the outputs from -M to largest_count + M, M the reach of the noise; all others together have a
+        probability below 1e-17.
 
         Raises:
             RangeError: largest_count is negative.
@@ -237,7 +239,7 @@ class SamplingChannel:
         shifted = np.exp(self.noise.log_mass(outputs[None, :] - n[:, None]))
         if self.sampling_rate == 1:
             return -reach, shifted
-        # Sums of products of positive numbers keep their digits far out, which a transform would lose.
+        # Sums of products of positive numbers keep their relative precision in the tails; a transform would lose it.
         sampled = scipy.stats.binom.pmf(n[None, :], n[:, None], float(self.sampling_rate))
         return -reach, np.asarray(sampled @ shifted, dtype=np.float64)
 
@@ -280,10 +282,10 @@ class SamplingChannel:
 
 
 def noise_size(law: NoiseLaw) -> NoiseSize:
-    """Return a law of noise on both sides, or none, as `noise_sum` takes it.
+    """Return a two-sided law of noise, or no noise, as the argument of `noise_sum`.
 
     Raises:
-        RangeError: another law, whose sums are not known here.
+        RangeError: another law.
     """
     if not isinstance(law, TwoSidedNoise | GaussianNoise | NoNoise):
         raise RangeError("law of noise", law.name, "two-sided geometric, discrete Gaussian or none")
@@ -291,7 +293,11 @@ def noise_size(law: NoiseLaw) -> NoiseSize:
 
 
 def noise_sum(noise: NoiseSize, terms: int) -> AnySum:
-    """Return the law of `terms` independent noises; see `NoiseSum` and `GaussianSum`."""
+    """Return the law of the sum of `terms` independent noises.
+
+    Raises:
+        RangeError, MechanismError: as `NoiseSum` and `GaussianSum`.
+    """
     if isinstance(noise, GaussianNoise):
         return GaussianSum(parameter=noise.variance, terms=terms)
     return NoiseSum(epsilon=noise, terms=terms)
@@ -304,7 +310,7 @@ def _reach(noise: AnySum) -> int:
 
 @lru_cache(maxsize=32)
 def _tail_table(noise: NoiseSum) -> Floats:
-    """Return P[Z >= m] for m = -M-1 .. M+1."""
+    """Return P[Z >= m] for m = -M-1 .. M+1, float64 of shape (2M + 3,)."""
     reach = _reach(noise)
     if noise.terms > _CLOSED_FORM_TERMS:
         return _tail_table_by_transform(noise, reach)
@@ -349,7 +355,7 @@ def _binomial_at_least(n: Integers, b: Integers, p: float) -> Floats:
 def _binomial_mass(n: Integers, low: Integers, high: Integers, width: int, p: float) -> Floats:
     """Return P[Bin(n, p) = b] for b = low .. low+width-1, 0 beyond high: one exact value a row, then ratios.
 
-    The rows start no further out than 1e-18 lies, so that the first value never underflows.
+    The caller starts each row where the tail is about 1e-18, so that the first value does not underflow.
     """
     b = (low[:, None] + np.arange(width)).astype(np.float64)
     top = n[:, None].astype(np.float64)

@@ -1,13 +1,13 @@
-"""Say why a figure could not be computed.
+"""The errors of this package.
 
-It must not carry data: a message names the value and the allowed range, never the record it came from.
+A message names the value and the allowed range, never the data or the record that it came from.
 
-    AnalysisError            the caller asked for something that has no answer
+    AnalysisError            the request has no answer
     +-- RangeError           a number lies outside its stated range
     +-- ShapeError           two arguments do not have lengths that fit together
     +-- TooLargeError        the exact computation would not fit into memory; the message names the closed form
     +-- NoOptimumError       the linear-programming solver stopped without an optimum
-    +-- ExportError          a table could not be written, or does not continue the file it should be added to
+    +-- ExportError          a table could not be written, or does not continue the existing file
 """
 
 
@@ -35,4 +35,4 @@ class NoOptimumError(AnalysisError):
 
 
 class ExportError(AnalysisError):
-    """A table could not be written, or does not continue the file it should be added to."""
+    """A table could not be written, or does not continue the existing file."""

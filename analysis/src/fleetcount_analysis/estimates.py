@@ -1,9 +1,9 @@
-"""Turn what a release shows into unbiased estimates of the true counts, with their standard errors.
+"""Unbiased estimates of the true counts from the numbers of a release, with their standard errors.
 
 It must not clamp or round: an unbiased estimate may be negative or a fraction, and clamping is for display only.
 
-Exact estimates (`Fraction`), which go into the release record, are `reading`'s; the array functions here
-take outputs of shape (..., cells) and give float64 of the same shape, so ten thousand releases are one call.
+Exact estimates (`Fraction`) for the release record are in `reading`. The array functions here take outputs of shape
+(..., cells) and return float64 of the same shape, so one call reads any number of releases.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ Direction = Literal["up", "down"]
 
 
 class ResponseLaw(Protocol):
-    """Be a randomized response with outputs 0..V, as `fleetcount_mechanisms.responses` defines them."""
+    """A randomized response with outputs 0..V, as `fleetcount_mechanisms.responses` defines them."""
 
     @property
     def values(self) -> int:
-        """Return V, the number of values without 0."""
+        """V, the number of values without 0."""
         ...
 
     def probability(self, output: int, truth: int) -> Fraction:
@@ -36,7 +36,7 @@ class ResponseLaw(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellEstimates:
-    """Hold the estimated counts of cells and their standard errors, both in devices, float64, of one shape.
+    """The estimated counts of cells and their standard errors, both in devices, float64, of one shape.
 
     Raises:
         ShapeError: the two shapes differ.
@@ -51,7 +51,7 @@ class CellEstimates:
 
 
 def response_participants(outputs: Sequence[int], response: ResponseLaw) -> int:
-    """Return Nhat, the sum of the (noised) outputs 0..V; unbiased, and exact where no noise was added.
+    """Return Nhat, the sum of the (noised) outputs 0..V: unbiased, and exact without noise.
 
     Raises:
         ShapeError: there are not V+1 outputs.
@@ -65,7 +65,7 @@ def response_channel(response: ResponseLaw) -> tuple[Fraction, Fraction]:
     """Return (P, Q), the probabilities of answering v when the truth is v and when it is anything else.
 
     Raises:
-        RangeError: P <= Q, or the law tells other values apart, so that the pair does not describe it.
+        RangeError: P <= Q, or P[v | other truth] differs between values, so that the pair does not describe the law.
     """
     hit, miss = response.probability(1, 1), response.probability(1, 0)
     if response.values > 1 and {response.probability(1, 2), response.probability(2, 1)} != {miss}:
@@ -76,7 +76,7 @@ def response_channel(response: ResponseLaw) -> tuple[Fraction, Fraction]:
 
 
 def sampling_cells(difference: ArrayLike, sampling_rate: Fraction, noise: NoiseSize, aggregators: int) -> CellEstimates:
-    """Return Y/p and sqrt(n (1-p)/p + k VarZ/p^2), n taken as the estimate clamped at 0 (privacy.md 1.2).
+    """Return Y/p and sqrt(n (1-p)/p + k VarZ/p^2) with the estimate, clamped at 0, for n (docs/privacy.md 1.2).
 
     Raises:
         RangeError: a parameter is outside its range.
@@ -88,7 +88,7 @@ def sampling_cells(difference: ArrayLike, sampling_rate: Fraction, noise: NoiseS
 
 
 def sampling_standard_errors(counts: ArrayLike, sampling_rate: Fraction, noise: NoiseSize, aggregators: int) -> Floats:
-    """Return sqrt(n (1-p)/p + k VarZ/p^2) for true counts n: the growth curve over n, flat in the population.
+    """Return sqrt(n (1-p)/p + k VarZ/p^2) for true counts n, float64 of the same shape; independent of the population.
 
     Raises:
         RangeError: a parameter is outside its range, or a count is negative.
@@ -133,9 +133,9 @@ def response_cells(outputs: ArrayLike, response: ResponseLaw, noise: NoiseSize, 
 def response_standard_errors(
     counts: ArrayLike, participants: ArrayLike, response: ResponseLaw, noise: NoiseSize, aggregators: int
 ) -> Floats:
-    """Return the standard error of `response_cells` for true counts n among N, broadcast: the growth curve over N.
+    """Return the standard error of `response_cells` for true counts n among N, broadcast, float64.
 
-    Counts are clamped into [0, N], so that estimates may be passed.
+    Counts are clamped into [0, N], so that estimates are allowed too.
 
     Raises:
         RangeError: a parameter is outside its range.
@@ -157,7 +157,7 @@ def unary_cells(
     """Return the estimates of cells whose bits are randomized one by one (OUE with P = 1/2, vector Mangat with P = 1).
 
     `bits` counts the set bits, `participants` the devices (or an unbiased estimate with the same noise, broadcast). The
-    estimate is (Y - Q N)/(P - Q); its noise variance is K VarZ (1 + Q^2)/(P-Q)^2. Source: privacy.md 2.
+    estimate is (Y - Q N)/(P - Q); its noise variance is K VarZ (1 + Q^2)/(P-Q)^2. Source: docs/privacy.md 2.
 
     Raises:
         RangeError: not 0 <= Q < P <= 1.
@@ -174,8 +174,9 @@ def unary_cells(
 def one_sided_cells(outputs: ArrayLike, epsilon: Fraction, aggregators: int, direction: Direction) -> CellEstimates:
     """Return outputs of asymmetric geometric noise less (or plus) its mean k q/(1-q), and the error sqrt(k q)/(1-q).
 
-    "up" is noise >= 0 (decreasing counts), "down" noise <= 0. q = exp(-epsilon). Unbiased before the cut at n or at 0,
-    which moves a count by less than k q/(1-q) and only beside the cut. Source: privacy.md 3, [ADP] AGeo.
+    "up" is noise >= 0 (decreasing counts), "down" noise <= 0. q = exp(-epsilon). Unbiased before the truncation at n or
+    at 0, which moves a count by less than k q/(1-q), and only near the truncation. Source: docs/privacy.md 3, [ADP]
+    AGeo.
 
     Raises:
         RangeError: epsilon is not positive, or fewer than 1 aggregator.

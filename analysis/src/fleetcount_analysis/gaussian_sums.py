@@ -1,8 +1,8 @@
-"""The exact law of a sum of independent discrete Gaussian noises, beside `channels.NoiseSum` of geometric ones.
+"""The exact law of a sum of independent discrete Gaussian noises; `channels.NoiseSum` is that of geometric ones.
 
 It must not estimate or draw. One noise is N_Z(0, s), P[z] proportional to exp(-z^2/(2s)). By Poisson summation the sum
-of k of them is N_Z(0, k s) but for a factor 1 + O(k e^(-pi^2 s)) of each probability, which no double shows from s = 4
-on. Below, the probabilities are convolved: all are positive, so each keeps its digits far out.
+of k of them is N_Z(0, k s) up to a factor 1 + O(k e^(-pi^2 s)) of each probability, which is 1 for a double from s = 4
+on. For smaller s the probabilities are convolved: all are positive, so the tails keep their relative precision.
 """
 
 import math
@@ -24,15 +24,16 @@ _LOG_TAIL = 18 * math.log(10)
 """Probability below 1e-18 is left out, as in `channels`."""
 _FLAT_VARIANCE = 4
 _TABLE_LIMIT = 1 << 20
-"""Wider laws are summed by the midpoint rule and its first correction, to a relative error below 1e-15."""
+"""The largest reach of a law that is tabulated; the tails of a wider one are those of the midpoint rule with its first
+correction, to a relative error below 1e-15."""
 _SMALLEST_MASS = 1e-290
 _WAVES = 4
-"""Images of the circle on either side: at s = 1/4 the next weighs e^(-(2 pi 4)^2/8) = e^-79."""
+"""Terms of the Poisson sum on either side: at s = 1/4 the next one is e^(-(2 pi 4)^2/8) = e^-79."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianSum:
-    """The law of the sum of `terms` independent noises N_Z(0, `parameter`); offers what `NoiseSum` does.
+    """The law of the sum of `terms` independent noises N_Z(0, `parameter`), with the methods of `NoiseSum`.
 
     Raises:
         MechanismError: a parameter outside [1/4, 10^8].
@@ -49,7 +50,7 @@ class GaussianSum:
 
     @property
     def is_zero(self) -> bool:
-        """Say whether there is no noise at all."""
+        """Whether there is no noise."""
         return self.terms == 0
 
     @property
@@ -80,7 +81,7 @@ class GaussianSum:
         return np.asarray(np.minimum(self.terms * (at_angle - at_zero), 0.0), dtype=np.float64)
 
     def upper_tail(self, at_least: Integers) -> Floats:
-        """Return P[Z >= m] for every m."""
+        """Return P[Z >= m] for every m, float64 of the same shape."""
         m = np.asarray(at_least, dtype=np.int64)
         if self.is_zero:
             return np.asarray(m <= 0, dtype=np.float64)
@@ -92,7 +93,7 @@ class GaussianSum:
         return np.asarray(np.where(m > 0, tail, 1 - tail), dtype=np.float64)
 
     def log_mass(self, z: Integers) -> Floats:
-        """Return log P[Z = z] for every z (natural logarithm; -inf where impossible)."""
+        """Return log P[Z = z] for every z, float64 of the same shape (natural logarithm; -inf where impossible)."""
         far = np.abs(np.asarray(z, dtype=np.int64))
         if self.is_zero:
             return np.asarray(np.where(far == 0, 0.0, -np.inf), dtype=np.float64)
@@ -144,7 +145,7 @@ class GaussianSum:
 
 @lru_cache(maxsize=32)
 def _tails(noise: GaussianSum) -> Floats:
-    """Return P[Z >= m] for m = 0 .. reach + 1, added up from the far end."""
+    """Return P[Z >= m] for m = 0 .. reach + 1, summed from the smallest term on."""
     mass = np.exp(noise.log_mass(np.arange(2 * noise.reach + 2)))
     return np.asarray(np.cumsum(mass[::-1])[::-1][: noise.reach + 2], dtype=np.float64)
 
@@ -166,6 +167,6 @@ def _convolved(noise: GaussianSum) -> Floats:
 
 
 def _trimmed(mass: Floats) -> Floats:
-    """Return a symmetric law without its ends of next to no mass."""
+    """Return a symmetric law without the ends below `_SMALLEST_MASS`."""
     kept = np.flatnonzero(mass > _SMALLEST_MASS)
     return mass[kept[0] : kept[-1] + 1]

@@ -1,8 +1,8 @@
-"""What two published counts teach about a person they do not name ([INF, section 2.1, Theorem 2]).
+"""What a reader can infer from two published counts about a person in neither of them ([INF, section 2.1, Theorem 2]).
 
 x counts the records like the person's, y those of them with the sensitive value; y/x is the probability that the
-person has it. Differential privacy does not hide this ratio and does not promise to. The holder of the table computes
-here, before publishing the counts, what they will show.
+person has it. Differential privacy does not promise to hide this ratio. The holder of the table runs this before
+publishing the counts.
 """
 
 import math
@@ -21,8 +21,8 @@ _LARGEST_NOISE_SPAN: Final = 4_000_000
 def ratio_moments(x: float, y: float, scale: float) -> tuple[float, float]:
     """Return the delta-method mean and variance of Y/X for X = x + Lap(b), Y = y + Lap(b).
 
-    Mean (y/x)(1 + 2 (b/x)^2), variance (y/x)^2 (2 b^2/x^2 + 2 b^2/y^2). A statement about the ratio near (x, y): the
-    expectation of Y/X itself does not exist, because X has density at 0 (the paper does not say so).
+    Mean (y/x)(1 + 2 (b/x)^2), variance (y/x)^2 (2 b^2/x^2 + 2 b^2/y^2). They describe the ratio near (x, y): the
+    expectation of Y/X itself does not exist, because X has a positive density at 0 (the paper does not say so).
 
     Raises:
         RangeError: x, y or b is not above 0.
@@ -35,7 +35,7 @@ def ratio_moments(x: float, y: float, scale: float) -> tuple[float, float]:
 
 
 def principal_value_mean(x: float, y: float, scale: float) -> float:
-    """Return the Cauchy principal value of E[Y/X], what "the mean" can at best stand for.
+    """Return the Cauchy principal value of E[Y/X], the only value that can be called its mean.
 
     With u = x/b it is y/(2b) (e^u E1(u) + e^-u Ei(u)).
 
@@ -51,7 +51,7 @@ def principal_value_mean(x: float, y: float, scale: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioInference:
-    """What an analyst will infer from the two noised counts: the ratio's median and the ends of its interval.
+    """The inference of a reader from the two noised counts: the ratio's median and the ends of its interval.
 
     `true_ratio` is y/x; the published ratio lies in [`low`, `high`] with probability `level`.
     """
@@ -63,15 +63,15 @@ class RatioInference:
     level: float
 
     def exceeds(self, threshold: float) -> bool:
-        """Return whether the inference is sure to pass a threshold: even its lower end lies above."""
+        """Return whether even the lower end of the interval is above a threshold."""
         return self.low > threshold
 
 
 def infer_ratio(x: int, y: int, noise_epsilon: float, *, level: float = 0.95) -> RatioInference:
     """Return the law of Y/X when both counts get two-sided geometric noise of `noise_epsilon`, exactly summed.
 
-    The holder of the table runs it before the counts leave. P[Y/X <= r] is summed over the noise of X; X <= 0 counts as
-    an infinite ratio (the analyst learns nothing).
+    Run by the holder of the table before publication. P[Y/X <= r] is summed over the noise of X; X <= 0 counts as an
+    infinite ratio (the reader learns nothing).
 
     Raises:
         RangeError: not 0 <= y <= x, x < 1, epsilon outside [1e-5, 100], or level outside (0, 1).
@@ -109,7 +109,7 @@ def _quantile(x: int, y: int, epsilon: float, share: float) -> float:
 
 
 def _ratio_cdf(x: int, y: int, epsilon: float, ratio: float) -> float:
-    """P[(y + Z2) <= ratio (x + Z1) and x + Z1 > 0]."""
+    """Return P[(y + Z2) <= ratio (x + Z1) and x + Z1 > 0]."""
     span = min(_LARGEST_NOISE_SPAN, math.ceil(40 / epsilon))
     noise = np.arange(max(-span, 1 - x), span + 1)
     mass = math.tanh(epsilon / 2) * np.exp(-epsilon * np.abs(noise))
@@ -119,7 +119,7 @@ def _ratio_cdf(x: int, y: int, epsilon: float, ratio: float) -> float:
 
 
 def _geometric_cdf(values: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
-    """P[Z <= z] of two-sided geometric noise with ratio a = exp(-epsilon)."""
+    """Return P[Z <= z] of two-sided geometric noise with ratio a = exp(-epsilon), float64 of the same shape."""
     a = math.exp(-epsilon)
     below = np.exp(epsilon * np.minimum(values, 0)) / (1 + a)
     above = 1 - np.exp(-epsilon * (np.maximum(values, 0) + 1)) / (1 + a)

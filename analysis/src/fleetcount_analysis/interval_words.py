@@ -1,6 +1,6 @@
-"""An interval and its number as people read them: the same words in terminals, notebooks and pages.
+"""The words for an interval, the same in terminals, notebooks and pages.
 
-Standard library only; it must not compute an end.
+Standard library only; it must not compute an interval end.
 """
 
 from decimal import Decimal
@@ -11,10 +11,10 @@ BELOW_NOISE: Final = "0, below noise"
 
 
 def interval_text(estimate: float | Decimal | Fraction, low: int, high: int) -> str:
-    """Return an interval in words: "7 to 45"; "0, below noise" where no count explains an estimate far below 0.
+    """Return an interval in words: "7 to 45", or "0, below noise" for 0 to 0 with an estimate below 0.
 
-    There the nearest possible count stands for the interval. "0 to 0" would read as an exact count, which it is only
-    without noise, or with noise on one side.
+    Such an interval means that no count is compatible with the estimate. The words "0 to 0" would suggest an exact
+    count, which there is only without noise or with one-sided noise.
     """
     return BELOW_NOISE if low == high == 0 and estimate < 0 else f"{low:,} to {high:,}"
 

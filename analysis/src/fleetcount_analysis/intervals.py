@@ -1,12 +1,12 @@
-"""Give every published count its interval, from the exact channel or in closed form.
+"""The intervals of published counts, from the exact channel or in closed form.
 
-It must not change an estimate, and its results are functions of the public release alone: every aggregator computes the
-same.
+It must not change an estimate, and its results are functions of the public release alone, so that every aggregator
+computes the same ones.
 
-An interval inverts two one-sided tests at t = (1 - level)/2 each (privacy.md 1.2):
-{ n >= 0 : P_n[Y >= y] > t and P_n[Y <= y] > t }. Both tails are monotone in n, so both ends are found by a bracketing
-search. Every true count is inside with probability at least the level. Where no n >= 0 passes (an output
-far below zero), the interval is the nearest possible count, (0, 0) or (upper_limit, upper_limit).
+An interval inverts two one-sided tests at t = (1 - level)/2 each (docs/privacy.md 1.2):
+{ n >= 0 : P_n[Y >= y] > t and P_n[Y <= y] > t }. Both tails are monotone in n, so a bracketing search finds both ends.
+Every true count is inside with probability at least the level. If no n >= 0 passes (for an output far below zero), the
+interval is the nearest possible count, (0, 0) or (upper_limit, upper_limit).
 """
 
 import math
@@ -31,14 +31,15 @@ _UNBOUNDED = 1 << 60
 _NEWTON_TURNS = 8
 _LARGEST_ESTIMATE = 10**15
 
-_DOUBT = 0.01
-"""This share of the error is spent on the region of the number of devices (Berger and Boos), the rest on the tails."""
+_REGION_ERROR = 0.01
+"""The fraction of the error for the region of the number of devices (Berger and Boos 1994); the rest is for the tails.
+"""
 
 _WHOLE_REGION = 24
-"""A region that reaches no further than this on either side is tried number by number; a wider one at five places."""
+"""Up to this reach on either side every number of a region is tried; of a wider region five numbers."""
 
 _SLACK = 1e-4
-"""The tails of a response are computed to this share of the error, rounded against ourselves."""
+"""The tails of a response are computed to this fraction of the error and rounded up, so that intervals get wider."""
 
 
 def sampling_intervals(
@@ -51,9 +52,8 @@ def sampling_intervals(
 ) -> list[tuple[int, int]]:
     """Return the exact two-sided interval of the true count of every cell, from the raw noised difference Y.
 
-    Computed by every aggregator for the release record, and by any reader of it. Counts in devices; `upper_limit` is a
-    public bound on a count. `noise` None is the `exact` release kind, which has no noise. Source: privacy.md
-    1.2.
+    Computed by every aggregator for the release record, and by readers of it. Counts in devices; `upper_limit` is a
+    public bound on a count. `noise` None is the `exact` release kind, which has no noise. Source: docs/privacy.md 1.2.
 
     Raises:
         RangeError: an output above 10^12 in size, a rate outside (0, 1], a level outside (0, 1), no aggregator.
@@ -73,12 +73,12 @@ def sum_interval(
 ) -> tuple[int, int]:
     """Return the exact interval of the sum of the true counts of the given cells.
 
-    A device sits in one cell, so the sum of the outputs is Bin(sum of counts, p) with one noise a cell and aggregator:
-    the same channel with more noises. Narrower than the sum of the cells' intervals.
+    A device is in one cell, so the sum of the outputs is Bin(sum of counts, p) with one noise for each cell and
+    aggregator: the same channel with more noises. Narrower than the sum of the cells' intervals.
 
     Raises:
         RangeError: as `sampling_intervals`.
-        TooLargeError: more than 256 noises in all of epsilon so small that their law reaches beyond 2^21.
+        TooLargeError: more than 256 noises with an epsilon so small that the reach of their sum is above 2^21.
         ShapeError: no cell.
     """
     if len(difference) == 0:
@@ -113,11 +113,11 @@ def response_intervals(
 
         [ n P(1-P) + (N-n) Q(1-Q) + K VarZ ((1-Q)^2 + V Q^2) ] / (P-Q)^2
 
-    because the noise of output v enters with weight 1-Q and that of each of the V others with -Q. The interval inverts
-    the exact law of Y_v - Q T (`response_tails`). N moves its spread alone: n is inside if it passes both tests for
-    some N in a region that misses N with probability (1 - level)/200 at most, each test stricter by half as much
-    (Berger and Boos 1994). So the true count is inside with probability at least the level, whatever n and N are, where
-    the region is tried number by number (`_WHOLE_REGION`); at five places of a wider one that is measured, not proven.
+    because the noise of output v has weight 1-Q and that of each of the V others -Q. The interval inverts the exact law
+    of Y_v - Q T (`response_tails`). N affects only its spread: n is inside if it passes both tests for some N in a
+    region that misses N with probability (1 - level)/200 at most, each test stricter by half as much (Berger and Boos
+    1994). If every number of the region is tried (`_WHOLE_REGION`), the true count is inside with probability at least
+    the level, for all n and N; with five numbers of a wider region that is measured, not proven.
 
     Raises:
         RangeError: as `sampling_intervals`.
@@ -149,9 +149,9 @@ def response_ends(
 def channel_ends(
     outputs: Integers, participants: Integers, channel: ResponseChannel, noise: AnySum, level: Fraction
 ) -> tuple[Integers, Integers]:
-    """Return the ends for any number that a `ResponseChannel` describes, for example the sum of a region's outputs.
+    """Return the ends for numbers that a `ResponseChannel` describes, for example the sums of a region's outputs.
 
-    `participants` are the devices (or places of bits) that entered it, read with `noise`; broadcast.
+    `participants` are the noised numbers of devices (or bits) behind them, with `noise` on each; broadcast.
 
     Raises:
         RangeError: as `sampling_intervals`.
@@ -170,8 +170,8 @@ def unary_intervals(
 ) -> list[tuple[int, int]]:
     """Return the interval of every cell whose bits are randomized one by one (vector Mangat with P = 1, OUE).
 
-    `bits` and `participants` carry one noise an aggregator each; inverted as in `response_intervals`, the variance of
-    the noise being K VarZ (1 + Q^2).
+    `bits` and `participants` have one noise of each aggregator. The law is inverted as in `response_intervals`; the
+    variance of the noise is K VarZ (1 + Q^2).
 
     Raises:
         RangeError: as `sampling_intervals`, or not 0 <= Q < P <= 1.
@@ -208,8 +208,8 @@ def one_sided_intervals(
 ) -> list[tuple[int, int]]:
     """Return [Y - m, Y] for every output of k one-sided geometric noises >= 0 (AGeo): the upper end is never wrong.
 
-    m is the smallest number with P[noise > m] <= 1 - level, the noise negative binomial with k successes and ratio
-    q = exp(-epsilon), clamped at 0. Source: privacy.md 3.
+    m is the smallest number with P[noise > m] <= 1 - level; the noise is negative binomial with k successes and ratio
+    q = exp(-epsilon). Ends are clamped at 0. Source: docs/privacy.md 3.
 
     Raises:
         RangeError: as `sampling_intervals`, or epsilon is not positive.
@@ -230,7 +230,7 @@ def closed_form_intervals(
     aggregators: int,
     level: Fraction,
 ) -> tuple[Floats, Floats]:
-    """Return the lower and upper ends, in devices, of the normal interval of privacy.md 1.2, for display or speed.
+    """Return the lower and upper ends, in devices, of the normal interval of docs/privacy.md 1.2, for display or speed.
 
     n = [ (2x + c1) -+ sqrt((2x + c1)^2 - 4(x^2 - c0)) ] / 2, x = y/p, c1 = z^2 (1-p)/p, c0 = z^2 k VarZ/p^2, clamped at
     0.
@@ -245,7 +245,7 @@ def closed_form_intervals(
 
 
 def simultaneous_level(level: Fraction, cells: int) -> Fraction:
-    """Return the level each of `cells` intervals needs so that all hold at once with `level` (Bonferroni).
+    """Return the level of each of `cells` intervals with which all hold at once with `level` (Bonferroni).
 
     Raises:
         RangeError: the level is outside (0, 1), or there is no cell.
@@ -303,8 +303,8 @@ def _inverted(
 def _first_at_least(score: Score, near: Floats, slope: Floats, *, strictly: bool) -> Integers:
     """Return, for every row, the smallest n >= 0 whose score, increasing in n, is at least 0 (above 0 if `strictly`).
 
-    `score(n, rows)` is asked only about the rows still open. Newton steps of fixed slope, rounded to the far side of
-    the root, close a bracket of width 1 in three or four turns; a row that is still open after eight is bisected.
+    `score(n, rows)` is called for rows without a result only. Newton steps of fixed slope, rounded to the far side of
+    the root, narrow the bracket to width 1 in three or four iterations; after eight a row is bisected.
     """
     low = np.full(near.size, -1, dtype=np.int64)
     high = np.full(near.size, _UNBOUNDED, dtype=np.int64)
@@ -322,7 +322,7 @@ def _first_at_least(score: Score, near: Floats, slope: Floats, *, strictly: bool
 
 
 def _next_guess(n: Integers, distance: Floats, low: Integers, high: Integers, turn: int) -> Integers:
-    """Return the next n to ask about, strictly between `low` and `high`; `distance` is how far n lies past the root."""
+    """Return the next n to try, strictly between `low` and `high`; `distance` is n less the estimated root."""
     stride = 4.0**turn
     bounded = np.where(np.isfinite(distance), distance, np.copysign(stride, distance))
     root = n - np.clip(bounded, -_UNBOUNDED / 4, _UNBOUNDED / 4)
@@ -348,14 +348,14 @@ def _closed_form(values: Integers, channel: SamplingChannel, tail: float) -> tup
 def _response_ends(
     cells: Integers, participants: Integers, channel: ResponseChannel, noise: AnySum, tail: float
 ) -> tuple[Integers, Integers]:
-    """Return the ends for cells whose number of devices is read as `participants`, with `noise` in it."""
+    """Return the ends for cells whose number of devices is known as `participants`, with `noise` on it."""
     _checked_size(cells, participants)
     pairs = np.stack([part.ravel() for part in np.broadcast_arrays(cells, participants)])
     (values, devices), place = np.unique(pairs, axis=1, return_inverse=True)
-    doubt = _DOUBT * tail
-    far = max(noise.reach_of(math.log(2 / doubt)) - 1, 0)
+    region_error = _REGION_ERROR * tail
+    far = max(noise.reach_of(math.log(2 / region_error)) - 1, 0)
     most = np.maximum(devices + far, 0)
-    z = -float(scipy.special.ndtri(tail - doubt / 2))
+    z = -float(scipy.special.ndtri(tail - region_error / 2))
     near = _score_ends(values, devices, most, channel, z)
     slope = 2 * z / np.maximum(near[1] - near[0], 1)
     low, high = most + 1, np.full(most.shape, -1)
@@ -406,7 +406,7 @@ def _widen(
 def _score_ends(
     cells: Integers, participants: Integers, most: Integers, channel: ResponseChannel, z: float
 ) -> tuple[Floats, Floats]:
-    """Solve (nhat - n)^2 = z^2 sd(n)^2 for n (Wilson's score form), N at most `most`: where the search begins."""
+    """Return the n with (nhat - n)^2 = z^2 sd(n)^2 (Wilson's score form) for N = `most`, where the search begins."""
     hit, miss = float(channel.hit), float(channel.miss)
     gap, z2 = hit - miss, z**2
     slope = (hit * (1 - hit) - miss * (1 - miss)) / gap**2
@@ -444,7 +444,7 @@ def _checked_aggregators(aggregators: int) -> int:
 
 
 def _tolerance_of(tail: float) -> float:
-    """Return how exact the tails of a response must be; 1e-14 is what a sum of doubles holds."""
+    """Return the tolerance of the tails of a response, at least 1e-14, the precision of a sum of doubles."""
     return max(_SLACK * tail, 1e-14)
 
 

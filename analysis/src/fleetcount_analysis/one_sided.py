@@ -1,6 +1,6 @@
-"""Read a one-sided release: which cells are safe for certain, which stay unknown, and how many answers to expect.
+"""Reading of a one-sided release: the cells that are certainly safe, the unknown ones, and the expected yield.
 
-It must not turn "not known" into a claim: only one of the two answers is ever right for certain.
+It must not turn "not known" into a claim: only one of the two answers is certain.
 
 AGeo noise has one sign ([ADP] section V, docs/privacy.md 3). Noise >= 0 ("up"): an output z <= t proves count <= t, so
 "safe" is never wrong. Noise <= 0 ("down"): z >= t proves count >= t, so "reached" is never wrong. With k aggregators
@@ -32,9 +32,9 @@ _SENTENCES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneSidedMap:
-    """Hold what a one-sided release proves, cell by cell.
+    """The proven answers of a one-sided release, cell by cell.
 
-    `proven` is True where the certain answer is given; `thresholds` are in devices, one a cell.
+    `proven` is True for the certain answer; `thresholds` are in devices, int64; both have one entry for each cell.
     """
 
     proven: NDArray[np.bool_]
@@ -43,25 +43,25 @@ class OneSidedMap:
 
     @property
     def answers(self) -> list[str]:
-        """Return "safe" (or "reached") or "not known" for every cell."""
+        """The answer of every cell: "safe" (or "reached"), or "not known"."""
         certain, unknown = _ANSWERS[self.direction]
         return [certain if proof else unknown for proof in self.proven]
 
     @property
     def never_wrong(self) -> str:
-        """Return the sentence that names the side that is never wrong."""
+        """The sentence that names the side that is never wrong."""
         low, high = (int(self.thresholds.min()), int(self.thresholds.max())) if self.thresholds.size else (0, 0)
         named = str(low) if low == high else f"the cell's threshold, {low} to {high}"
         return _SENTENCES[self.direction].format(named)
 
 
 def one_sided_map(outputs: Sequence[int], thresholds: ArrayLike, direction: Direction = "up") -> OneSidedMap:
-    """Return what the outputs of one-sided noise prove about count <= t ("up") or count >= t ("down").
+    """Return the cells for which one-sided noise proves count <= t ("up") or count >= t ("down").
 
-    `thresholds` is one number or one a cell.
+    `thresholds` is one number, or one for each cell.
 
     Raises:
-        ShapeError: as many thresholds as cells are needed, or one.
+        ShapeError: the thresholds are neither one whole number nor one for each cell.
         RangeError: the direction is neither "up" nor "down".
     """
     _check_direction(direction)
@@ -74,14 +74,14 @@ def one_sided_map(outputs: Sequence[int], thresholds: ArrayLike, direction: Dire
 def found_probabilities(
     counts: ArrayLike, thresholds: ArrayLike, epsilon: Fraction, aggregators: int = 1, direction: Direction = "up"
 ) -> Floats:
-    """Return, for every true count, the probability that its certain answer is given: 0 where it would be false.
+    """Return, for every true count, the probability of its certain answer, float64: 0 where the answer would be false.
 
     One noise: 1 - e^{-epsilon (t+1-f)}, the optimum ([ADP] Prop IV.7 at alpha = 0). k noises: the negative binomial cdf
     I_{1-q}(k, m+1) with m = t - f ("up") or f - t ("down").
 
     Raises:
         RangeError: epsilon is not positive, no aggregator, or a negative count.
-        ShapeError: as many thresholds as counts are needed, or one.
+        ShapeError: the thresholds are neither one whole number nor one for each count.
     """
     _check_direction(direction)
     if epsilon <= 0 or aggregators < 1:
@@ -96,13 +96,13 @@ def found_probabilities(
 
 
 def competitor_probabilities(counts: ArrayLike, thresholds: ArrayLike, epsilon: Fraction, delta: Fraction) -> Floats:
-    """Return the most any (epsilon, delta)-DP mechanism can find of "safe" without ever saying it falsely.
+    """Return the largest probability of a "safe" that is never false, of any (epsilon, delta)-DP mechanism, by count.
 
     The tight recursion of docs/privacy.md 3 over t+1-f steps, from `fleetcount_mechanisms.asymmetric`.
 
     Raises:
         RangeError: a negative count.
-        ShapeError: as many thresholds as counts are needed, or one.
+        ShapeError: the thresholds are neither one whole number nor one for each count.
         MechanismError: epsilon or delta outside their ranges.
     """
     truth = _checked_counts(counts)
@@ -115,7 +115,7 @@ def competitor_probabilities(counts: ArrayLike, thresholds: ArrayLike, epsilon: 
 def expected_yield(
     counts: ArrayLike, thresholds: ArrayLike, epsilon: Fraction, aggregators: int = 1, direction: Direction = "up"
 ) -> float:
-    """Return how many cells are expected to get their certain answer; the noise of the paper's city gives 5,031.14.
+    """Return the expected number of cells with their certain answer ([ADP]: 5,031.14 for the paper's city).
 
     Raises:
         RangeError, ShapeError: as `found_probabilities`.
@@ -130,10 +130,10 @@ def yield_curve(
     aggregators: int = 1,
     direction: Direction = "up",
 ) -> Floats:
-    """Return the expected yield as a share of the cells that could get the certain answer, for every epsilon.
+    """Return for every epsilon the expected yield as a fraction of the cells on the certain side of their threshold.
 
     Raises:
-        RangeError, ShapeError: as `found_probabilities`, or no cell could get it.
+        RangeError, ShapeError: as `found_probabilities`, or no cell is on that side.
     """
     truth = _checked_counts(counts)
     limits = _per_cell(thresholds, truth)

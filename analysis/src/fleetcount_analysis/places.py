@@ -1,6 +1,6 @@
-"""From a grid's own metres to longitude and latitude, by the frame that its window signs.
+"""Conversion of a grid's own metres to longitude and latitude, by the frame in its signed window.
 
-Pure: arrays in, arrays out, no protocol bytes. It must not guess: a code whose formula is not here is refused by name.
+Pure functions of arrays, without protocol bytes. It must not guess: an EPSG code without a formula here is refused.
 """
 
 import math
@@ -19,7 +19,7 @@ Inverse = Callable[[Floats, Floats], tuple[Floats, Floats]]
 PLACED: Final = (
     "WGS 84 / UTM (32601-32660, 32701-32760), ETRS89 / UTM (25828-25838), Web Mercator (3857), degrees (4326)"
 )
-"""The reference systems that can be placed, for people."""
+"""The reference systems with a formula here, for messages."""
 
 _RADIUS_M: Final = 6_378_137.0
 """Semi-major axis of both ellipsoids, WGS 84 and GRS 80."""
@@ -29,13 +29,14 @@ _UTM_SCALE: Final = 0.9996
 _UTM_EASTING_M: Final = 500_000.0
 _SOUTHERN_NORTHING_M: Final = 10_000_000.0
 _MOST_EAST_M: Final = 1_000_000.0
-"""Farthest from a central meridian; zones end before 350 km, and the question is exact to a millimetre far beyond."""
+"""The largest distance from a central meridian; a zone ends before 350 km, and the series is exact to a millimetre far
+beyond."""
 _MOST_NORTH_M: Final = 10_000_000.0
 _HALF_EQUATOR_M: Final = math.pi * _RADIUS_M
 
 
 class Frame(Protocol):
-    """Where a grid is, as `fleetcount_protocol.window.domain.Frame`: a position is easting and northing plus offset."""
+    """A grid's frame, `fleetcount_protocol.window.domain.Frame`: a position is easting and northing plus offset."""
 
     @property
     def epsg(self) -> int:
@@ -44,32 +45,33 @@ class Frame(Protocol):
 
     @property
     def offset_x(self) -> str:
-        """What was added to the easting, a decimal."""
+        """The decimal number that was added to the easting."""
         ...
 
     @property
     def offset_y(self) -> str:
-        """What was added to the northing, a decimal."""
+        """The decimal number that was added to the northing."""
         ...
 
 
 def can_place(epsg: int) -> bool:
-    """Return whether `to_degrees` knows the formula of a reference system; `PLACED` says which it knows."""
+    """Return whether `to_degrees` has the formula of a reference system; `PLACED` lists them."""
     return _inverse(epsg) is not None
 
 
 def to_degrees(frame: Frame) -> Inverse:
-    """Return the function that turns a grid's own x and y, arrays, into longitudes and latitudes (WGS 84, degrees).
+    """Return the function from a grid's own x and y, arrays, to longitudes and latitudes (WGS 84, degrees, float64).
 
-    ETRS89 is taken for WGS 84: in Europe they lie less than a metre apart. Longitudes may pass 180 beside a zone there.
+    ETRS89 counts as WGS 84: in Europe they differ by less than a metre. Near the 180th meridian a longitude may be
+    above 180.
 
     Raises:
-        RangeError: a code that cannot be placed; from the function, a position that the system has not.
+        RangeError: a code without a formula; from the function, a position outside the reference system.
     """
     inverse = _inverse(frame.epsg)
     if inverse is None:
         raise RangeError("EPSG code of the frame", frame.epsg, f"one that can be placed: {PLACED}")
-    # In exact numbers first: the offsets have more digits than what remains of a float beside millions of metres.
+    # From exact decimals: a float of millions of metres would lose digits of the offset.
     east, north = float(Fraction(frame.offset_x)), float(Fraction(frame.offset_y))
 
     def placed(x: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -92,20 +94,20 @@ def corners(frame: Frame, west: float, south: float, side: float) -> list[tuple[
 
 
 def _inverse(epsg: int) -> Inverse | None:
-    question, zone = divmod(epsg, 100)
+    family, zone = divmod(epsg, 100)
     if epsg == 4326:
         return _degrees
     if epsg == 3857:
         return _web_mercator
-    if question in (326, 327) and 1 <= zone <= 60:
-        return _utm(zone, _WGS84_FLATTENING, _SOUTHERN_NORTHING_M if question == 327 else 0.0)
-    if question == 258 and 28 <= zone <= 38:
+    if family in (326, 327) and 1 <= zone <= 60:
+        return _utm(zone, _WGS84_FLATTENING, _SOUTHERN_NORTHING_M if family == 327 else 0.0)
+    if family == 258 and 28 <= zone <= 38:
         return _utm(zone, _GRS80_FLATTENING, 0.0)
     return None
 
 
 def _within(what: str, values: Floats, limit: float, zero: float = 0.0) -> None:
-    if not np.all(np.abs(values - zero) <= limit):  # Also when one is no number.
+    if not np.all(np.abs(values - zero) <= limit):  # In this form nan is refused too.
         worst = values.flat[int(np.argmax(~(np.abs(values - zero) <= limit)))]
         raise RangeError(f"{what} in the frame", f"{worst:.10g}", f"{zero - limit:.10g} to {zero + limit:.10g}")
 
@@ -124,11 +126,11 @@ def _web_mercator(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def _utm(zone: int, flattening: float, northing: float) -> Inverse:
-    """Return the inverse transverse Mercator projection of a zone, Kruger's question in the third flattening n to n**4.
+    """Return the inverse transverse Mercator projection of a zone, Kruger's series in the third flattening n to n**4.
 
     IOGP Guidance Note 7-2, method 9807, its coefficients h1' to h4'; derived in Karney, Transverse Mercator with an
-    accuracy of a few nanometers (J. Geodesy 85, 2011). Latitude follows from conformal latitude by the question in n of
-    Kawase (Bulletin of the GSI 59, 2011). What is left out, n**5, is three micrometres at 1,000 km from the meridian.
+    accuracy of a few nanometers (J. Geodesy 85, 2011). Latitude follows from conformal latitude by the series in n of
+    Kawase (Bulletin of the GSI 59, 2011). The omitted term in n**5 is three micrometres at 1,000 km from the meridian.
     """
     n = flattening / (2 - flattening)
     radius = _RADIUS_M / (1 + n) * (1 + n**2 / 4 + n**4 / 64)

@@ -1,10 +1,10 @@
-"""Read a release: estimates, standard errors and intervals of the cells 1..V, one release or many at once.
+"""Reading of a release: estimates, standard errors and intervals of the cells 1..V, of one release or many.
 
-With zooms the cells are the squares of all of them, in the order in which they are opened, each read by itself;
-`answers.zooms` makes them agree.
+With zooms the cells are the squares of all zooms, in the order in which they are opened, each read separately;
+`answers.zooms` makes them consistent.
 
-Run by aggregators, analysts and studies. It must not use anything but the question's design and the opened numbers, so
-that all of them read the same. No other module may choose the formula for a design.
+Run by aggregators, analysts and studies. Its only inputs are the question's design and the opened numbers, so that all
+of them get the same results. No other module may choose the formula for a design.
 """
 
 from collections.abc import Sequence
@@ -43,10 +43,9 @@ class Reading:
 
 
 def read(design: Design, outputs: ArrayLike, level: Fraction) -> Reading:
-    """Return what is read out of opened numbers: `design.outputs` of one release, or of one release a row.
+    """Return the reading of the opened numbers (`design.outputs`) of one release, or of one release in each row.
 
-    Intervals come from the exact channel where it is known (see `intervals`). A row's reading does not depend on the
-    other rows.
+    Intervals come from the exact channel (see `intervals`). The reading of a row does not depend on other rows.
 
     Raises:
         ShapeError: the last axis is not `design.output_count` long.
@@ -66,9 +65,10 @@ def read(design: Design, outputs: ArrayLike, level: Fraction) -> Reading:
 
 
 def exact_estimates(design: Design, outputs: Sequence[int]) -> list[Fraction]:
-    """Return the unbiased estimates of cells 1..V from the opened numbers of one release, as records state them.
+    """Return the unbiased estimates of cells 1..V from the opened numbers of one release, as they are in records.
 
-    One-sided noise has an irrational mean; it is taken off rounded to 10^-9, so that every aggregator signs the same.
+    One-sided noise has an irrational mean; it is rounded to 10^-9 and subtracted, so that all aggregators sign the same
+    numbers.
 
     Raises:
         ShapeError: not exactly `design.output_count` numbers.
@@ -121,7 +121,7 @@ def _with_baseline(
 
 
 def _one_sided_ends(noise: OneSidedNoise, rows: Integers, parties: int, level: Fraction) -> Ends:
-    """Noise >= 0 ("up") leaves the truth in [Y - m, Y]; noise <= 0 ("down") is its mirror image, [Y, Y + m]."""
+    """Return the interval of every output: [Y - m, Y] for noise >= 0 ("up"), [Y, Y + m] for noise <= 0 ("down")."""
     reach = 0
     if noise.direction == "down":
         probe = 10**9

@@ -1,7 +1,7 @@
-"""Read a release with a user's own prior and loss: the answer of least expected loss for every possible output.
+"""Reading of a release with a user's own prior and loss: the answer of least expected loss for every possible output.
 
-It must not use any channel but the true one: all k noises, and the sampling. Only one unsampled geometric noise carries
-the universality of [GEO] Theorem 3.1; for k >= 2 or p < 1 the remap is still the best reading, not the best mechanism.
+It must use the true channel only: all k noises, and the sampling. The universality of [GEO] Theorem 3.1 holds only for
+one geometric noise without sampling; for k >= 2 or p < 1 the remap is the best reading, but not of the best mechanism.
 
 With w_i(y) = prior_i P[y | i], the answer to y is the smallest j that minimises sum_i w_i(y) loss(i, j); an output of
 no mass keeps its own value, clamped into 0..n (docs/privacy.md 4).
@@ -38,7 +38,9 @@ class Remap:
     expected_loss: float
 
     def read(self, outputs: ArrayLike) -> Integers:
-        """Return the answers to outputs; one beyond the table, below 1e-17 likely, is read as the table's end."""
+        """Return the answers to outputs, int64 of the same shape; an output beyond the table (probability below 1e-17)
+        gets the answer of the table's end.
+        """
         place = np.clip(np.asarray(outputs, dtype=np.int64) - self.smallest_output, 0, self.answers.size - 1)
         return np.asarray(self.answers[place], dtype=np.int64)
 
@@ -153,7 +155,7 @@ def universality_gap(prior: ArrayLike, loss: Loss, ratio: float | Fraction) -> f
     """Return (loss of the remapped G_n) - (the user's own optimum): 0 for every monotone loss ([GEO] Theorem 3.1).
 
     Raises:
-        RangeError: the loss is not monotone, for which the theorem says nothing; else as `user_optimum`.
+        RangeError: the loss is not monotone, which the theorem requires; else as `user_optimum`.
     """
     weights = checked_prior(prior)
     if not is_monotone(loss_matrix(loss, weights.size - 1)):
@@ -203,7 +205,7 @@ def loss_matrix(loss: Loss, largest_count: int) -> Floats:
 
 
 def is_monotone(losses: Floats) -> bool:
-    """Return whether loss(i, j) depends on nothing but i and |i - j| and never falls as |i - j| grows ([GEO] 2.2)."""
+    """Return whether loss(i, j) is a function of i and |i - j| that does not decrease in |i - j| ([GEO] 2.2)."""
     size = losses.shape[0]
     for count in range(size):
         down, up = losses[count, count::-1], losses[count, count:]

@@ -2,18 +2,18 @@
 
 It must not estimate or draw: it computes tails only, for a given true count n and a given number N of devices.
 
-A response release shows Y = X + Z of a cell, X = Bin(n, P) + Bin(N-n, Q), and the number of devices as T = N + U with
-noise in it. The estimate is S/(P-Q) with S = Y - Q T, whose mean does not depend on N; its noise D = Z - Q U is a
-weighted sum of two independent laws, w Z' + Q W. Given N the number j = T - N is known, and
+A response release has Y = X + Z for a cell, X = Bin(n, P) + Bin(N-n, Q), and the number of devices as T = N + U, U the
+noise. The estimate is S/(P-Q) with S = Y - Q T, whose mean does not depend on N; its noise D = Z - Q U is a weighted
+sum of two independent laws, w Z' + Q W. Given N the number j = T - N is known, and
 
     S >= s  <=>  X + D + Q j >= y  <=>  X + floor(D + Q j) >= y         (y and X are whole numbers)
 
-so the tail of S is the tail of a sum of independent whole numbers. It is summed by Fourier over the odd frequencies
-theta_m = 2 pi m / M of a circle of M points, M so large that both halves hold the law but for `tolerance`:
+so the tail of S is the tail of a sum of independent whole numbers. It is a Fourier sum over the odd frequencies
+theta_m = 2 pi m / M modulo M, with M so large that the law outside half of the residues is below `tolerance`:
 
     P[V >= y] = 1/2 + (2/M) sum_{m odd, 0 < m < M/2} Im[phi(theta_m) e^{-i theta_m (y - 1/2)}] / sin(theta_m / 2)
 
-phi falls so fast that some thirty to two hundred terms are left, for any number of devices.
+phi decreases so fast that thirty to two hundred terms are enough, for any number of devices.
 """
 
 import math
@@ -32,10 +32,10 @@ Integers = NDArray[np.int64]
 
 _SMALLEST_TOLERANCE = 1e-14
 _TABLE_LIMIT = 1 << 22
-"""More pairs of noises are not rounded to whole numbers: they are so wide that half a device more is not seen."""
+"""The most pairs of noises that are rounded to whole numbers; wider noises make half a device insignificant."""
 
 _TIE = 1e-9
-"""Sums this close below a whole number count as that number: a tie is never lost to rounding."""
+"""A sum this close below a whole number counts as that number, so that rounding does not lose a tie."""
 
 _FOURIER_LIMIT = 1 << 17
 _CHUNK_ELEMENTS = 1 << 19
@@ -46,8 +46,8 @@ class ResponseChannel:
     """The law of S = Y - Q T, the statistic of one cell of a randomized response.
 
     `hit` is P = P[v | truth v], `miss` is Q = P[v | another truth]; the noise of S is `weight` times a draw of `cell`
-    plus Q times a draw of `others`. No tail is below the true one, nor more than 3 `tolerance` (1e-14 to 1e-2) above
-    it where the noises are rounded exactly.
+    plus Q times a draw of `others`. A computed tail is never below the true one, and at most 3 `tolerance` (1e-14 to
+    1e-2) above it if the noises are rounded exactly.
 
     Raises:
         RangeError: not 0 <= Q < P <= 1, a weight outside (0, 1], or a tolerance outside its range.
@@ -83,7 +83,7 @@ class ResponseChannel:
         variance = n * (hit * (1 - hit)) + missed * (miss * (1 - miss))
         reach = log_tail / 3 + np.sqrt(log_tail**2 / 9 + 2 * log_tail * variance) + _noise_reach(self)
         distance = sign * (y - n * hit - missed * miss - miss * excess)
-        # Whole steps, because between whole numbers the waves overshoot.
+        # Clipped by whole steps, because between whole numbers the Fourier sum overshoots.
         distance -= np.rint(distance - np.clip(distance, 1 - reach, reach - 1))
         power = np.ceil(np.log2(4 * reach)).astype(np.int64)
         result = np.empty(n.shape)
@@ -95,7 +95,7 @@ class ResponseChannel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Waves:
-    """Hold, for the odd frequencies of one circle, the logarithms of the centred characteristic functions."""
+    """The logarithms of the centred characteristic functions at the odd frequencies of one modulus M."""
 
     angles: Floats
     hit: tuple[Floats, Floats]
@@ -119,7 +119,7 @@ class _Waves:
         )
 
     def tails(self, hits: Integers, misses: Integers, distance: Floats) -> Floats:
-        """Return 1/2 and the sum of the waves, for every (n, N - n, y - mean)."""
+        """Return the tail, 1/2 plus the Fourier sum, for every (n, N - n, y - mean), float64."""
         corners = [np.argmin(hits), np.argmax(hits), np.argmin(misses), np.argmax(misses)]
         heights = self._sum(0, hits[corners], misses[corners], slice(None)).max(axis=0)
         above = np.flatnonzero(heights > self.cut - np.log(np.arange(heights.size) + 1))
@@ -146,10 +146,10 @@ def _coin_waves(p: float, angles: Floats, sign: int) -> tuple[Floats, Floats]:
 
 
 def _noise_waves(channel: ResponseChannel, excess: int, angles: Floats, size: int) -> tuple[Floats, Floats]:
-    """Return log |phi| and arg phi of floor(D + Q j) - Q j, of D itself where its table would be too long."""
+    """Return log |phi| and arg phi of floor(D + Q j) - Q j, or of D itself if its table would be too long."""
     cell, others = _half_width(channel.cell, channel.tolerance), _half_width(channel.others, channel.tolerance)
     if (2 * cell + 1) * (2 * others + 1) > _TABLE_LIMIT:
-        # Steps of D are below 1 and its law is flat over a step: the circle's whole numbers take in half a device.
+        # D has steps below 1 and a law that is flat over one step: rounding to whole numbers adds half a device.
         weight, miss = float(channel.weight), float(channel.miss)
         height = channel.cell.log_characteristic(weight * angles) + channel.others.log_characteristic(miss * angles)
         return height, np.zeros(angles.shape)
@@ -191,13 +191,13 @@ def _window(noise: AnySum, tolerance: float) -> tuple[Integers, Floats]:
 
 
 def _half_width(noise: AnySum, tolerance: float) -> int:
-    """Return a number that the noise exceeds, in size, with a tenth of the tolerance at most."""
+    """Return a number that the noise exceeds in magnitude with probability at most a tenth of the tolerance."""
     return noise.reach_of(math.log(20 / tolerance))
 
 
 @lru_cache(maxsize=64)
 def _noise_reach(channel: ResponseChannel) -> float:
-    """Return how far D lies from 0 but for the tolerance, with room for the rounding."""
+    """Return a bound of |D| that holds up to the tolerance, with room for the rounding."""
     log_tail = math.log(4 / channel.tolerance)
     far = (
         float(channel.weight) * channel.cell.reach_of(log_tail),

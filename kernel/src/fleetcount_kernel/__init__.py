@@ -1,6 +1,6 @@
-"""Verification of eight reports at a time in compiled code, behind the seam of `fleetcount_kernel.proofs`.
+"""Verification of eight reports at a time in compiled code, behind the interface of `fleetcount_kernel.proofs`.
 
-No other package imports Numba or LLVM, but for one file of the simulator. The modules, from the bottom: `compiling`,
-`lanes` (the vector), `sponge` and `field64`, `block_sums`, `power_sums`, `plan`, `shares` and `queries`, `verifying`,
-`verifier`.
+Apart from one file of the simulator, no other package imports Numba or LLVM. The modules, from the bottom: `compiling`,
+`simd` (the vector), `sponge` and `field64`, `block_sums`, `power_sums`, `plan`, `derivations`, `shares` and `queries`,
+`verifying`, `verifier`.
 """

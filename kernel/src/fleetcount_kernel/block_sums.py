@@ -1,14 +1,14 @@
 """Sums of products: a block of entries with the powers of a number, and the same entries with the powers of its square.
 
-Inside a block nothing is reduced modulo p. An entry is cut into two halves of 32 bits; each half is multiplied with a
-power and the products are added up, then the two sums are put together. What a product costs depends on the machine,
-so there are two ways with the same results, one of which is chosen when the code is compiled:
+Inside a block nothing is reduced modulo p. An entry is cut into two halves of 32 bits; each half is multiplied by a
+power and the products are added up, then the two sums are combined. The cost of a product depends on the machine, so
+there are two implementations with the same results, one of which is chosen when the code is compiled:
 
-Split, for every machine: a power is cut into three limbs of 22 bits. Products of a half and a limb are below 2**54, and
-a word has room for 1,024 of them.
+Split, for every machine: a power is cut into three limbs of 22 bits. Products of a half and a limb are below 2**54, so
+a word can hold the sum of 1,024 of them.
 
-Fused, where one instruction multiplies 52-bit numbers and adds the lower or the upper half of the product. Two of them
-a half and power, where exact sums of all digits would take three: see `_whole_sum`.
+Fused, for machines where one instruction multiplies 52-bit numbers and adds the lower or the upper half of the product.
+It needs two of them for each half and power, while exact sums of all digits would need three: see `_whole_sum`.
 
 Compiled code only.
 """
@@ -34,7 +34,7 @@ from fleetcount_kernel.simd import (
 )
 
 LARGEST_BLOCK: Final = 64
-"""Entries a block at most: `_whole_sum` allows 128, the split way 1,024; the table of powers has to stay small."""
+"""The most entries of a block: `_whole_sum` allows 128, split sums 1,024, but the table of powers must stay small."""
 
 _LIMBS: Final = 3
 _LIMB_BITS: Final = 22
@@ -57,7 +57,7 @@ def split_write_power(rows: Words, row: int, power: Lanes) -> None:
 
 @compiled
 def split_read_power(rows: Words, row: int) -> Lanes:
-    """Return what `split_write_power` wrote."""
+    """Return the power that `split_write_power` wrote."""
     upper = shift_left(load(rows, row + 1), _LIMB_BITS) | shift_left(load(rows, row + 2), 2 * _LIMB_BITS)
     return load(rows, row) | upper
 
@@ -66,8 +66,8 @@ def split_read_power(rows: Words, row: int) -> Lanes:
 def split_block_sums(rows: Words, first: int, count: int, table: int) -> tuple[Lanes, Lanes]:
     """Return x and y, the sums of entry i times power i and of entry i times power 2 i, i from 1 to `count`.
 
-    Entry 1 is row `first`. Power 1 is at row `table`, the next one behind it. Twelve sums, one for each half of an
-    entry and limb of a power.
+    Entry 1 is row `first`. Power 1 is at row `table`, the next powers follow. Twelve sums: for x and for y one for each
+    half of an entry and limb of a power. The results are below p; `count` is at most 1,024.
     """
     a = b = c = d = e = f = splat(_ZERO)
     g = h = i = j = k = m = splat(_ZERO)
@@ -105,22 +105,22 @@ def fused_write_power(rows: Words, row: int, power: Lanes) -> None:
 
 @compiled
 def fused_read_power(rows: Words, row: int) -> Lanes:
-    """Return what `fused_write_power` wrote."""
+    """Return the power that `fused_write_power` wrote."""
     return load(rows, row)
 
 
 @compiled
 def fused_block_sums(rows: Words, first: int, count: int, table: int) -> tuple[Lanes, Lanes]:
-    """Return what `split_block_sums` returns; `count` is at most 128.
+    """Return the same as `split_block_sums`; `count` is at most 128.
 
-    A pair of sums for each half of an entry and each form, as `_whole_sum` wants them.
+    A pair of sums for each half of an entry, for x and for y, as `_whole_sum` needs them.
     """
     a = b = c = d = splat(_ZERO)
     e = f = g = h = splat(_ZERO)
     for step in range(count):
         entry = load(rows, first + step)
         low, high = entry & splat(_LOW_HALF), shift_right(entry, 32)
-        # The instruction ignores the upper twelve bits of each number it is given.
+        # The instruction ignores the upper twelve bits of each factor.
         low_raised, high_raised = shift_left(entry, 20), shift_left(high, 20)
         power = load(rows, table + step)
         top = shift_right(power, 12)
@@ -143,9 +143,9 @@ def _whole_sum(low: Lanes, high: Lanes, upper_low: Lanes, upper_high: Lanes) -> 
     """Return S + 2**32 S': `low` and `high` are of the sum S, the `upper` pair of S'.
 
     S is a sum of n products h r, h a half and r a power. `low` has the remainder of S modulo 2**52, and `high` is the
-    sum of the whole parts of h (r >> 12) / 2**32, so that 2**44 `high` falls short of S: by less than 2**44 a product
-    for the part cut off, and by less than 2**44 for the bits of r shifted out. S - 2**44 `high` is therefore below n
-    2**45, and where n is at most 128 its remainder modulo 2**52 is the number itself.
+    sum of the whole parts of h (r >> 12) / 2**32, so that 2**44 `high` is below S: for each product by less than 2**44
+    for the fraction that is dropped, and by less than 2**44 for the bits of r shifted out. S - 2**44 `high` is
+    therefore below n 2**45, and for n of at most 128 its remainder modulo 2**52 is the number itself.
     """
     rest = (low - shift_left(high, 44)) & splat(_LOW_52)
     upper_rest = (upper_low - shift_left(upper_high, 44)) & splat(_LOW_52)

@@ -1,4 +1,4 @@
-"""How the kernel's functions become machine code, and where the machine code is kept.
+"""Compilation of the kernel's functions to machine code, and the cache of that code.
 
 `compiled` marks a function that other compiled functions call; `entry_point` one that Python calls; `kept` either, if
 it is short to compile. The first process on a machine compiles an entry point, which takes a while, says so in the log,
@@ -27,18 +27,19 @@ _codegen: Any = import_module("numba.core.codegen")
 _log: Final = logging.getLogger("fleetcount.kernel")
 _OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 _PARENTS: Final = (("NUMBA_CACHE_DIR", ""), ("CACHE_DIRECTORY", ""), ("XDG_CACHE_HOME", ""), ("HOME", ".cache"))
-"""Environment variables that name a place for caches, the first that is set wins; systemd sets the second."""
+"""Environment variables with a directory for caches, and the path below it; the first that is set wins. systemd sets
+the second."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Let compiled functions call `function`; it releases Python's lock and does not check indices."""
+    """Return `function` compiled, for calls from compiled functions; it releases Python's lock and checks no index."""
     return cast("Function", _numba.njit(**_OPTIONS)(function))
 
 
 def entry_point(function: Function) -> Function:
-    """Let Python call `function`, after `make_ready`; it keeps to what `compiled` says."""
+    """Return `function` compiled, for calls from Python after `make_ready`; otherwise as `compiled`."""
     return compiled(function)
 
 
@@ -57,28 +58,28 @@ def kept(function: Function) -> Function:
 
 
 def target_features() -> str:
-    """Return what the processor that is compiled for can do, as LLVM writes it: "+avx2,-avx512f" and so on."""
+    """Return the features of the target processor as LLVM writes them, such as "+avx2,-avx512f"."""
     chosen = _numba.config.CPU_FEATURES
     return str(_codegen.get_host_cpu_features() if chosen is None else chosen)
 
 
 def make_ready(entry: Callable[..., Any], call: Callable[[], object]) -> None:
-    """Load an entry point, or compile and keep it; `call` must call it with arguments of the types it is meant for.
+    """Load an entry point, or compile and store it; `call` must call it with arguments of the right types.
 
-    Without a place to keep compiled code every process compiles for itself, and the log says so.
+    Without a cache directory every process compiles for itself, with a warning in the log.
     """
     dispatcher: Any = entry
     if dispatcher.signatures:
         return
     name, directory = dispatcher.py_func.__name__, cache_directory()
     if directory is None:
-        _log.warning("compiling %s, about half a minute; there is no directory of this user's to keep it in", name)
+        _log.warning("compiling %s, about half a minute; this user has no cache directory to store it in", name)
         call()
         return
     with _alone(directory):
         known = any(directory.glob(f"*/*.{name}-*.nbc"))
         if not known:
-            _log.warning("compiling %s for this machine, about half a minute, once; kept in %s", name, directory)
+            _log.warning("compiling %s for this machine, about half a minute, once; stored in %s", name, directory)
         start = time.monotonic()
         with _numba_caches_in(directory):
             dispatcher.enable_caching()
@@ -89,7 +90,7 @@ def make_ready(entry: Callable[..., Any], call: Callable[[], object]) -> None:
 
 @lru_cache(maxsize=1)
 def cache_directory() -> Path | None:
-    """Return the directory for compiled code, made if need be; None when no place is this user's alone."""
+    """Return the directory for compiled code, created if missing; None without one that only this user may write."""
     for variable, below in _PARENTS:
         parent = os.environ.get(variable)
         if not parent:
@@ -106,7 +107,7 @@ def cache_directory() -> Path | None:
 
 
 def _fingerprint() -> str:
-    """Return a short name for everything that machine code depends on."""
+    """Return a hash, 16 hexadecimal digits, of all inputs of the machine code: source, versions, processor."""
     processor = _numba.config.CPU_NAME or _binding.get_host_cpu_name()
     llvm = str(_binding.llvm_version_info)
     parts = (sys.implementation.cache_tag, _numba.__version__, llvm, processor, target_features())
@@ -118,7 +119,7 @@ def _fingerprint() -> str:
 
 @contextmanager
 def _alone(directory: Path) -> Generator[None]:
-    """Let one process at a time compile: the others then find its result."""
+    """Hold a file lock, so that one process compiles and the others then load its result."""
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -126,7 +127,7 @@ def _alone(directory: Path) -> Generator[None]:
 
 @contextmanager
 def _numba_caches_in(directory: Path) -> Generator[None]:
-    """Point Numba's cache at the directory while an entry point is told where its own is, and back."""
+    """Set Numba's cache directory while `enable_caching` of an entry point reads it, and restore it."""
     before = _numba.config.CACHE_DIR
     _numba.config.CACHE_DIR = str(directory)
     try:

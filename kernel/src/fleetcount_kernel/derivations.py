@@ -1,7 +1,7 @@
-"""Everything Prio3 derives by hashing, for eight reports (draft-irtf-cfrg-vdaf, section 7.2.6).
+"""All values that Prio3 derives by hashing, for eight reports (draft-irtf-cfrg-vdaf, section 7.2.6).
 
-Streams are read as if every word were below p; each function that writes one returns the largest word of each lane, so
-that the caller can find the reports where that is wrong. A digest is left in rows 0..3. Compiled code only.
+Words of a stream are assumed to be below p. Each function that writes a stream returns the largest word of each lane,
+with which the caller finds the reports where that is wrong. A digest is written to rows 0..3. Compiled code only.
 """
 
 from typing import Final
@@ -55,7 +55,7 @@ def expand_proofs(plan: Plan, aggregator: int, seeds: Words, first: int, column:
 def hash_part(
     plan: Plan, aggregator: int, blinds: Words, first: int, column: int, nonces: Words, row: int, rows: Words
 ) -> None:
-    """Leave an aggregator's joint-randomness part as the digest; its measurement share is in rows `row` and on.
+    """Write an aggregator's joint-randomness part as the digest; its measurement share is in rows `row` and on.
 
     The blinds begin at word `column` of their records.
     """
@@ -70,7 +70,7 @@ def hash_part(
 
 @compiled
 def joint_seed(plan: Plan, parts: Words, first: int, stride: int, column: int, rows: Words) -> None:
-    """Leave the joint-randomness seed as the digest, from the parts of all aggregators.
+    """Write the joint-randomness seed as the digest, from the parts of all aggregators.
 
     The part of aggregator j begins at word `column` of record `first` + j `stride`.
     """
@@ -83,7 +83,7 @@ def joint_seed(plan: Plan, parts: Words, first: int, stride: int, column: int, r
 
 @compiled
 def joint_randomness(plan: Plan, row: int, rows: Words) -> Lanes:
-    """Write the joint randomness of all proofs from the seed in rows `row` and on; return the largest word."""
+    """Write the joint randomness of all proofs, from the seed in rows `row` and on; return the largest words."""
     start(rows)
     position = absorb_bytes(rows, 0, plan.joint_randomness_head_at, plan.joint_randomness_head_bytes)
     position = absorb_rows(rows, position, row, SEED_ROWS)
@@ -94,7 +94,7 @@ def joint_randomness(plan: Plan, row: int, rows: Words) -> Lanes:
 
 @compiled
 def query_randomness(plan: Plan, nonces: Words, first: int, rows: Words) -> Lanes:
-    """Write the query randomness of all proofs; return the largest word."""
+    """Write the query randomness of all proofs; return the largest words."""
     start(rows)
     position = absorb_bytes(rows, 0, plan.query_head_at, plan.query_head_bytes)
     position = absorb_word(rows, position, splat(np.uint64(plan.proofs)), 1)
@@ -105,7 +105,7 @@ def query_randomness(plan: Plan, nonces: Words, first: int, rows: Words) -> Lane
 
 @compiled
 def absorb_columns(rows: Words, position: int, records: Words, first: int, column: int, count: int) -> int:
-    """Absorb `count` words of each record, from word `column` on."""
+    """Absorb `count` words of each of eight records, from word `column` on; return the new position."""
     for offset in range(count):
         position = absorb_word(rows, position, gather(records, first, column + offset), 8)
     return position

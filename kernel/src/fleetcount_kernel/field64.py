@@ -1,8 +1,7 @@
 """Arithmetic modulo p = 2**64 - 2**32 + 1 (Field64), eight numbers at once, without a branch on a value.
 
-Every number that goes in or out is canonical, below p, unless a docstring says otherwise; the bounds that make it so
-stand at each step. Since 2**64 = 2**32 - 1 and 2**96 = -1 modulo p, a reduction is shifts and additions. Compiled code
-only.
+Arguments and results are canonical, below p, unless a docstring says otherwise; comments prove the bounds of each step.
+Since 2**64 = 2**32 - 1 and 2**96 = -1 modulo p, a reduction consists of shifts and additions. Compiled code only.
 """
 
 from typing import Final
@@ -32,7 +31,7 @@ _ONE: Final = np.uint64(1)
 @compiled
 def add(left: Lanes, right: Lanes) -> Lanes:
     """Return left + right."""
-    # left - (p - right): p - right is 1..p, and one p is added back where that borrowed.
+    # left - (p - right): p - right is in 1..p, and a borrow is corrected by adding p.
     negated = splat(_MODULUS) - right
     difference = left - negated
     return select_less(left, negated, difference + splat(_MODULUS), difference)
@@ -49,10 +48,10 @@ def subtract(left: Lanes, right: Lanes) -> Lanes:
 @compiled
 def multiply(left: Lanes, right: Lanes) -> Lanes:
     """Return left * right."""
-    # By halves of 32 bits, since vectors have no 64-by-64-bit product of 128 bits.
+    # In halves of 32 bits, because vector instructions have no product of 128 bits.
     left_high, right_high = shift_right(left, 32), shift_right(right, 32)
     low_low = multiply_low(left, right)
-    # Neither sum can pass 2**64: a product of halves is at most (2**32 - 1)**2, and 2**32 - 1 is added.
+    # Neither sum can reach 2**64: a product of halves is at most (2**32 - 1)**2, and at most 2**32 - 1 is added.
     middle = multiply_low(left_high, right) + shift_right(low_low, 32)
     other = multiply_low(left, right_high) + (middle & splat(_LOW_HALF))
     low = shift_left(other, 32) | (low_low & splat(_LOW_HALF))
@@ -84,7 +83,7 @@ def sum_limbs(a: Lanes, b: Lanes, c: Lanes, d: Lanes, e: Lanes, f: Lanes) -> Lan
     """
     ones, tens, hundreds = _digits(a, b, c)
     next_ones, next_tens, next_hundreds = _digits(d, e, f)
-    # Digits of the second half stand one place higher: ones at t, tens at t**2, hundreds at t**3 = -1.
+    # Digits of the second half have one more factor t: ones t, tens t**2, hundreds t**3 = -1.
     third = hundreds + next_tens
     second = tens + next_ones + third
     # second < 2**47 is split once more: its overflow (below 2**15) times t**2 is overflow t - overflow.
@@ -98,7 +97,7 @@ def sum_limbs(a: Lanes, b: Lanes, c: Lanes, d: Lanes, e: Lanes, f: Lanes) -> Lan
 @compiled
 def _digits(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes, Lanes]:
     """Return the base-2**32 digits of a + 2**22 b + 2**44 c, not carried: below 2**34, 2**34 and 2**45."""
-    # What the shifts push out of the word is the third digit: b >> 42 and c >> 20.
+    # The bits that the left shifts drop are the third digit: b >> 42 and c >> 20.
     b_low, c_low = shift_left(b, 22), shift_left(c, 44)
     mask = splat(_LOW_HALF)
     ones = (a & mask) + (b_low & mask) + (c_low & mask)
@@ -135,8 +134,9 @@ def lagrange_coefficients(rows: Words, point: Lanes, nodes: int, count: int, inv
     """Write c with P(point) = sum of c[i] P(node i) to rows `result` and on; `EvaluationDomain` has the formula.
 
     Rows `nodes` and on are all `count` = n powers of a root of unity w, `inverse` is 1/n. With u = point w**-i, c[i] is
-    (1/n) (u**n - 1)/(u - 1) = (1/n) (1 + u) (1 + u**2) (1 + u**4) .. (1 + u**(n/2)), good for any point. The factor 1 +
-    u**(n/2) has two values, the next one four: each step makes of every product so far that times 1 + u and 1 - u.
+    (1/n) (u**n - 1)/(u - 1) = (1/n) (1 + u) (1 + u**2) (1 + u**4) .. (1 + u**(n/2)); the product is defined for any
+    point. Over all i the factor 1 + u**(n/2) has two values, the next one four, so that each step doubles the number of
+    products: every one so far is multiplied by 1 + u**stride and by 1 - u**stride.
     """
     store(rows, result, inverse)
     size = 1
@@ -144,7 +144,7 @@ def lagrange_coefficients(rows: Words, point: Lanes, nodes: int, count: int, inv
         stride = count // (2 * size)
         power = power_of_two_power(point, stride)
         for index in range(size):
-            # (w**-i)**stride is the node stride places further back, counted in a circle.
+            # (w**-index)**stride is the node with the number -stride * index modulo `count`.
             turned = multiply(power, load(rows, nodes + (count - stride * index) % count))
             product = load(rows, result + index)
             other = multiply(product, turned)

@@ -1,9 +1,9 @@
-"""What the compiled code is told of a window: numbers, and the memory it works in.
+"""The parameters of a window for the compiled code, and the memory of that code.
 
 The memory is one array of rows, a vector of eight words each: first the sponge, then constants of the window (the same
-word in every lane), then the working rows of one group of eight reports, then the sums. A `Plan` holds lengths and, in
-fields that end in `_at`, where things begin. Lengths count words of 64 bits unless a name says bytes. Plain Python and
-NumPy; sees no report.
+word in every lane), then the working rows of one group of eight reports, then the sums. A `Plan` has lengths and, in
+fields that end in `_at`, the first row of each region. Lengths count words of 64 bits unless a name says bytes. Plain
+Python and NumPy, without reports.
 """
 
 from collections.abc import Generator, Sequence
@@ -30,18 +30,18 @@ _USAGES: Final = {
     "joint_seed": 6,
     "joint_part": 7,
 }
-"""What a hash is for (draft-irtf-cfrg-vdaf, section 7.2.6)."""
+"""The usage numbers of the draft's hashes (draft-irtf-cfrg-vdaf, section 7.2.6)."""
 
 
 class Plan(NamedTuple):
     """One algorithm at one aggregator; the names of lengths are those of `Prio3`, `Flp` and the circuit.
 
-    `vectors` of `length` entries make a measurement; `chunk_length` is 0 but for the bit check. `measurement`, `proof`,
-    `joint`, `query`, `verifier` and `outputs` are lengths a report, a proof or, for outputs, an output share.
-    `block` is the number of small steps (`power_sums`). A head is the constant beginning of a hashed message. Rows at
-    `last_value_at` are the weights that give the gadget polynomial's last value from the others; the row at
-    `rejected_from_at` is p: squeezed words from there on send a report to the scalar twin. The rows from `twists_at` on
-    double a wire's values (`sharding`), those from `stream_at` to `powers_at` exist for sharding only.
+    A measurement is `vectors` vectors of `length` entries; `chunk_length` is 0 except for the bit check. `measurement`
+    and `outputs` are lengths of a report, `proof`, `joint`, `query` and `verifier` of one proof. `block` is the
+    number of small steps (`power_sums`). A head is the constant beginning of a hashed message. Rows at `last_value_at`
+    are the weights of the gadget polynomial's last value in terms of the others. The row at `rejected_from_at` is p: a
+    report with a stream word of at least that is left to the scalar verifier. The rows at `twists_at` and those from
+    `stream_at` to `powers_at` are for sharding only, which a benchmark does (benchmarks/batch_sharding.py).
     """
 
     aggregator: int
@@ -109,7 +109,7 @@ def covers(prio3: Prio3) -> bool:
 
 
 class Layout:
-    """Where everything lies in the memory; hands out rows, one region behind the other, constants before the rest."""
+    """The regions of the memory, in the order in which they are added; constants must be added first."""
 
     def __init__(self) -> None:
         self.places: dict[str, int] = {}
@@ -118,7 +118,7 @@ class Layout:
         self._spare: list[Words] = []
 
     def constant(self, name: str, words: Sequence[int]) -> None:
-        """Add a region that holds these words, each in all lanes of a row; its plan field is `name`_at."""
+        """Add a region with these words, each in all lanes of a row; its plan field is `name`_at."""
         self._constants += words
         self.working(name, len(words))
 
@@ -129,7 +129,10 @@ class Layout:
 
     @contextmanager
     def memory(self) -> Generator[Words]:
-        """Lend memory for one call, of any thread: constants written, sums zero, the rest as the last call left it."""
+        """Yield memory for one call: uint64, rows x 8, with the constants and zero sums; other rows are not cleared.
+
+        Threads may call it at the same time: each gets memory of its own, which is reused afterwards.
+        """
         try:
             rows = self._spare.pop()
         except IndexError:
@@ -139,7 +142,7 @@ class Layout:
         self._spare.append(rows)
 
     def _new_memory(self) -> Words:
-        """Return memory with its constants, the first row at the beginning of a cache line."""
+        """Return memory with its constants; the first row begins at a cache line of 64 bytes."""
         memory = np.zeros((self._end + 1) * WIDTH, dtype=np.uint64)
         offset = (-memory.ctypes.data // memory.itemsize) % WIDTH
         rows = memory[offset : offset + self._end * WIDTH].reshape(self._end, WIDTH)
@@ -158,10 +161,12 @@ def new_plan(
     rejected_from: int = FIELD64.modulus,
     sharding: bool = False,
 ) -> tuple[Plan, Layout]:
-    """Return the plan of an algorithm that `covers` and the layout of its memory, which holds the verify key.
+    """Return the plan of an algorithm, and the layout of its memory, which contains the verify key.
 
-    A plan for `sharding` is a device's: aggregator and verify key are not used. Raises UsageError for an algorithm that
-    is not covered.
+    A plan for `sharding` is a device's: aggregator and verify key are not used.
+
+    Raises:
+        UsageError: `covers` is false for the algorithm.
     """
     circuit, flp = prio3.circuit, prio3.flp
     if not covers(prio3):
@@ -199,7 +204,7 @@ def new_plan(
 
 
 def _common_seed(name: str, verify_key: bytes) -> bytes:
-    """Return the seed that is the same for all reports, or nothing."""
+    """Return the seed of a hash if it is the same for all reports, else b""."""
     return {"query": verify_key, "joint_seed": bytes(SEED_SIZE)}.get(name, b"")
 
 
@@ -226,7 +231,7 @@ def _place_constants(layout: Layout, prio3: Prio3, rejected_from: int) -> None:
 
 
 def _twists(powers: Sequence[int], size_inverse: int) -> list[int]:
-    """Return s**i / size, s the root of twice the order, at the place of i with its bits reversed (`sharding`)."""
+    """Return s**i / size, s the root of twice the order, at the index i with its bits reversed; for sharding."""
     bits = (len(powers) - 1).bit_length()
     reversed_bits = [int(f"{index:0{bits}b}"[::-1], 2) if bits else 0 for index in range(len(powers))]
     return [powers[index] * size_inverse % FIELD64.modulus for index in reversed_bits]

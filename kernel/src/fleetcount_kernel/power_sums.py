@@ -1,8 +1,8 @@
 """The two linear forms of the one-hot circuits: x = sum of rho**v r[v] and y = sum of rho**(2 v) r[v], v from 1.
 
-Nearly all the work of verification that is not hashing. Per report and proof the powers of rho are written down once
-(small steps) and met with every block of B entries (`block_sums`); the blocks are put together by Horner's rule with
-rho**B (giant steps). Compiled code only.
+Nearly all the work of verification that is not hashing. For each report and proof the powers of rho are computed once
+(small steps) and multiplied with every block of B entries (`block_sums`); Horner's rule with rho**B combines the blocks
+(giant steps). Compiled code only.
 """
 
 import math
@@ -16,15 +16,16 @@ from fleetcount_kernel.field64 import add, multiply
 from fleetcount_kernel.simd import Lanes, Words, splat
 
 TABLE_ROWS: Final = 2 * LARGEST_BLOCK * POWER_ROWS
-"""Rows of the table of powers: x takes those of rho one after the other, y every second one."""
+"""Rows of the table of powers of rho: x needs consecutive powers, y every second one."""
 
 _ZERO: Final = np.uint64(0)
 
 
 def block_length(length: int, vectors: int) -> int:
-    """Return B, the entries a block: where the table, made once a proof, costs as much as all giant steps.
+    """Return B, the number of entries of a block, at most `LARGEST_BLOCK`.
 
-    A giant step costs about twice a small one. The table stays small enough for the smallest first-level caches.
+    It makes the table, computed once for each proof, as expensive as all giant steps; a giant step costs about two
+    small ones. The table fits into the smallest first-level caches.
     """
     return min(LARGEST_BLOCK, max(1, math.isqrt(2 * vectors * length)))
 
@@ -33,11 +34,11 @@ def block_length(length: int, vectors: int) -> int:
 def write_powers(rows: Words, rho: Lanes, block: int, table: int) -> tuple[Lanes, Lanes]:
     """Write the powers of rho that blocks of B = `block` entries need, and return rho**B and rho**(2 B).
 
-    They go to rows `table` and on: all up to rho**B, the even ones up to rho**(2 B), the others' rows stay as they are.
+    Rows `table` and on get all powers up to rho**B and the even ones up to rho**(2 B); other rows are not written.
     """
     write_power(rows, table, rho)
     for half in range(1, block + 1):
-        # Each power from one of half the exponent: several are under way at once, where a chain would wait for itself.
+        # Each power comes from one of half the exponent, not from the one before: the processor can overlap them.
         power = read_power(rows, table + POWER_ROWS * (half - 1))
         even = multiply(power, power)
         write_power(rows, table + POWER_ROWS * (2 * half - 1), even)

@@ -1,7 +1,8 @@
-"""Verification of many reports at once at one aggregator: the values that go in and out, and the scalar twin.
+"""Verification of many reports at once at one aggregator: the batches, the interface and the scalar implementation.
 
-A batch is plain bytes, one fixed-size record a report, so that it crosses processes as it is. A bad report is a reason
-in the answer, never an exception, and never changes the answer for another report. Nothing here stores, sends or logs.
+A batch is plain bytes with one record of fixed size for each report, so that it can be sent to another process
+unchanged. A bad report gives a reason in the answer, never an exception, and does not change the answer for another
+report. The module neither stores, sends nor logs anything.
 """
 
 from collections.abc import Sequence
@@ -25,10 +26,13 @@ VERIFIED: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofBatch:
-    """Complete reports as one aggregator holds them: three columns, one record of fixed size a report in each.
+    """Complete reports at one aggregator: three columns, each with one record of fixed size for each of n reports.
 
     `nonces` n x 16 bytes, `public_shares` n x `Prio3.public_share_size`, `input_shares` n x `Prio3.input_share_size` of
-    this aggregator (both instalments joined). Raises UsageError for nonces that are not whole.
+    this aggregator (both instalments joined).
+
+    Raises:
+        UsageError: the nonces have a length that is not a multiple of 16.
     """
 
     nonces: bytes
@@ -47,7 +51,7 @@ class ProofBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedBatch:
-    """What the first step of verification gives for a batch of n reports, in their order.
+    """The result of the first step of verification for a batch of n reports, in their order.
 
     `reasons` n bytes: 0 (`VERIFIED`), or the number of a `RejectReason`: MALFORMED or INVALID_PROOF.
     `seeds` n x 32: the joint-randomness seed that the verifier message must equal (`Prio3.verify_next`).
@@ -63,11 +67,14 @@ class VerifiedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSetting:
-    """What the arithmetic of one window at one aggregator needs.
+    """The parameters of verification for one window at one aggregator.
 
     `verify_key` is the window's 32 bytes, `ctx` its context, `aggregator` this party's position (0 is the leader),
-    `opened` which part of an output share is summed. Raises UsageError for an algorithm without joint randomness or
-    over another field than Field64, a key of the wrong size, or a position the algorithm does not have.
+    `opened` the slice of an output share that is summed.
+
+    Raises:
+        UsageError: an algorithm without joint randomness or over another field than Field64, a key of the wrong size,
+            or a position outside 0..shares-1.
     """
 
     prio3: Prio3
@@ -89,7 +96,11 @@ class VerifierSetting:
         return FIELD64.encoded_size * len(range(self.prio3.circuit.output_length)[self.opened])
 
     def check(self, batch: ProofBatch) -> None:
-        """Raise UsageError unless every column of the batch has the size its number of reports demands."""
+        """Check that every column of the batch has one record for each report.
+
+        Raises:
+            UsageError: a column of another size.
+        """
         prio3 = self.prio3
         for name, column, size in (
             ("public shares", batch.public_shares, prio3.public_share_size),
@@ -115,25 +126,31 @@ class BatchVerifier(Protocol):
 
     @property
     def name(self) -> str:
-        """Which implementation it is: "scalar" or "kernel"."""
+        """The implementation: "scalar" or "kernel"."""
         ...
 
     def verify(self, batch: ProofBatch) -> VerifiedBatch:
-        """Return the answer for every report; raises UsageError for columns of the wrong size only."""
+        """Return the answer for every report.
+
+        Raises:
+            UsageError: a column of the wrong size; never because of a report.
+        """
         ...
 
     def sum_outputs(self, batch: ProofBatch) -> bytes:
-        """Return the sum of the opened outputs of all reports of the batch, their proofs not looked at.
+        """Return the sum of the opened outputs of all reports of the batch, without a check of their proofs.
 
-        Used to take single reports, verified before, out of a sum again. Raises UsageError for columns of the wrong
-        size, and for a report that is not canonical, which no sum can hold.
+        Used to subtract single reports, which were verified before, from a sum.
+
+        Raises:
+            UsageError: a column of the wrong size, or a report that is not canonical and so is in no sum.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarBatchVerifier:
-    """One report after the other in plain Python: used where nothing can be compiled, and the oracle in tests."""
+    """One report after the other in plain Python: for machines without a compiler, and the oracle in tests."""
 
     setting: VerifierSetting
 
@@ -182,7 +199,7 @@ class ScalarBatchVerifier:
             return circuit.truncate(setting.prio3.helper_measurement_share(setting.ctx, setting.aggregator, seed))
         words = len(input_share) // FIELD64.encoded_size
         try:
-            # The blind's words are no field elements: only those before it are decoded.
+            # The share ends with the blind, which is not a vector of field elements.
             explicit = FIELD64.decode_vector(input_share[:-SEED_SIZE], words - SEED_SIZE // FIELD64.encoded_size)
         except DecodeError as error:
             raise UsageError(f"a report that cannot be in a sum: {error}") from None
@@ -199,7 +216,7 @@ class ScalarBatchVerifier:
 
 
 def combine_one_by_one(prio3: Prio3, ctx: bytes, shares: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return what `verifiers.combine` returns, report by report in plain Python; of shares that it has checked."""
+    """Return the same as `verifier.combine_batch`, report by report in plain Python."""
     count = len(shares[0]) // prio3.verifier_share_size
     messages: list[bytes] = []
     holds = bytearray()
@@ -216,13 +233,14 @@ def combine_one_by_one(prio3: Prio3, ctx: bytes, shares: Sequence[bytes]) -> tup
 def add_vectors(left: bytes, right: bytes) -> bytes:
     """Return the sum of two encoded Field64 vectors, element by element.
 
-    Raises UsageError when the lengths differ or a word is not below p.
+    Raises:
+        UsageError: the lengths differ, or a word is not below p.
     """
     return add_words(*_words(left, right)).astype("<u8").tobytes()
 
 
 def add_words(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return left + right modulo p for arrays of words below p, which the caller has seen to."""
+    """Return left + right modulo p, uint64 of the same shape; the caller guarantees that all words are below p."""
     total = left + right
     # left + right - p is below p and equals left + right + (2**64 - p) mod 2**64, whether or not the sum passed 2**64.
     passed = (total < left) | (total >= _MODULUS)
@@ -230,7 +248,11 @@ def add_words(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np
 
 
 def subtract_vectors(left: bytes, right: bytes) -> bytes:
-    """Return left - right of two encoded Field64 vectors; raises UsageError as `add_vectors` does."""
+    """Return left - right of two encoded Field64 vectors, element by element.
+
+    Raises:
+        UsageError: the lengths differ, or a word is not below p.
+    """
     a, b = _words(left, right)
     difference = a - b
     return np.where(a < b, difference - _COMPLEMENT, difference).astype("<u8").tobytes()

@@ -1,7 +1,7 @@
 """The query of a proof for eight reports: this aggregator's share of the verifier (draft-irtf-cfrg-vdaf, 7.3.4).
 
-`fleetcount_protocol.vdaf.flp` says what a query is, `fleetcount_protocol.vdaf.circuits` what each circuit checks; names
-and order are theirs. Works on the rows that `shares.prepare` filled and writes the verifier rows. Compiled code only.
+`fleetcount_protocol.vdaf.flp` defines the query, `fleetcount_protocol.vdaf.circuits` the circuits; names and order are
+the same. The functions read the rows that `shares.prepare` filled and write the verifier rows. Compiled code only.
 """
 
 from typing import Final
@@ -75,9 +75,9 @@ def query_bits(plan: Plan, proof: int, rows: Words) -> None:
 
 @compiled
 def _add_chunk(plan: Plan, proof: int, call: int, rows: Words) -> None:
-    """Add one call's inputs, weighed for the point, to the wires: rho**(j + 1) m_j and m_j - 1/k for its entries m_j.
+    """Add one call's inputs, weighted for the point, to the wires: rho**(j + 1) m_j and m_j - 1/k for its entries m_j.
 
-    Entries behind the last are zero.
+    Entries after the last one are zero.
     """
     rho, weight = load(rows, plan.joint_at + plan.calls * proof + call), load(rows, plan.wire_weights_at + call + 1)
     constant, power, first = load(rows, plan.shares_inverse_at), weight, plan.chunk_length * call
@@ -114,13 +114,16 @@ def _weigh_point(plan: Plan, proof: int, rows: Words) -> None:
 
 @compiled
 def _seed_at_point(plan: Plan, proof: int, wire: int, rows: Words) -> Lanes:
-    """Return the part of a wire polynomial at the point that its seed, its first value, gives."""
+    """Return the term of a wire polynomial's value at the point that belongs to its first value, the seed."""
     return multiply(load(rows, plan.wire_weights_at), load(rows, plan.proofs_at + plan.proof * proof + wire))
 
 
 @compiled
 def _gadget_at_point(plan: Plan, values: int, rows: Words) -> Lanes:
-    """Return the gadget polynomial at the point from its values, rows `values` and on, and the one the proof omits."""
+    """Return the gadget polynomial at the point, from its values in rows `values` and on.
+
+    The proof omits the last value, which follows from the others because the degree is too small by one.
+    """
     count = 2 * plan.wire_nodes - 1
     last = inner_product(rows, plan.last_value_at, values, count)
     known = inner_product(rows, plan.gadget_weights_at, values, count)

@@ -1,7 +1,7 @@
-"""From the bytes of eight reports to field elements and randomness; and which reports are out.
+"""From the bytes of eight reports to field elements and randomness, with the reasons of reports that are refused.
 
-draft-irtf-cfrg-vdaf, section 7.2.2. A report in whose streams a word is p or more (once in 2**32 words) is marked, and
-the scalar twin does it again. Compiled code only.
+Source: draft-irtf-cfrg-vdaf, section 7.2.2. A report with a word of p or more in one of its streams (once in 2**32
+words) is marked for the scalar verifier. Compiled code only.
 """
 
 from typing import Final
@@ -38,7 +38,7 @@ from fleetcount_kernel.simd import (
 from fleetcount_kernel.sponge import absorb_bytes, absorb_rows, finish, start
 
 DO_AGAIN: Final = np.uint64(255)
-"""The reason of a report that the scalar twin must do again; no RejectReason has this number."""
+"""The reason of a report that the scalar verifier must verify; no RejectReason has this number."""
 
 _MODULUS: Final = np.uint64(FIELD64.modulus)
 _MALFORMED: Final = np.uint64(RejectReason.MALFORMED.value)
@@ -50,7 +50,7 @@ _ALL_BITS: Final = np.uint64((1 << 64) - 1)
 
 @compiled
 def prepare(plan: Plan, nonces: Words, publics: Words, inputs: Words, first: int, rows: Words) -> Lanes:
-    """Fill the measurement, proofs, joint, query and seeds rows for eight reports; return their reasons.
+    """Write the measurement, proofs, joint, query and seeds rows of eight reports; return their reasons.
 
     A reason is 0, `DO_AGAIN`, MALFORMED for a leader's word that is not below p, or INVALID_PROOF for a query point
     that is a root of unity of the wires' domain. Rows 4..7 of the seeds are the joint-randomness seed, 0..3 the part.
@@ -71,7 +71,7 @@ def prepare(plan: Plan, nonces: Words, publics: Words, inputs: Words, first: int
 
 @compiled
 def judge(plan: Plan, explicit: Lanes, largest: Lanes, rows: Words) -> Lanes:
-    """Return the reasons from the largest explicit and squeezed words and the query points."""
+    """Return the reasons that follow from the largest explicit and stream words and from the query points."""
     reasons = splat(_ZERO)
     for proof in range(plan.proofs):
         point = load(rows, plan.query_at + plan.query * (proof + 1) - 1)
@@ -83,9 +83,9 @@ def judge(plan: Plan, explicit: Lanes, largest: Lanes, rows: Words) -> Lanes:
 
 @compiled
 def measurement_share(plan: Plan, inputs: Words, first: int, rows: Words) -> tuple[Lanes, Lanes]:
-    """Fill the measurement rows, at the leader the proofs too; return the largest explicit and largest squeezed words.
+    """Write the measurement rows, at the leader the proofs too; return the largest explicit and largest stream words.
 
-    A leader's share is explicit, a helper's a stream of its seed.
+    A leader's share is explicit, a helper's is the stream of its seed. The words are per lane, 0 for the other kind.
     """
     if plan.aggregator == 0:
         largest = _load_columns(inputs, first, 0, plan.measurement, rows, plan.measurement_at)
@@ -121,7 +121,7 @@ def valid_lanes(plan: Plan, reasons: Lanes, count: int, rows: Words) -> Lanes:
 
 @compiled
 def _own_joint_seed(plan: Plan, publics: Words, first: int, rows: Words) -> None:
-    """Leave the joint-randomness seed as the digest: the device's parts, but this aggregator's own as computed."""
+    """Write the joint-randomness seed as the digest, from the device's parts and this aggregator's computed one."""
     start(rows)
     position = absorb_bytes(rows, 0, plan.joint_seed_head_at, plan.joint_seed_head_bytes)
     for share in range(plan.shares):

@@ -1,20 +1,20 @@
-"""Eight 64-bit words side by side: the one value the compiled kernel computes with, and the only generated code in it.
+"""Vectors of eight 64-bit words, the only type of value in the compiled kernel, and its only generated code.
 
 For a reader who knows neither LLVM nor Numba. A modern processor adds, shifts or multiplies eight 64-bit numbers with
-one instruction. Python cannot say so, and Numba, which compiles ordinary Python functions to machine code, has no such
-number either. This module teaches Numba one new type, `Lanes`: eight unsigned words modulo 2**64, lane 0 to lane 7,
-each belonging to another report. Every operation below does the same to all lanes and never lets one see another;
-`gather`, `scatter` and `load_transposed` only move whole words between lanes and rows of memory.
+one instruction. Python has no expression for that, and Numba, which compiles Python functions to machine code, has no
+such type. This module adds one type to Numba, `Lanes`: eight unsigned words modulo 2**64, lane 0 to lane 7, one for
+each report. Every operation below works on each lane separately; `gather`, `scatter` and `load_transposed` only move
+whole words between lanes and rows of memory.
 
-How it is done: Numba compiles through LLVM, a compiler that knows vectors as a type, written `<8 x i64>`. The second
-half of this file says, for each operation, which line of LLVM's language it is ("xor of two vectors"). LLVM then picks
-the instructions of the machine it runs on: one of 512 bits (AVX-512), two of 256 (AVX2), four of 128 (NEON). Two
-operations name an instruction that only some machines have, `multiply_add_low` and `multiply_add_high`; code that uses
-them looks at `HAS_MULTIPLY_ADD` first and has another way.
+Numba compiles with LLVM, which has vectors as a type, written `<8 x i64>`. The second half of this file defines, for
+each operation, its instruction in LLVM's language ("xor of two vectors"). LLVM then selects the instructions of the
+machine: one of 512 bits (AVX-512), two of 256 (AVX2), four of 128 (NEON). Two operations are an instruction that only
+some machines have, `multiply_add_low` and `multiply_add_high`; code that uses them checks `HAS_MULTIPLY_ADD` and has an
+alternative.
 
-The other modules of this package are therefore ordinary code: `a ^ b` is eight words at once. What loops over arrays of
-eight numbers, which need no generated code, would cost is measured in docs/decisions/0009. Called outside compiled
-code, every function here raises TypeError.
+The other modules of this package are therefore ordinary code: `a ^ b` computes eight words. docs/decisions/0009 has the
+measured cost of loops over arrays of eight numbers, which would need no generated code. Outside compiled code every
+function of this module raises TypeError.
 """
 
 import operator
@@ -28,17 +28,17 @@ from numpy.typing import NDArray
 from fleetcount_kernel.compiling import target_features
 
 WIDTH: Final = 8
-"""Lanes of a vector: reports computed at once."""
+"""Lanes of a vector: the number of reports that are computed together."""
 
 HAS_MULTIPLY_ADD: Final = {"+avx512f", "+avx512ifma"} <= set(target_features().split(","))
-"""Whether the machine that is compiled for adds products of 52-bit numbers with one instruction."""
+"""Whether the target machine multiplies 52-bit numbers and adds the product with one instruction."""
 
 Words = NDArray[np.uint64]
-"""Memory in two dimensions, C order. With eight columns: one vector a row. Otherwise: one report a row."""
+"""Memory in two dimensions, C order. With eight columns each row is a vector; otherwise each row is a report."""
 
 
 class Lanes(Protocol):
-    """Eight words modulo 2**64, one a report; the operators work lane by lane."""
+    """Eight words modulo 2**64, one for each report; the operators work lane by lane."""
 
     def __add__(self, other: "Lanes", /) -> "Lanes": ...
     def __sub__(self, other: "Lanes", /) -> "Lanes": ...
@@ -54,7 +54,7 @@ def splat(word: np.uint64) -> Lanes:
 
 
 def load(rows: Words, row: int) -> Lanes:
-    """Return row `row` of memory with eight columns; the caller checks that it exists, here and below."""
+    """Return row `row` of memory with eight columns; no function here checks an index, the caller must."""
     raise _not_compiled()
 
 
@@ -89,7 +89,7 @@ def shift_right(value: Lanes, bits: int) -> Lanes:
 
 
 def rotate_left(value: Lanes, bits: int) -> Lanes:
-    """Return the words with their bits moved up in a circle, `bits` from 0 to 63."""
+    """Return the words rotated to the left, `bits` from 0 to 63."""
     raise _not_compiled()
 
 
@@ -104,7 +104,7 @@ def multiply_add_low(total: Lanes, left: Lanes, right: Lanes) -> Lanes:
 
 
 def multiply_add_high(total: Lanes, left: Lanes, right: Lanes) -> Lanes:
-    """Return `total` plus the high 52 bits of that product, which has 104; if `HAS_MULTIPLY_ADD`."""
+    """Return `total` plus the high 52 bits of that 104-bit product; if `HAS_MULTIPLY_ADD`."""
     raise _not_compiled()
 
 
@@ -122,7 +122,7 @@ def _not_compiled() -> TypeError:
     return TypeError("vectors exist in compiled code only")
 
 
-# What follows speaks to Numba and LLVM, which have no types of their own to check against.
+# The definitions for Numba and LLVM, whose interfaces have no type hints.
 
 _ir: Any = import_module("llvmlite.ir")
 _types: Any = import_module("numba").types
@@ -146,18 +146,18 @@ class _LanesType(_types.Type):  # type: ignore[misc]  # its base is Numba's
 _LANES: Final = _LanesType()
 
 
-def _held_in_a_vector(manager: Any, numba_type: Any) -> Any:
+def _vector_model(manager: Any, numba_type: Any) -> Any:
     return _extending.models.PrimitiveModel(manager, numba_type, _VECTOR)
 
 
-_extending.register_model(_LanesType)(_held_in_a_vector)
+_extending.register_model(_LanesType)(_vector_model)
 
 
-def _teach(symbol: Callable[..., Any], result: Any, parameters: tuple[Any, ...], emit: Callable[..., Any]) -> None:
-    """Let Numba compile calls of `symbol`: `emit(builder, *arguments)` writes LLVM's lines and returns the value.
+def _register(symbol: Callable[..., Any], result: Any, parameters: tuple[Any, ...], emit: Callable[..., Any]) -> None:
+    """Register `symbol` with Numba: `emit(builder, *arguments)` adds LLVM's instructions and returns the value.
 
-    A parameter "words" stands for a two-dimensional array in C order of unsigned 64-bit words; `emit` then gets Numba's
-    view of the array, with its address and its shape.
+    A parameter "words" is a two-dimensional array of unsigned 64-bit words in C order; `emit` gets Numba's view of the
+    array, with its address and its shape.
     """
 
     def typed(_template: Any, arguments: tuple[Any, ...], _keywords: Any) -> Any:
@@ -208,13 +208,13 @@ def _row_address(builder: Any, rows: Any, row: Any) -> Any:
 
 
 def _word_address(builder: Any, records: Any, record: Any, column: Any) -> Any:
-    """Return the address of one word of one record, the records lying one behind the other."""
+    """Return the address of one word of one record; records are rows in C order."""
     columns = builder.extract_value(records.shape, 1)
     return builder.gep(records.data, [builder.add(builder.mul(record, columns), column)])
 
 
 def _read(builder: Any, address: Any) -> Any:
-    # NumPy promises eight bytes of alignment, LLVM would otherwise assume the vector's own 64.
+    # NumPy guarantees an alignment of eight bytes; without this line LLVM would assume the vector's own 64.
     value = builder.load(address)
     value.align = 8
     return value
@@ -288,14 +288,14 @@ def _shift_right(builder: Any, value: Any, bits: Any) -> Any:
 
 
 def _rotate_left(builder: Any, value: Any, bits: Any) -> Any:
-    # LLVM's funnel shift of a vector with itself is the rotation; processors that have one do it in one step.
+    # LLVM's funnel shift of a vector with itself is a rotation, one instruction on processors that have it.
     kind = _ir.FunctionType(_VECTOR, [_VECTOR, _VECTOR, _VECTOR])
     rotate = _cgutils.get_or_insert_function(builder.module, kind, f"llvm.fshl.v{WIDTH}i64")
     return builder.call(rotate, [value, value, _broadcast(builder, bits)])
 
 
 def _multiply_low(builder: Any, left: Any, right: Any) -> Any:
-    # The masks cost nothing: LLVM sees that a 32-by-32-bit multiplication ignores the upper halves and drops them.
+    # The masks cost nothing: LLVM drops them, because a 32-by-32-bit multiplication ignores the upper halves.
     low = _constant((1 << 32) - 1)
     return builder.mul(builder.and_(left, low), builder.and_(right, low))
 
@@ -305,7 +305,7 @@ def _multiply_add(part: str) -> Callable[[Any, Any, Any, Any], Any]:
 
     def emit(builder: Any, total: Any, left: Any, right: Any) -> Any:
         if not HAS_MULTIPLY_ADD:
-            # LLVM would end the process.
+            # LLVM would end the process on an instruction that the target does not have.
             raise TypeError("this machine has no multiplication of 52-bit numbers")
         kind = _ir.FunctionType(_VECTOR, [_VECTOR, _VECTOR, _VECTOR])
         name = f"llvm.x86.avx512.vpmadd52{part}.uq.512"
@@ -322,25 +322,25 @@ def _select_less(builder: Any, left: Any, right: Any, then: Any, otherwise: Any)
     return builder.select(builder.icmp_unsigned("<", left, right), then, otherwise)
 
 
-def _teach_everything() -> None:
+def _register_all() -> None:
     pair, index = (_LANES, _LANES), _types.intp
     sums = {operator.add: "add", operator.iadd: "add", operator.sub: "sub"}
     for symbol, name in {**sums, operator.and_: "and_", operator.or_: "or_", operator.xor: "xor"}.items():
-        _teach(symbol, _LANES, pair, _operator(name))
-    _teach(operator.invert, _LANES, (_LANES,), _invert)
-    _teach(splat, _LANES, (_types.uint64,), _broadcast)
-    _teach(load, _LANES, ("words", index), _load)
-    _teach(store, _types.none, ("words", index, _LANES), _store)
-    _teach(gather, _LANES, ("words", index, index), _gather)
-    _teach(scatter, _types.none, ("words", index, index, _LANES), _scatter)
-    _teach(load_transposed, _types.none, ("words", index, index, "words", index), _load_transposed)
+        _register(symbol, _LANES, pair, _operator(name))
+    _register(operator.invert, _LANES, (_LANES,), _invert)
+    _register(splat, _LANES, (_types.uint64,), _broadcast)
+    _register(load, _LANES, ("words", index), _load)
+    _register(store, _types.none, ("words", index, _LANES), _store)
+    _register(gather, _LANES, ("words", index, index), _gather)
+    _register(scatter, _types.none, ("words", index, index, _LANES), _scatter)
+    _register(load_transposed, _types.none, ("words", index, index, "words", index), _load_transposed)
     for shift, emit in ((shift_left, _shift_left), (shift_right, _shift_right), (rotate_left, _rotate_left)):
-        _teach(shift, _LANES, (_LANES, index), emit)
-    _teach(multiply_low, _LANES, pair, _multiply_low)
-    _teach(multiply_add_low, _LANES, (_LANES, *pair), _multiply_add("l"))
-    _teach(multiply_add_high, _LANES, (_LANES, *pair), _multiply_add("h"))
-    _teach(larger, _LANES, pair, _larger)
-    _teach(select_less, _LANES, (*pair, *pair), _select_less)
+        _register(shift, _LANES, (_LANES, index), emit)
+    _register(multiply_low, _LANES, pair, _multiply_low)
+    _register(multiply_add_low, _LANES, (_LANES, *pair), _multiply_add("l"))
+    _register(multiply_add_high, _LANES, (_LANES, *pair), _multiply_add("h"))
+    _register(larger, _LANES, pair, _larger)
+    _register(select_less, _LANES, (*pair, *pair), _select_less)
 
 
-_teach_everything()
+_register_all()

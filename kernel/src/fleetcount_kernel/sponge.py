@@ -1,8 +1,8 @@
 """TurboSHAKE128 (RFC 9861, section 2) of eight messages at once, one a lane.
 
-The messages have one length and are absorbed word by word, at any byte position: a word is a vector, the same eight
-bytes of every message. The eight states lie in rows 0 to 24 of the memory that every function is given; one sponge runs
-at a time. It does not know what is hashed and checks no argument. Compiled code only.
+The messages have one length and are absorbed word by word, at any byte position: a vector has the same eight bytes of
+every message. The eight states are rows 0 to 24 of the memory, the argument `rows`; only one sponge is in use at a
+time. No argument is checked. Compiled code only.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ STATE_ROWS: Final = 25
 """Rows of the sponge: eight states of 1,600 bits."""
 
 RATE: Final = 168
-"""Bytes absorbed or squeezed a permutation."""
+"""Bytes absorbed or squeezed for each permutation."""
 
 _RATE_ROWS: Final = RATE // 8
 _ROUNDS: Final = 12
@@ -51,8 +51,8 @@ _Plane = tuple[Lanes, Lanes, Lanes, Lanes, Lanes]
 def permute(rows: Words) -> None:
     """Apply Keccak-p[1600, 12] to the eight states in place; row x + 5 y holds the word (x, y) of FIPS 202."""
     p, q, r, s, t = _plane(rows, 0), _plane(rows, 5), _plane(rows, 10), _plane(rows, 15), _plane(rows, 20)
-    # p, q, r, s, t are the planes y = 0 to 4. A new plane is chi of five words that pi brings together: each gets
-    # theta's word of its column first, then rho's rotation (FIPS 202, table 2). Only the round constant is left, iota.
+    # p, q, r, s, t are the planes y = 0 to 4. A new plane is chi of five words that pi selects: each is combined with
+    # theta's word of its column, then rotated by rho (FIPS 202, table 2). The round constant, iota, comes last.
     for step in range(_ROUNDS):
         d = _theta(p, q, r, s, t)
         new_p = _chi(
@@ -101,7 +101,7 @@ def permute(rows: Words) -> None:
 
 @compiled
 def _theta(p: _Plane, q: _Plane, r: _Plane, s: _Plane, t: _Plane) -> _Plane:
-    """Return what the step theta adds to every word of a column: the parities of two neighbouring columns."""
+    """Return the words that the step theta adds to each column: the parities of its two neighbouring columns."""
     a = p[0] ^ q[0] ^ r[0] ^ s[0] ^ t[0]
     b = p[1] ^ q[1] ^ r[1] ^ s[1] ^ t[1]
     c = p[2] ^ q[2] ^ r[2] ^ s[2] ^ t[2]
@@ -145,7 +145,7 @@ def start(rows: Words) -> None:
 
 @compiled
 def absorb_word(rows: Words, position: int, word: Lanes, size: int) -> int:
-    """Absorb the first `size` bytes, 1 to 8, of a word whose other bytes are zero; return the position behind them.
+    """Absorb the first `size` bytes, 1 to 8, of a word whose other bytes are zero; return the position after them.
 
     `position` counts bytes in the current block, 0 to 167; a full block is permuted at once.
     """
@@ -153,7 +153,7 @@ def absorb_word(rows: Words, position: int, word: Lanes, size: int) -> int:
     store(rows, row, load(rows, row) ^ shift_left(word, bits))
     position += size
     row += 1
-    # Between the two halves of a word that crosses the block's end: the second half belongs to the next block.
+    # Here, between the halves of a word that crosses the block's end, because the second half is in the next block.
     if position >= RATE:
         permute(rows)
         position -= RATE
@@ -165,7 +165,7 @@ def absorb_word(rows: Words, position: int, word: Lanes, size: int) -> int:
 
 @compiled
 def absorb_bytes(rows: Words, position: int, first: int, size: int) -> int:
-    """Absorb `size` bytes, rows `first` and on, the last of them filled up with zeros."""
+    """Absorb `size` bytes from rows `first` and on, the last row padded with zeros; return the new position."""
     position = absorb_rows(rows, position, first, size >> 3)
     if size & 7:
         position = absorb_word(rows, position, load(rows, first + (size >> 3)), size & 7)
@@ -174,8 +174,8 @@ def absorb_bytes(rows: Words, position: int, first: int, size: int) -> int:
 
 @compiled
 def absorb_rows(rows: Words, position: int, first: int, count: int) -> int:
-    """Absorb `count` whole words, rows `first` and on."""
-    if position & 7:  # Every word straddles two rows. Otherwise words and rows coincide, and nothing is shifted.
+    """Absorb `count` whole words from rows `first` and on; return the new position."""
+    if position & 7:  # Every word overlaps two rows of the state; else words and rows coincide, and nothing is shifted.
         for index in range(first, first + count):
             position = absorb_word(rows, position, load(rows, index), 8)
         return position
@@ -206,7 +206,7 @@ def finish(rows: Words, position: int) -> None:
 def squeeze_rows(rows: Words, first: int, count: int) -> Lanes:
     """Write the first `count` words of the streams to rows `first` and on; return the largest word of each.
 
-    To be called once, right after `finish`.
+    To be called once, immediately after `finish`.
     """
     largest = splat(_ZERO)
     at, end = first, first + count
@@ -217,6 +217,6 @@ def squeeze_rows(rows: Words, first: int, count: int) -> Lanes:
             store(rows, at + index, word)
             largest = larger(largest, word)
         at += take
-        if at < end:  # After the last word a permutation would be work for nothing.
+        if at < end:  # No permutation after the last word.
             permute(rows)
     return largest

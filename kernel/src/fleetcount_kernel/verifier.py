@@ -1,7 +1,7 @@
-"""The compiled batch verifier: a `BatchVerifier` over the kernel, byte for byte the scalar twin's answers.
+"""The compiled batch verifier: a `BatchVerifier` with byte for byte the answers of the scalar one.
 
-It arranges columns in groups of eight and hands to the scalar twin what the kernel does not decide: a report in whose
-streams a word is not below p. Nothing here decides about a proof.
+It arranges columns in groups of eight. The kernel does not decide about a report with a stream word that is not below
+p: the scalar verifier does. This module itself decides about no proof.
 """
 
 import sys
@@ -37,9 +37,11 @@ _NOTHING: Final = ProofBatch(nonces=b"", public_shares=b"", input_shares=b"")
 class KernelBatchVerifier:
     """Eight reports at a time in compiled code; several threads may use one verifier.
 
-    The first one in a process loads the machine code, the first on a machine compiles it (`compiling`).
-    `rejected_from` is p; a smaller number sends more reports to the scalar twin, and changes no answer. Raises
-    UsageError for a circuit without compiled code and on a machine that is not little-endian.
+    The first one in a process loads the machine code, the first on a machine compiles it (`compiling`). Tests make
+    `rejected_from` smaller than p: then the scalar verifier verifies more reports, with the same answers.
+
+    Raises:
+        UsageError: a circuit without compiled code, or a machine that is not little-endian.
     """
 
     def __init__(self, setting: VerifierSetting, *, rejected_from: int = FIELD64.modulus) -> None:
@@ -81,11 +83,11 @@ class KernelBatchVerifier:
         """See `BatchVerifier.sum_outputs`."""
         self.setting.check(batch)
         total, decided = self._add(batch)
-        # Once in 2**32 words: the twin then adds the whole batch.
+        # Not decided once in 2**32 words: then the scalar verifier adds the whole batch.
         return total if decided else self._scalar.sum_outputs(batch)
 
     def _verify(self, batch: ProofBatch) -> tuple[Words, bytes]:
-        """Return the answers, one row a report, and the sum of the outputs of those without a reason."""
+        """Return the answers, uint64 with one row for each report, and the sum of the outputs of the valid reports."""
         plan, first = self._plan, 0
         width = 1 + 2 * SEED_ROWS + plan.verifier * plan.proofs
         answers = np.empty((batch.count + -batch.count % WIDTH, width), dtype=np.uint64)
@@ -97,7 +99,7 @@ class KernelBatchVerifier:
             return answers[: batch.count], self._total(memory)
 
     def _add(self, batch: ProofBatch) -> tuple[bytes, bool]:
-        """Return the sum of all outputs, and whether every word was one that the kernel decides."""
+        """Return the sum of all outputs, and whether the kernel could decide about every word; else it is invalid."""
         decided = True
         with self._layout.memory() as memory:
             for count, (_, _, inputs) in self._parts(batch):
@@ -105,9 +107,9 @@ class KernelBatchVerifier:
             return self._total(memory), decided
 
     def _parts(self, batch: ProofBatch) -> Iterator[tuple[int, list[Words]]]:
-        """Yield the columns of whole groups, then those of a last group filled up with its last report; and how many.
+        """Yield the number of reports and the columns of the whole groups, then of the last group.
 
-        The first part may be empty.
+        The last group is padded with copies of its last report. The first part may be empty.
         """
         columns = (batch.nonces, batch.public_shares, batch.input_shares)
         left = batch.count % WIDTH
@@ -119,7 +121,7 @@ class KernelBatchVerifier:
             yield left, [_records(tail, size, WIDTH) for tail, (_, size) in zip(tails, pairs, strict=True)]
 
     def _total(self, memory: Words) -> bytes:
-        """Return the opened outputs, the lanes of their sums added up."""
+        """Return the sums of the opened outputs over all lanes, encoded."""
         sums = np.ascontiguousarray(memory[self._plan.sums_at :][self.setting.opened].T)
         while len(sums) > 1:
             half = len(sums) // 2
@@ -128,7 +130,11 @@ class KernelBatchVerifier:
 
 
 def combine_batch(prio3: Prio3, ctx: bytes, shares: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return what `verifiers.combine` returns, for columns whose sizes it has checked."""
+    """Return (messages, holds) of n reports from all aggregators' verifier shares; the caller has checked their sizes.
+
+    `shares` has one column of n x `Prio3.verifier_share_size` bytes for each aggregator. `messages` n x 32: the
+    joint-randomness seed, zeros where the proof does not hold; `holds` n bytes of 0 or 1.
+    """
     make_ready(combine_groups, lambda: _combine(prio3, ctx, [b""] * prio3.shares))
     return _combine(prio3, ctx, shares)
 

@@ -1,7 +1,6 @@
-"""The compiled entry points of an aggregator: groups of eight reports in, verifier shares and sums of outputs out.
+"""The compiled entry points of an aggregator: from groups of eight reports to verifier shares and sums of outputs.
 
-Reports never meet: each has its lane, and what is written for a lane depends on that lane alone. Compiled code only;
-`verifier` calls it.
+Each report has a lane of its own, and its answer depends on that lane alone. Compiled code only; `verifier` calls it.
 """
 
 from typing import Final
@@ -39,11 +38,11 @@ _MODULUS: Final = np.uint64(FIELD64.modulus)
 def verify_groups(
     plan: Plan, rows: Words, nonces: Words, publics: Words, inputs: Words, count: int, answers: Words
 ) -> None:
-    """Verify a number of reports that is a multiple of eight, the first `count` of them real, the rest to fill up.
+    """Verify a number of reports that is a multiple of eight; the first `count` of them are real, the rest is padding.
 
-    Columns have one row of words a report. A row of `answers` takes the reason (`shares.prepare`), the seed (4 words)
-    and the verifier share (verifiers, then the joint-randomness part), the last two zeros where there is a reason.
-    The outputs of real reports without a reason are added to the rows of sums.
+    Columns have one row of words for each report. A row of `answers` gets the reason (`shares.prepare`), the seed
+    (4 words) and the verifier share (verifiers, then the joint-randomness part); the last two are zeros for a refused
+    report. The outputs of real reports without a reason are added to the rows of sums.
     """
     for first in range(0, nonces.shape[0], WIDTH):
         reasons = prepare(plan, nonces, publics, inputs, first, rows)
@@ -90,8 +89,8 @@ def add_outputs(plan: Plan, rows: Words, inputs: Words, count: int) -> bool:
 def combine_groups(plan: Plan, rows: Words, shares: Words, answers: Words) -> None:
     """Decide about a number of reports that is a multiple of eight from all aggregators' verifier shares.
 
-    `shares` holds all of aggregator 0's rows, one a report, then all of aggregator 1's, and so on. A row of `answers`
-    takes 1 or 0, whether all proofs hold, and the joint-randomness seed (4 words), zeros where they do not.
+    `shares` has all rows of aggregator 0, one for each report, then all of aggregator 1, and so on. A row of `answers`
+    gets 1 if all proofs hold, else 0, and the joint-randomness seed (4 words), zeros if a proof does not hold.
     """
     count = answers.shape[0]
     for first in range(0, count, WIDTH):
@@ -99,7 +98,7 @@ def combine_groups(plan: Plan, rows: Words, shares: Words, answers: Words) -> No
         for proof in range(plan.proofs):
             largest = larger(largest, _sum_verifiers(plan, proof, shares, first, count, rows))
             holds = holds & _decide(plan, rows)
-        # A word of p or more is a second spelling of an element: not canonical, so the report is refused.
+        # A word of p or more is a second encoding of an element: not canonical, so the report is refused.
         holds = select_less(largest, splat(_MODULUS), holds, splat(_ZERO))
         joint_seed(plan, shares, first, count, plan.verifier * plan.proofs, rows)
         keep_digest(rows, plan.seeds_at)
@@ -126,7 +125,7 @@ def _sum_verifiers(plan: Plan, proof: int, shares: Words, first: int, count: int
 
 @compiled
 def _decide(plan: Plan, rows: Words) -> Lanes:
-    """Return 1 where the verifier rows prove a report valid: the first is 0, the last what the gadget gives."""
+    """Return 1 where the verifier rows prove a report valid: the first is 0, the last is the gadget's output."""
     first, last = plan.verifiers_at, plan.verifiers_at + plan.verifier - 1
     # Every circuit's gadget is a sum of products of neighbouring wires; of one product for the one-hot circuits.
     gadget = splat(_ZERO)
@@ -140,8 +139,8 @@ def _decide(plan: Plan, rows: Words) -> Lanes:
 def _add_outputs(plan: Plan, valid: Lanes, rows: Words) -> tuple[Lanes, Lanes]:
     """Add the truncated measurement shares to the sums: r2 - r1 on 1..V for two vectors, the vector itself for one.
 
-    Return the sum of each vector's entries less 1/k, twice the same for one vector. One pass for both ends, because the
-    rows of a long measurement come from the second-level cache, and the way from there is what a pass costs.
+    Return the sum of each vector's entries less 1/k, for one vector twice the same. Both are computed in one pass,
+    because the rows of a long measurement are in the second-level cache and reading them is the cost of a pass.
     """
     first, second, sums = plan.measurement_at, plan.measurement_at + plan.length, plan.sums_at
     if plan.vectors == 1:

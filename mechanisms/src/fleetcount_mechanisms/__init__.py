@@ -1,7 +1,7 @@
 """The randomizers, noise laws and privacy accounting of the four papers, exact and in the standard library only.
 
 What is exported here is for users, with a stability word each in docs/api.md; code of this repository imports from the
-modules. Loads nothing before a name is used.
+modules. A module is loaded when one of its names is first used.
 """
 
 from typing import TYPE_CHECKING

@@ -22,9 +22,9 @@ from fleetcount_mechanisms.responses import (
 )
 from fleetcount_mechanisms.sampling import SamplingDie
 
-# On which side of a threshold a count is shown to be: the three answers and the one rule that gives them.
+# On which side of a threshold a count is: the three answers and the one rule for them.
 #
-# It must not know how sure the ends of a count are: who has them says so.
+# The rule knows no confidence level: the caller says how certain its interval is.
 
 
 class Side(Enum):
@@ -35,11 +35,11 @@ class Side(Enum):
     DANGER = "danger"
     """The count is above t."""
     UNKNOWN = "not known"
-    """Neither is shown; a cell of either kind may be here."""
+    """The interval contains counts on both sides of t."""
 
 
 def side_of(low: int, high: int, threshold: int) -> Side:
-    """Return the side of a count that lies in `low` to `high`, as surely as it does; run by whoever reads a release."""
+    """Return the side of a count in `low` to `high`, both included; it is as certain as this interval is."""
     if high <= threshold:
         return Side.SAFE
     return Side.DANGER if low > threshold else Side.UNKNOWN
@@ -86,17 +86,17 @@ class Truth:
 
 BitVectorResponse = MangatVector | OptimizedUnaryEncoding
 AnswerLaw = SamplingDie | Truth | RandomizedResponse | BitVectorResponse
-"""The law of one device's answer; a response of another make joins by `register_answer`."""
+"""The law of one device's answer; `register_answer` adds another family of responses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerKind:
     """What a design must know of a family of answer laws; one row a family, all rows in this module.
 
-    `parameters` are the law's own exact probabilities, by the names of its attributes, those in `defaults` optional;
-    `make(values, parameters)` and `from_epsilon(epsilon, values, parameters)` return the law, the latter None where the
-    law has no loss of its own to be made for. `relation` is what a single opened answer's loss holds for; `multi_hot`
-    says that the truth is a set of values and not one.
+    `parameters` are the law's own exact probabilities, by the names of its attributes, those in `defaults` optional.
+    `make(values, parameters)` and `from_epsilon(epsilon, values, parameters)` return the law; the latter is None for a
+    law without a local loss. `relation` is the change for which the loss of a single opened answer holds; `multi_hot`
+    means that the truth is a set of values.
     """
 
     law: type
@@ -111,7 +111,7 @@ class AnswerKind:
 
     @property
     def own(self) -> str:
-        """The parameter that may be given in place of the loss of an answer."""
+        """The parameter that a question may give in place of the loss of one answer."""
         return self.parameters[0]
 
 
@@ -139,7 +139,11 @@ def kind_of(answer: AnswerLaw) -> AnswerKind:
 
 
 def kind_of_law(law: type) -> AnswerKind:
-    """Return the family of a class of answer laws; raises as `kind_of`."""
+    """Return the family of a class of answer laws.
+
+    Raises:
+        MechanismError: the class is not an answer law.
+    """
     kind = _KINDS.get(law)
     if kind is None:
         raise MechanismError(f"answer is a {law.__name__}, allowed: {', '.join(answer_names())}")
@@ -277,10 +281,10 @@ for _kind in (
 
 # One report counted at several zooms: the squares of a grid, and above them squares of two, four, ... times the side.
 #
-# The only place that says which square lies in which, how many numbers there are and in which order they stand. It must
-# not know noise, a share or a place on earth.
+# The only place that defines which square lies in which, how many numbers there are and their order. It must not know
+# noise, a share or a place on earth.
 
-_TOLD_BY_NOISE_ALONE = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
+_FORMS_WITH_ZOOMS = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +296,7 @@ class Zooms:
     every zoom, and one that moves far enough moves two of all of them.
 
     Raises:
-        MechanismError: fewer than 2 zooms, or more than the sides can be halved so often without a rest.
+        MechanismError: fewer than 2 zooms, or more than `most_zooms` of the grid.
     """
 
     columns: int
@@ -326,10 +330,10 @@ class Zooms:
     def all_sums(self, finest: Sequence[int]) -> list[int]:
         """Return the numbers of every zoom, finest first, from those of the finest: what is noised and opened.
 
-        Run by aggregators on sums of shares (whoever counts modulo a prime reduces afterwards) and by simulators.
+        Run by aggregators on sums of shares and by simulators. A caller that counts modulo a prime reduces afterwards.
 
         Raises:
-            MechanismError: not one number a square.
+            MechanismError: the numbers are not as many as the squares of the finest zoom.
         """
         if len(finest) != self.sizes[0]:
             raise MechanismError(f"there are {len(finest)} sums, allowed: the {self.sizes[0]} of the grid")
@@ -361,11 +365,12 @@ def require_zooms(answer: AnswerLaw, zooms: int) -> int:
     """Return the number of zooms at which answers by this law may be counted.
 
     Raises:
-        MechanismError: below 1, or more than one of answers that devices randomize.
+        MechanismError: zooms below 1, or above 1 for answers that devices randomize.
     """
-    if require_at_least("zooms", zooms, 1) > 1 and kind_of(answer).form not in _TOLD_BY_NOISE_ALONE:
+    if require_at_least("zooms", zooms, 1) > 1 and kind_of(answer).form not in _FORMS_WITH_ZOOMS:
+        # Their error comes from the devices: a reader who adds up the finest squares gets the same error.
         raise MechanismError(
-            f"zooms is {zooms} of answers by {kind_of(answer).name}, allowed: 1; what devices randomize is as wide"
-            " in a sum of squares, whoever adds them up"
+            f"zooms is {zooms} of answers by {kind_of(answer).name}, allowed: 1; for answers that devices randomize"
+            " a coarser zoom is no more accurate than the sum of its squares"
         )
     return zooms

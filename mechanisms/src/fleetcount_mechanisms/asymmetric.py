@@ -2,7 +2,7 @@
 against.
 
 The integer mechanism is exact and may be released; the continuous ones at the end are called `simulation_only_*` and
-must never answer for a real database, because their floating-point outputs give the count away.
+must never answer for a real database, because their floating-point outputs reveal the count.
 
 Notation: q = e^-eps, f the true count in 0..n, n the public number of devices, z the answer. Laws are functions of a
 rational q and are exact Fractions; mechanisms take a rational eps and draw with the exact, irrational q.
@@ -52,7 +52,7 @@ def ratio_above(epsilon: Fraction) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class OneSidedGeometric:
-    """Noise of 0, 1, 2, ...: P[G = g] = (1 - q) q^g, q = e^-eps; drawn exactly, in a time that does not tell G.
+    """Noise of 0, 1, 2, ...: P[G = g] = (1 - q) q^g, q = e^-eps; drawn exactly, in a time that does not depend on G.
 
     The binary digits of G are independent coins (derived in geometric.py); a draw compares one 128-bit word with each
     digit's threshold and one more with that of "G has further digits", all in one subtraction without branches: in each
@@ -220,10 +220,10 @@ class AsymmetricGeometric:
         return float(answer) if answer == self.maximum else answer - self.mean_noise
 
     def is_safe(self, answer: int, threshold: int) -> bool:
-        """Answer "the count is at most t" iff z <= t: with decreasing noise this is never said wrongly.
+        """Return whether z <= t; with decreasing noise "the count is at most t" is then never wrong.
 
-        It is found with probability 1 - e^(-eps (t+1-f)), which no (eps, p)-ADP mechanism beats ([ADP] Prop IV.7,
-        alpha = 0).
+        A count f <= t is found to be safe with probability 1 - e^(-eps (t+1-f)), which no (eps, p)-ADP mechanism beats
+        ([ADP] Prop IV.7, alpha = 0).
 
         Raises:
             MechanismError: the noise is INCREASING, whose answers are one-sided for "at least t" only.
@@ -257,7 +257,7 @@ def optimal_detection(epsilon: Fraction, steps: int, false_alarm: Fraction = Fra
 
 
 def noisy_sum_law(ratio: Fraction, slack: int, aggregators: int) -> Fraction:
-    """Return P[G_1 + ... + G_k <= m], exactly: "safe" is found when each of k aggregators adds its own one-sided noise.
+    """Return P[G_1 + ... + G_k <= m] exactly: the chance to find "safe" if each of k aggregators adds its own noise.
 
     The negative binomial law, sum over i <= m of C(i+k-1, i) (1-q)^k q^i with m = `slack` = t-f; 0 for m below 0.
 
@@ -308,9 +308,13 @@ def approximate_detection_paper(
 
 
 def expected_safe_answers(histogram: Mapping[int, int], threshold: int, epsilon: Fraction) -> float:
-    """Return how many places AGeo is expected to call safe (count <= t); `histogram` maps a true count to its places.
+    """Return the expected number of places that AGeo finds safe (count <= t).
 
-    Places share one eps when a device can be at one of them only: sensitivity 1 for all cells together ([ADP] VI-A2).
+    `histogram` maps a true count to the number of places that have it. Places share one eps if a device can be at one
+    of them only: sensitivity 1 for all cells together ([ADP] VI-A2).
+
+    Raises:
+        MechanismError: eps not above 0, or a negative number in the histogram.
     """
     terms = (
         places * optimal_detection(epsilon, threshold + 1 - count)
@@ -323,7 +327,11 @@ def expected_safe_answers(histogram: Mapping[int, int], threshold: int, epsilon:
 def expected_safe_answers_approximate(
     histogram: Mapping[int, int], threshold: int, epsilon: Fraction, delta: Fraction
 ) -> float:
-    """Return the most safe answers any (eps, delta)-DP mechanism can be expected to give without a false one."""
+    """Return the largest expected number of safe answers of any (eps, delta)-DP mechanism without false ones.
+
+    Raises:
+        MechanismError: as `approximate_detection`, or a negative number in the histogram.
+    """
     terms = (
         places * approximate_detection(epsilon, delta, threshold + 1 - count)
         for count, places in _checked_histogram(histogram).items()
@@ -332,23 +340,21 @@ def expected_safe_answers_approximate(
     return math.fsum(terms)
 
 
-# Continuous mechanisms, for simulation and comparison only. A float sum count + noise keeps the low digits of
-# neither: which answers can occur at all depends on the count, so most outputs tell it, at every eps
-# (`simulation_only_can_come_from`).
+# Continuous mechanisms, for simulation and comparison only. Rounding the float sum count + noise makes the set of
+# possible answers depend on the count, so most outputs reveal it, at every eps (`simulation_only_can_come_from`).
 
 _UNIFORM_BITS: Final = 53
 _SEARCH: Final = 8
 
 
 def simulation_only_laplace(epsilon: float, count: int, source: RandomSource) -> float:
-    """Return count + two-sided Laplace noise of scale 1/eps in floating point: for simulation only, it tells the
-    count."""
+    """Return count + two-sided Laplace noise of scale 1/eps, a float: for simulation only, it reveals the count."""
     sign = 1 - 2 * (source.random_bytes(1)[0] & 1)
     return count + sign * _exponential(_uniform_index(source), epsilon)
 
 
 def simulation_only_asymmetric_laplace(epsilon: float, count: int, source: RandomSource) -> float:
-    """Return ALap's answer, count + Exponential(eps), in floating point: for simulation only, it tells the count.
+    """Return ALap's answer, count + Exponential(eps), a float: for simulation only, it reveals the count.
 
     Source: [ADP] Def V.3 for decreasing counts, noise >= 0 (the non-monotone density there misses a minus sign).
     """
@@ -356,8 +362,7 @@ def simulation_only_asymmetric_laplace(epsilon: float, count: int, source: Rando
 
 
 def simulation_only_can_come_from(answer: float, epsilon: float, count: int) -> bool:
-    """Tell whether a floating-point ALap answer can have come from this count: True for some, never for most, wrong
-    counts.
+    """Return whether a floating-point ALap answer is possible for this count; for a wrong count it mostly is not.
 
     The noise is -ln(i / 2^53) / eps for i in 1..2^53, so the only candidates are the few i next to 2^53 e^(-eps (z -
     count)). For eps = 1, 58 % of the answers for count 1 cannot come from count 0, though the real-valued mechanism

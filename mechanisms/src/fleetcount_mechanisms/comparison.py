@@ -1,7 +1,7 @@
-"""Every way to ask a standing question under one promise, side by side: what each costs and which threat it answers.
+"""The ways to ask a question of many windows under one promise, side by side: the error and the adversary of each.
 
-The promise is (epsilon, delta) for all answers of one device against everyone but all aggregators together; the weakest
-noise that keeps it is taken in each row. What happens if all aggregators collude is what tells the rows apart.
+The promise is (epsilon, delta) for all answers of one device, against everyone except all aggregators together; each
+row has the weakest noise that keeps it. The rows differ in what all aggregators together learn.
 """
 
 from collections import Counter
@@ -29,11 +29,11 @@ _GRID: Final = 10**4
 _LARGEST_LOCAL: Final = Fraction(20)
 _PLACES: Final = 5
 _LOCAL_NOISE: Final = TwoSidedNoise(Fraction(1))
-"""Noise of the aggregators on randomized answers: it hides the number of devices, the promise needs none."""
+"""Noise of the aggregators on randomized answers: it hides the number of devices; the promise does not need it."""
 
 
 class Threat(Enum):
-    """Whom a device must be safe from; the value is the word on the command line."""
+    """The adversary that a device is protected from; the value is the word on the command line."""
 
     ONE_HONEST = "one-honest"
     """At least one operator is honest: whatever the others do together, the promise holds."""
@@ -45,9 +45,9 @@ class Threat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One row: a way to ask, the threat it answers, and its plan, whose error is that of one window.
+    """One row: a way to ask, the adversary it protects from, and its plan, whose error is that of one window.
 
-    `unit` is how long one toss of a sampling coin holds, None without one.
+    `unit` is the span of one toss of the sampling coin, None without a coin.
     """
 
     name: str
@@ -69,8 +69,7 @@ def compare(
 ) -> tuple[Compared, ...]:
     """Return the ways to ask for V values, those of one threat together; `shapes` has one shape a unit of the coin.
 
-    A way that cannot keep the promise, or not with noise that can be drawn, or that has no zooms where some are asked
-    for, is left out. Run by who plans a question.
+    A way that cannot keep the promise with noise of an allowed size is left out; with `zooms` so are responses.
 
     Raises:
         MechanismError: devices or values below 1, epsilon not in (0, 700], or delta not in (0, 1).

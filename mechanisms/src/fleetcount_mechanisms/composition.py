@@ -24,7 +24,11 @@ _LEAST = Decimal(1).scaleb(-600)
 
 
 def basic_epsilon(epsilons: Iterable[Fraction]) -> Fraction:
-    """Return the sum of the losses: pure eps-DP of everything together, also when queries are chosen adaptively."""
+    """Return the sum of the losses: the pure epsilon of all releases together, also of queries chosen adaptively.
+
+    Raises:
+        MechanismError: a loss not in (0, 700].
+    """
     return sum((_checked_epsilon(epsilon) for epsilon in epsilons), Fraction(0))
 
 
@@ -38,8 +42,10 @@ def optimal_epsilon(epsilons: Sequence[Fraction], delta: Fraction) -> float:
     e^eps_i (2^-96 apart).
 
     Source: Kairouz, Oh, Viswanath, "The composition theorem for differential privacy", Theorems 3.3 and 3.5.
-    Raises MechanismError for an eps_i outside (0, 700], delta outside [0, 1), or losses of too many different kinds
-    (more than 20,000 outcomes; releases of equal eps count as one kind).
+
+    Raises:
+        MechanismError: an eps_i not in (0, 700], delta not in [0, 1), or so many different eps_i that there are more
+            than 20,000 outcomes.
     """
     _require_delta(delta)
     outcomes, total_weight = _outcomes(epsilons)
@@ -54,16 +60,19 @@ def optimal_epsilon(epsilons: Sequence[Fraction], delta: Fraction) -> float:
 
 
 def optimal_epsilon_repeated(epsilon: Fraction, queries: int, delta: Fraction) -> float:
-    """Return the optimal total eps of `queries` releases of the same eps at this delta, rounded up (see
-    `optimal_epsilon`)."""
+    """Return `optimal_epsilon` of `queries` releases of the same eps, rounded up.
+
+    Raises:
+        MechanismError: eps not in (0, 700], queries not in 1..10**6, or delta not in [0, 1).
+    """
     return float_up(max(Fraction(0), optimal_loss_repeated(epsilon, queries, delta)))
 
 
 def optimal_loss_repeated(epsilon: Fraction, copies: int, delta: Fraction) -> Fraction:
-    """Return the same to an error below 1e-60, for up to a million copies; below 0 means 0.
+    """Return the optimal total eps of `copies` releases of one eps to an error below 1e-60; a result below 0 means 0.
 
-    Source: as `optimal_epsilon`, summed from the largest ratio on with 80 digits; later sets are no better once one is
-    worse, for their ratios fall.
+    Source: as `optimal_epsilon`, summed from the largest ratio on with 80 digits. The ratios fall, so after the first
+    set that is worse than the one before all later sets are worse too.
 
     Raises:
         MechanismError: eps not in (0, 700], copies not in 1..10**6, or delta outside [0, 1).
@@ -87,10 +96,11 @@ def optimal_loss_approximate(epsilon: Fraction, delta_each: Fraction, copies: in
     """Return the optimal total eps of `copies` releases, each (eps, delta_each)-DP, to 1e-60; below 0 means 0.
 
     Each is a randomized response except with chance delta_each, so delta' = 1 - (1-delta)/(1-delta_each)**n is left.
+    Source: Kairouz, Oh, Viswanath, Theorem 3.3.
 
-    Source: Kairouz, Oh, Viswanath, Theorem 3.3. Raises:
-        MechanismError: eps not in (0, 700], copies not in 1..10**6, a delta outside [0, 1), or delta below what the
-            releases need together.
+    Raises:
+        MechanismError: eps not in (0, 700], copies not in 1..10**6, a delta outside [0, 1), or delta below
+            1 - (1-delta_each)**copies.
     """
     _require_delta(delta_each)
     _require_delta(delta)
@@ -102,7 +112,9 @@ def optimal_loss_approximate(epsilon: Fraction, delta_each: Fraction, copies: in
 
 
 def optimal_delta_repeated(epsilon: Fraction, copies: int, total: Fraction) -> Fraction:
-    """Return the smallest delta of so many releases at a total eps, to a relative error below 1e-60; 0 from the sum on.
+    """Return the smallest delta of `copies` releases of one eps at a total eps, to a relative error below 1e-60.
+
+    It is 0 from total = copies * eps on.
 
     Raises:
         MechanismError: eps not in (0, 700], copies not in 1..10**6, or a negative total.
@@ -146,7 +158,10 @@ def _falling_outcomes(power: Decimal, copies: int) -> Iterator[tuple[Decimal, De
 def optimal_delta(epsilons: Sequence[Fraction], total: Fraction) -> float:
     """Return the smallest delta such that the composition is (total, delta)-DP, rounded up; 0 from the basic sum on.
 
-    Source: as `optimal_epsilon`. Raises MechanismError for the same inputs, or a negative total.
+    Source: as `optimal_epsilon`.
+
+    Raises:
+        MechanismError: as `optimal_epsilon`, or total not in [0, 700].
     """
     if not 0 <= total <= LARGEST_EPSILON:
         raise MechanismError(f"total epsilon is {total}; it must be in [0, {LARGEST_EPSILON}]")
@@ -159,10 +174,12 @@ def optimal_delta(epsilons: Sequence[Fraction], total: Fraction) -> float:
 
 
 def optimal_epsilon_per_query(total: Fraction, queries: int, delta: Fraction) -> Fraction:
-    """Return the largest eps a query (a multiple of 1e-12, rounded down) so that `queries` of them stay within `total`.
+    """Return the largest eps of one query with which `queries` of them lose at most `total` at this delta.
 
-    Never below the basic share total / queries. Raises MechanismError when total is not in (0, 700] or queries is
-    below 1.
+    It is a multiple of 10**-12, rounded down, or the basic total / queries where that is larger.
+
+    Raises:
+        MechanismError: total not in (0, 700], queries below 1, or delta not in [0, 1).
     """
     _checked_epsilon(total)
     _require_queries(queries)
@@ -183,7 +200,8 @@ def optimal_epsilon_per_query(total: Fraction, queries: int, delta: Fraction) ->
 def affordable_queries(epsilon: Fraction, total: Fraction, delta: Fraction = Fraction(0)) -> int:
     """Return how many releases of this eps fit into `total` at this delta; delta 0 is basic composition.
 
-    Raises MechanismError when more than 20,000 would fit at delta > 0.
+    Raises:
+        MechanismError: eps or total not in (0, 700], delta not in [0, 1), or more than 20,000 fit at delta > 0.
     """
     _checked_epsilon(epsilon)
     _require_delta(delta)
@@ -200,9 +218,11 @@ def affordable_queries(epsilon: Fraction, total: Fraction, delta: Fraction = Fra
 def asymmetric_optimal_epsilon(epsilons: Iterable[Fraction], delta: Fraction) -> float:
     """Return the exact optimum for one-sided promises: sum of eps_i + ln(1 - delta), at least 0, rounded up.
 
-    There is no square-root saving here. The worst one-sided mechanism gives one output surely under X and with
-    probability e^-eps under X'; after Q of them Pr = 1 against e^-sum, so delta(eps) = 1 - e^(eps - sum). AGeo's rows
-    attain it.
+    There is no square-root gain. The worst one-sided mechanism gives one output with probability 1 under X and e^-eps
+    under X'; after Q of them it is 1 against e^-sum, so delta(eps) = 1 - e^(eps - sum). AGeo's rows attain it.
+
+    Raises:
+        MechanismError: a loss not in (0, 700], or delta not in [0, 1).
     """
     _require_delta(delta)
     return max(0.0, float_up(basic_epsilon(epsilons) + near_log(1 - delta)))

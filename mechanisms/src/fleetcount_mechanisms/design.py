@@ -1,4 +1,4 @@
-"""The design of a question: how each device answers, which noise each aggregator adds, and all that follows from both.
+"""The design of a question: how each device answers, which noise each aggregator adds, and the consequences of both.
 
 Windows, scenarios and plans produce a `Design`; statement, charge, opened outputs and noise for a target come from it
 and from nowhere else, estimates and intervals from `fleetcount_analysis.reading` (docs/decisions/0012). It must not
@@ -27,9 +27,7 @@ from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 
-if (
-    TYPE_CHECKING
-):  # The statement and its exact logarithms are loaded only by who asks for them: a device starts without.
+if TYPE_CHECKING:  # Loaded by `views`: a device that starts needs neither a statement nor its exact logarithms.
     from fleetcount_mechanisms.statement import AdversaryView
 
 FEWEST_AGGREGATORS: Final = 2
@@ -44,8 +42,8 @@ class Outputs(Enum):
     """Which sums are opened."""
 
     CELLS = "1..V"
-    """Two rounds: output 0 of a difference tells nothing more. Truth: output 0 beside the cells would double the loss
-    of a yes/no question, and in a one-sided release it moves against the side that noise protects."""
+    """Two rounds: output 0 of a difference has no further information. Truth: output 0 beside the cells would double
+    the loss of a yes/no question, and in a one-sided release it moves against the side that noise protects."""
     ALL = "0..V"
     """The sum of all outputs stands for the number of devices: estimates need it, and no party may know it exactly."""
     PARTICIPATION = "participation, 1..V"
@@ -54,13 +52,14 @@ class Outputs(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLoss:
-    """What ledgers of devices and aggregators add up: `epsilon`, rounded up, None without a finite one, for `relation`.
+    """The loss that ledgers of devices and aggregators add up, for one relation.
 
-    The relation is any value, or none, replaced by any other; one-sided where no finite loss for that exists. With a
-    `delta` above 0 the epsilon is no pure one: a ledger that adds up pure epsilons refuses it.
+    `epsilon` is rounded up, None if no finite one exists. The relation is any value, or none, replaced by any other;
+    one-sided where no finite loss for that exists. With a `delta` above 0 the epsilon is not pure: a ledger that adds
+    up pure epsilons refuses it.
 
     Raises:
-        MechanismError: a relation that ledgers do not add up: the loss of one bit is not that of a value.
+        MechanismError: the relation is ANY_BIT: the loss of one bit is not that of a value.
     """
 
     epsilon: Decimal | None
@@ -119,7 +118,7 @@ class Design:
             raise MechanismError(f"zooms is {zooms.count} of exact counts, allowed: 1; anybody can add them up")
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave out what follows from the parts, so that another process can be handed a design."""
+        """Return the fields without the cached properties, for sending a design to another process."""
         return {part: self.__dict__[part] for part in ("answer", "noise", "values", "aggregators", "zooms")}
 
     @cached_property
@@ -186,7 +185,7 @@ class Design:
 
     @property
     def zoom_count(self) -> int:
-        """At how many zooms one answer is told: 1, or the number of zooms."""
+        """At how many zooms one answer is counted: 1, or the number of zooms."""
         return 1 if self.zooms is None else self.zooms.count
 
     def opened_sums(self, sums: Sequence[int]) -> list[int]:
@@ -213,7 +212,7 @@ class Design:
 
     @cached_property
     def _views(self) -> "tuple[AdversaryView, ...]":
-        from fleetcount_mechanisms.statement import views_of  # As above.
+        from fleetcount_mechanisms.statement import views_of  # Imported here: see TYPE_CHECKING above.
 
         return views_of(self.answer, self.noise, self.aggregators, self.zoom_count)
 
@@ -227,7 +226,7 @@ class Design:
         """For which change of a device's truth `epsilon` holds.
 
         Raises:
-            MechanismError: the public view is about a change of which no ledger knows the relation.
+            MechanismError: the public view is about a change that belongs to no relation of ledgers.
         """
         named = self.views()[0].neighbours
         if named not in _RELATIONS:
@@ -240,8 +239,8 @@ class Design:
         if self.relation is not Relation.ANY_BIT:
             stated = Decimal(0) if self.epsilon is None else self.views()[0].delta
             return LedgerLoss(epsilon=self.epsilon, relation=self.relation, delta=stated)
-        from fleetcount_mechanisms.losses import stated_loss
-        from fleetcount_mechanisms.randomness import rounded_up  # As above.
+        from fleetcount_mechanisms.losses import stated_loss  # Imported here: see TYPE_CHECKING above.
+        from fleetcount_mechanisms.randomness import rounded_up
         from fleetcount_mechanisms.statement import delta_up
 
         noise = cast("TwoSidedNoise | GaussianNoise", self.noise)

@@ -20,7 +20,7 @@ class InfeasibleTargetError(MechanismError):
 
 def did_you_mean(given: object, known: Collection[str]) -> str:
     """Return "; did you mean 'x'?" for the nearest known name, its words in any order, or ""."""
-    from difflib import get_close_matches  # Only a wrong name pays for this import.
+    from difflib import get_close_matches  # Imported here: only the path of an error needs it.
 
     by_words = {_words(name): name for name in known}
     near = get_close_matches(_words(given), by_words, n=1) if isinstance(given, str) else []
@@ -32,7 +32,7 @@ def _words(name: str) -> str:
 
 
 def require_fraction(name: str, value: object) -> Fraction:
-    """Return `value` as a Fraction; floats are refused, for a rounded probability is another probability.
+    """Return `value` as a Fraction; floats are refused, because a rounded probability is a different probability.
 
     Raises:
         MechanismError: `value` is neither an int nor a Fraction.
@@ -96,7 +96,7 @@ def require_counts(name: str, counts: Sequence[object], length: int) -> None:
     """Check that a sequence has `length` entries.
 
     Raises:
-        MechanismError: another length.
+        MechanismError: the sequence has another length.
     """
     if len(counts) != length:
         raise MechanismError(f"{name} has {len(counts)} entries, allowed: exactly {length}")

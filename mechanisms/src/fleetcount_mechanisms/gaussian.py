@@ -1,23 +1,24 @@
-"""Discrete Gaussian noise N_Z(0, s): exact, by inversion of a certified table with as many steps for every value.
+"""Discrete Gaussian noise N_Z(0, s): exact, by inversion of a certified table, with the same steps for every value.
 
-It must not loop until a candidate is accepted (rejection takes as many turns as the coins say) and must not round a
-probability. P[Z = z] = exp(-z**2/(2s)) / sum over all j of exp(-j**2/(2s)) (Canonne, Kamath, Steinke 2020, Definition
-1), s a rational: the parameter, which is the variance to a relative error below 3e-7 for s >= 1.
+It must not loop until a candidate is accepted, because the number of rejections depends on the coins, and must not
+round a probability. P[Z = z] = exp(-z**2/(2s)) / sum over all j of exp(-j**2/(2s)) (Canonne, Kamath, Steinke 2020,
+Definition 1), s a rational: the parameter, which is the variance to a relative error below 3e-7 for s >= 1.
 
 With q = exp(-1/(2s)) the weights follow from each other: weight(j+1) = weight(j) * q**(2j+1). All are kept as pairs of
 integers, one below and one above the truth, and so is every P[|Z| <= m]. A draw takes a 128-bit word: a fair sign and
 the first 127 binary digits of a uniform U. |Z| is the number of m with P[|Z| <= m] <= U. Two binary searches count the
 m for which this is possible and for which it is certain. They agree but for fewer than one draw in 2**110; then further
-digits of U are drawn and the table is computed with as many. So the law is exact, whatever the width of the table.
+digits of U are drawn and the table is computed to as many digits. So the law is exact for every width of the table.
 
-Every draw asks for 16 bytes and takes the same number of comparisons, for the tables are filled up to 2**n - 1
-entries. What does depend on a value is which entries are read (docs/decisions/0017).
+Every draw asks for 16 bytes and takes the same number of comparisons, because the tables are padded to 2**n - 1
+entries. Only the addresses of the entries that are read depend on the value (docs/decisions/0017).
 """
 
 import functools
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import ceil, isqrt
 from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
@@ -63,19 +64,13 @@ def noise_reach(variance: Fraction, terms: int, log_tail: int) -> int:
     """
     spread = 2 * require_variance(variance) * require_at_least("terms", terms, 1)
     square = spread * require_at_least("log_tail", log_tail, 1)
-    return _root_up(-(-square.numerator // square.denominator))
-
-
-def _root_up(square: int) -> int:
-    from math import isqrt
-
-    root = isqrt(square)
-    return root + (root * root < square)
+    # The ceiling of a root: for an integer n >= 1 it is 1 + isqrt(n - 1).
+    return 1 + isqrt(ceil(square) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """P[|Z| <= m] 2**bits for m = 0, 1, ... between `lows` and `highs`, filled up to 2**n - 1 entries."""
+    """Bounds of 2**bits P[|Z| <= m] for m = 0, 1, ..., from below (`lows`) and above (`highs`), padded to 2**n - 1."""
 
     lows: tuple[int, ...]
     highs: tuple[int, ...]
@@ -100,7 +95,7 @@ def _product(one: tuple[int, int], other: tuple[int, int], work: int) -> tuple[i
 
 @functools.lru_cache(maxsize=4)
 def _table(variance: Fraction, bits: int) -> _Table:
-    # Kept: it takes as long as a thousand draws, and follows from the law alone.
+    # Cached: a table takes as long as a thousand draws, and depends on the law alone.
     weights, left_out = _weights(variance, bits + _GUARD_BITS)
     total_low = 2 * sum(low for low, _ in weights) - weights[0][0]
     total_high = 2 * (sum(high for _, high in weights) + left_out) - weights[0][1]
@@ -112,7 +107,7 @@ def _table(variance: Fraction, bits: int) -> _Table:
         highs.append(-(-(high << bits) // total_low))
         if highs[-1] >= 1 << bits:
             break
-    # Entries that no word reaches make every search as long.
+    # The padding is above every word; with 2**n - 1 entries each binary search takes n comparisons.
     filling = [1 << bits] * ((1 << len(lows).bit_length()) - 1 - len(lows))
     return _Table(lows=(*lows, *filling), highs=(*highs, *filling))
 

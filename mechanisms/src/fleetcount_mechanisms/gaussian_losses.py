@@ -1,7 +1,7 @@
-"""The loss of ONE release with discrete Gaussian noise: epsilon at a fixed delta, from Renyi losses, rounded by others.
+"""The loss of ONE release with discrete Gaussian noise: epsilon at a fixed delta, from Renyi losses; callers round up.
 
-It must not add up releases (`accounting` does), state one smaller than the truth or repeat a formula of `renyi` and
-`renyi`. There is no pure epsilon; the cells of `gaussian_rho` are the opened numbers that a change moves by 1.
+It must not add up releases (`accounting` does), state a loss smaller than the truth or repeat a formula of `renyi`.
+There is no pure epsilon; the cells of `gaussian_rho` are the opened numbers that a change moves by 1.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from fleetcount_mechanisms.responses import RandomizedResponse
 STATED_DELTA: Final = Fraction(1, 10**9)
 """The delta at which a single release's epsilon is stated."""
 _LARGEST_ORDER: Final = 512
-"""A sum has as many terms; above this order the amplified loss is the smaller one."""
+"""The sum of an order has as many terms as the order; above this one the amplified loss is the smaller bound."""
 _TURNS: Final = 24
 
 
@@ -32,7 +32,7 @@ def gaussian_loss(
     `relation` is ANY_BIT for one place of a vector, else ANY_VALUE. Each of `zooms` counts as a release of its own.
 
     Raises:
-        MechanismError: a variance outside its range, or zooms of answers that have none.
+        MechanismError: a variance outside its range, or more than one zoom of answers that devices randomize.
     """
     kind, (hit, miss) = kind_of(answer), channel_of(answer)
     weight, one_cell = hit - miss, answer.values == 1
@@ -78,7 +78,10 @@ def _sampled_epsilon(rate: Fraction, variance: Fraction, zooms: int) -> Fraction
 
 
 def _lowest(loss: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a function that falls and then grows is lowest, by thirds; a wrong place costs tightness alone."""
+    """Return about where a function that falls and then grows is lowest, by thirds.
+
+    The bound holds at every order, so an inexact place makes it less tight and never wrong.
+    """
     for _ in range(_TURNS):
         third = (high - low) / 3
         low, high = (low, high - third) if loss(low + third) <= loss(high - third) else (low + third, high)

@@ -1,6 +1,7 @@
 """Two-sided geometric noise: exact, and drawn in a time that does not depend on the value.
 
-It must not loop until a coin falls (the number of turns would be the noise) and must not round a probability.
+It must not loop until a coin falls, because the number of iterations would reveal the noise, and must not round a
+probability.
 
 Let y = exp(-epsilon) and G a one-sided geometric variable, P[G = g] = (1 - y) y**g for g >= 0. With the binary digits
 g = sum of g_i 2**i,
@@ -99,7 +100,7 @@ def digit_thresholds(epsilon: Fraction, bits: int = 64) -> DigitThresholds:
 
 @functools.lru_cache(maxsize=64)
 def _prepared(exact: Fraction, bits: int) -> DigitThresholds:
-    # Kept: working the thresholds out takes a hundred times as long as a draw, and they follow from the law alone.
+    # Cached: computing the thresholds takes a hundred times as long as a draw, and they depend on the law alone.
     places = 0
     while exact * (1 << places) < _BEYOND:
         places += 1
@@ -111,11 +112,11 @@ def _prepared(exact: Fraction, bits: int) -> DigitThresholds:
 
 
 class _Lanes:
-    """A chunk of draws side by side in one integer, a lane of 128 bits each, so that no step looks at a single draw.
+    """A chunk of draws side by side in one integer, a lane of 128 bits each, so that no step depends on a single draw.
 
     A word w of 127 bits is compared with a threshold T by the subtraction 2**127 + T - 1 - w: it borrows from no other
     lane, and leaves the lane's top bit set exactly when w < T. One more lane above the draws is a guard whose coins are
-    always True: no integer is ever short or zero, for any draws, so every step takes the same time.
+    always True: it keeps every integer at full length for any draws, so every step takes the same time.
     """
 
     __slots__ = ("count", "guard", "low", "ones")
@@ -147,7 +148,7 @@ def _lanes(count: int) -> _Lanes:
 
 @functools.lru_cache(maxsize=64)
 def _levels(count: int, threshold: int) -> int:
-    # At most 64 KiB each: the multiplication would be a quarter of a draw's time.
+    # Cached, at most 64 KiB each: the multiplication would take a quarter of a draw's time.
     lanes = _lanes(count)
     return (lanes.guard << _DRAW_BITS) + ((1 << _DRAW_BITS) + threshold - 1) * lanes.ones
 

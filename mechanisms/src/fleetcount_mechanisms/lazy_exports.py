@@ -1,6 +1,6 @@
-"""Public names of a package that cost nothing before they are used: a device pays for its own mechanism alone.
+"""Public names of a package that are imported on first use, so that a device loads only the mechanism that it uses.
 
-Every package root but `fleetcount` takes its `__getattr__` from here. Loads nothing itself.
+Every package root but `fleetcount` gets its `__getattr__` from here. This module imports nothing of the project.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """The exact loss of published counts with noise, for one device, and the weakest noise for a target loss.
 
 It must not state a loss smaller than the truth. Losses are for one device's record being replaced in a fixed public set
-of participants; the formulas of Sampling Privacy stand below.
+of participants.
 """
 
 from decimal import Decimal
@@ -35,12 +35,11 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 # The formulas of privacy loss: one message, two linked messages, exact differences, noised releases, inverses.
 #
-# It must not state a loss smaller than the truth where it returns an exact value: noise parameters are rounded down.
-# Plain floats are for display. [SP] is Joy and Gerla, section 4; p is the sampling rate, e1 the epsilon of each
-# aggregator's geometric noise.
+# Exact values are rounded to the safe side (noise parameters down); plain floats are for display. [SP] is Joy and
+# Gerla, section 4; p is the sampling rate, e1 the epsilon of each aggregator's geometric noise.
 
 NOISE_GRID: Final = 10**6
-"""A planned noise epsilon is a multiple of one part in so many."""
+"""A planned noise epsilon is a multiple of 1/NOISE_GRID."""
 
 
 class Neighbours(Enum):
@@ -109,8 +108,7 @@ def linked_delta(die: SamplingDie) -> Fraction:
 
 
 def exposure(sampling_rate: Fraction, queries: int) -> Fraction:
-    """Return 1 - (1-p)**Q, the chance that Q answers to one question with fresh coins show the truth to all
-    aggregators.
+    """Return 1 - (1-p)**Q: the chance that of Q answers with fresh coins at least one shows all aggregators the truth.
 
     Raises:
         MechanismError: p not in (0, 1], or Q below 0.
@@ -142,7 +140,8 @@ def _binomial(count: int, successes: int, rate: float) -> float:
 
 
 def _delta_losing(rate: float, count: int, epsilon: float) -> float:
-    # P[n]/P[n-1] at j is n (1-p)/(n-j), which grows with j: above e**epsilon from `first` on; j = n has no counterpart.
+    # The ratio of Binomial(n, p) to Binomial(n-1, p) at j is n (1-p)/(n-j), which grows with j: the first factor that
+    # is not positive ends the sum. At j = n the second law is 0, so all of p**n counts.
     terms = [rate**count]
     for successes in range(count - 1, -1, -1):
         factor = count * (1 - rate) / (count - successes) - exp(epsilon)
@@ -285,9 +284,7 @@ def release_sd(count: int, sampling_rate: Fraction | float, noise_epsilon: Fract
 
 
 LARGEST_PLANNED_EPSILON: Final = 10
-"""The weakest noise that is planned, and that a window takes: for a larger target it stays stronger than it asks
-for.
-"""
+"""The largest noise epsilon that is planned and that a question allows: a larger target gets this noise."""
 _RESPONSE_GRID: Final = 1000
 _VARIANCE_GRID: Final = 100
 _PLACES: Final = 5
@@ -305,7 +302,8 @@ def noise_for(
     on 10**-6. Gaussian noise, whose epsilon is at `gaussian_losses.STATED_DELTA`, is searched on variances in 1/100.
 
     Raises:
-        MechanismError: a target not in (0, 100], or too small for the grid; zooms of answers that have none.
+        MechanismError: a target not in (0, 100], or too small for the grid; more than one zoom of answers that devices
+            randomize.
         InfeasibleTargetError: no noise on this response reaches the target.
     """
     target = require_positive("epsilon", epsilon)
@@ -315,17 +313,17 @@ def noise_for(
         return _gaussian_for(answer, target, zooms)
     if kind_of(answer).form in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
         needed = noise_epsilon_for(target, channel_of(answer)[0], neighbours_of(answer.values))
-        return TwoSidedNoise(min(_shared(needed, zooms), Fraction(LARGEST_PLANNED_EPSILON)))
+        return TwoSidedNoise(min(_divided(needed, zooms), Fraction(LARGEST_PLANNED_EPSILON)))
     require_zooms(answer, zooms)
     return TwoSidedNoise(_response_noise(answer, target))
 
 
-def _shared(noise_epsilon: Fraction, zooms: int) -> Fraction:
-    """Return the share of each zoom on the grid of `noise_epsilon_for`: numbers that move together are one (F1)."""
-    share = Fraction(floor(noise_epsilon / zooms * NOISE_GRID), NOISE_GRID)
-    if share <= 0:
-        raise MechanismError(f"zooms is {zooms}, allowed: so few that each is left a noise epsilon of 1/{NOISE_GRID}")
-    return share
+def _divided(noise_epsilon: Fraction, zooms: int) -> Fraction:
+    """Return noise_epsilon/zooms, rounded down to the grid: the numbers that one answer moves lose together (F1)."""
+    each = Fraction(floor(noise_epsilon / zooms * NOISE_GRID), NOISE_GRID)
+    if each <= 0:
+        raise MechanismError(f"zooms is {zooms}, allowed: so few that each has a noise epsilon of 1/{NOISE_GRID}")
+    return each
 
 
 def _gaussian_for(answer: AnswerLaw, target: Fraction, zooms: int) -> GaussianNoise:
@@ -367,11 +365,11 @@ def _rounded_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Decimal:
 def released_loss(answer: AnswerLaw, noise_epsilon: Fraction, zooms: int = 1) -> Fraction:
     """Return the loss of the opened counts with one honest aggregator's two-sided noise, to an error below 1e-60.
 
-    For any change of the truth, but of one bit where the truth is a vector of them. With zooms a change moves numbers
-    of all of them at once, whose factors e**e1 multiply: the loss is that of one zoom with `zooms` times e1.
+    For any change of the truth; of one bit if the truth is a vector of bits. With zooms a change moves numbers of all
+    of them at once, whose factors e**e1 multiply: the loss is that of one zoom with `zooms` times e1.
 
     Raises:
-        MechanismError: a noise epsilon not in (0, 100], or zooms of answers that have none.
+        MechanismError: a noise epsilon not in (0, 100], or more than one zoom of answers that devices randomize.
     """
     noise = require_zooms(answer, zooms) * TwoSidedNoise(noise_epsilon).epsilon
     form = kind_of(answer).form
@@ -389,10 +387,13 @@ def released_loss(answer: AnswerLaw, noise_epsilon: Fraction, zooms: int = 1) ->
 def stated_loss(
     answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, zooms: int = 1, *, any_value: bool = False
 ) -> tuple[Fraction, Fraction]:
-    """Return what a statement says of the opened counts: (epsilon, delta), epsilon to an error below 1e-60.
+    """Return the (epsilon, delta) that a statement gives for the opened counts, epsilon to an error below 1e-60.
 
-    For any change of the truth; where the truth is a vector of bits, of one of them, or with `any_value` of a value
-    that becomes another.
+    For any change of the truth. If the truth is a vector of bits: for a change of one bit, or with `any_value` for one
+    value that becomes another.
+
+    Raises:
+        MechanismError: as `gaussian_loss` and `released_loss`.
     """
     if isinstance(noise, GaussianNoise):
         one_bit = kind_of(answer).multi_hot and not any_value

@@ -14,7 +14,7 @@ from fleetcount_mechanisms.errors import MechanismError, require_positive
 from fleetcount_mechanisms.randomness import RandomSource
 
 LARGEST_NOISE_EPSILON: Final = 100
-"""The weakest geometric noise there is; a window takes at most 10."""
+"""The epsilon of the weakest geometric noise; a question allows at most 10."""
 
 _FLAT_VARIANCE: Final = 4
 """From here on the variance of N_Z(0, s) is s to a relative error below 1e-30 (Poisson summation)."""
@@ -23,7 +23,7 @@ Side = Literal["up", "down"]
 
 
 class NoiseLaw(Protocol):
-    """What every law of noise offers; a frozen, hashable value."""
+    """A law of noise, as a frozen, hashable value."""
 
     @property
     def name(self) -> str:
@@ -32,7 +32,7 @@ class NoiseLaw(Protocol):
 
     @property
     def epsilon(self) -> Fraction | None:
-        """The parameter of geometric noise, None of other laws."""
+        """The parameter of geometric noise; None for other laws."""
         ...
 
     @property
@@ -143,7 +143,7 @@ class TwoSidedNoise:
 class OneSidedNoise:
     """P[z] = (1-q) q^z for z = 0, 1, ..., q = exp(-epsilon) ([ADP] AGeo without a cut; `asymmetric`).
 
-    `direction` "up" adds z: a count is never shown too small. "down" takes it off: a count is never shown too large.
+    `direction` "up" adds z: a released count is never too small. "down" subtracts z: it is never too large.
 
     Raises:
         MechanismError: epsilon is not an exact number in (0, 100], or another direction.

@@ -1,4 +1,4 @@
-"""Planning a count before it is asked: the die, the noise and the error to expect for the privacy wanted.
+"""Planning a count before it is asked: the die, the noise and the expected error for a target loss.
 
 It must not choose parameters that lose more than the target: rates and noise parameters are rounded down.
 """
@@ -79,8 +79,7 @@ def sampling_rate_for_local_epsilon(epsilon: Fraction, values: int) -> Fraction:
 
 
 def largest_sampling_rate(epsilons: Sequence[Fraction]) -> Fraction:
-    """Return the largest p, rounded down to 10**-6, for which messages saying 0, ..., V may lose at most eps_0, ...,
-    eps_V.
+    """Return the largest p, rounded down to 10**-6, with which the messages 0, ..., V lose at most eps_0, ..., eps_V.
 
     A face needs pi_v >= p/(e**eps_v - 1), so p <= 1/(1 + sum of 1/(e**eps_v - 1)).
 
@@ -102,9 +101,10 @@ def largest_sampling_rate(epsilons: Sequence[Fraction]) -> Fraction:
 def die_for_local_epsilons(
     epsilons: Sequence[Fraction], sampling_rate: Fraction | None = None, *, allow_large_rate: bool = False
 ) -> SamplingDie:
-    """Return a die whose message saying v loses at most eps_v, for v = 0..V; what is left over is shared in proportion.
+    """Return a die whose message v loses at most eps_v, for v = 0..V.
 
-    Without a sampling rate the largest feasible one is taken, kept below 1/2 unless allow_large_rate.
+    Faces get their least probabilities, scaled up in proportion to a sum of 1. Without a sampling rate the largest
+    feasible one is used, below 1/2 unless allow_large_rate.
 
     Raises:
         MechanismError: as for largest_sampling_rate and SamplingDie.
@@ -176,7 +176,7 @@ def crossover_share(sampling_rate: Fraction, response: RandomizedResponse) -> Fr
 class Plan:
     """A planned count: its design, its error, its loss against every adversary.
 
-    level is that of the intervals, e.g. 95/100; warnings are sentences for the person who plans.
+    level is the confidence level of the intervals, e.g. 95/100; warnings are sentences for the analyst.
 
     Raises:
         MechanismError: fewer than 1 device, or a level not in (0, 1).
@@ -214,7 +214,7 @@ class Plan:
 
     @property
     def smallest_count_seen(self) -> int | None:
-        """The smallest n told apart from 0 reliably, n >= z (sd(0) + sd(n)); None when it exceeds the devices."""
+        """The smallest n with n >= z (sd(0) + sd(n)), distinguishable from 0; None when it exceeds the devices."""
         quantile, empty = _normal_quantile(self.level), self.sd(0)
         if self.devices < quantile * (empty + self.sd(self.devices)):
             return None
@@ -238,8 +238,8 @@ def plan_sampling(
     """Return the plan of a count of V values by Sampling Privacy with the uniform die; see `plan_question`.
 
     Without a sampling rate the default for V is taken. At a given epsilon a larger p is more accurate for V = 1, and
-    for V > 1 in every cell of at least k devices; emptier cells gain a little from some p < 1 (docs/privacy.md). What
-    a smaller p buys is the fallback when all aggregators collude, delta = p.
+    for V > 1 in every cell of at least k devices; emptier cells gain a little from some p < 1 (docs/privacy.md). A
+    smaller p gives more protection if all aggregators collude: delta = p.
 
     Raises:
         MechanismError: a parameter outside its range; p >= 1/2 without allow_large_rate.

@@ -24,7 +24,7 @@ _STREAM_BLOCK = 16_384
 
 
 class RandomSource(Protocol):
-    """Anything that hands out uniform random bytes."""
+    """A source of uniform random bytes."""
 
     def random_bytes(self, count: int, /) -> bytes:
         """Return `count` uniform, independent bytes."""
@@ -32,7 +32,7 @@ class RandomSource(Protocol):
 
 
 class SystemRandom:
-    """The operating system's generator: the only source for coins, shares, noise and keys.
+    """The operating system's generator (`os.urandom`): the only source for coins, shares, noise and keys.
 
     Nothing is buffered, so that a forked process cannot repeat its parent's bytes.
     """
@@ -73,7 +73,7 @@ class SeededRandom:
         return self._across_blocks(count)
 
     def _across_blocks(self, count: int) -> bytes:
-        import hashlib  # Only simulations come here; a device need not load it.
+        import hashlib  # Imported here: a device draws no seeded bytes and does not load it.
 
         pieces = [self._block[self._used :]]
         missing = count - len(pieces[0])
@@ -148,7 +148,7 @@ def uniform_many_below(source: RandomSource, bound: int, count: int) -> list[int
 
 
 def bernoulli(source: RandomSource, probability: Fraction) -> bool:
-    """Return True with exactly the given probability in [0, 1]; certain coins draw too.
+    """Return True with exactly the given probability in [0, 1]; probabilities 0 and 1 consume bytes too.
 
     Raises:
         MechanismError: the probability is not exact or not in [0, 1].
@@ -242,7 +242,7 @@ def exp_minus_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
 
     The exponent is halved to below 2**-8, the alternating Taylor series is bracketed by consecutive partial sums in
     integers rounded outwards, and the bracket is squared back up. Each squaring of a number below 1 at most doubles
-    the width and adds one unit, so 16 spare bits a start and one a squaring keep the end narrow.
+    the width and adds one unit; 16 spare bits, and one more for each squaring, keep the final width at 2 or less.
 
     Raises:
         MechanismError: the exponent is not exact or negative, or bits is below 1.
@@ -272,7 +272,7 @@ def _taylor_bounds(exponent: Fraction, work: int) -> tuple[int, int]:
             low, high = low - term_high, high - term_low
         else:
             low, high = low + term_low, high + term_high
-    # The terms fall, so what is left out is smaller than the last one taken, which is at most one unit.
+    # The terms decrease, so the rest of the series is below the last term added, which is at most one unit.
     return max(low - 1, 0), min(high + 1, 1 << work)
 
 

@@ -1,7 +1,9 @@
 """Renyi divergences of one step of each kind: answers of a pure epsilon, geometric and Gaussian noise, panel units.
 
-Every result is a fraction known to 1e-60; who adds or prints it rounds up. It must not know a design (`charges`). An
-order a is above 1. "F3" and "Theorem 3" are those of docs/spec.md, "Losses".
+Every result is a fraction with an error below 1e-60; code that adds or prints it rounds up. It must not know a design
+(`charges`) or which mechanism a loss came from. An order a is above 1. "F3", "F5" and "Theorem 3" are those of
+docs/spec.md, "Losses". Sources of the conversions: Canonne, Kamath, Steinke, "The discrete Gaussian for differential
+privacy" (2020), Proposition 12; Bun, Steinke, "Concentrated differential privacy" (2016), Proposition 1.3.
 """
 
 import math
@@ -20,11 +22,6 @@ from fleetcount_mechanisms.errors import (
 from fleetcount_mechanisms.randomness import WIDE, near_decimal, near_exp, near_log, near_sqrt
 
 # From Renyi losses to (epsilon, delta) and back: one order, the best order of zCDP, and the simple form of it.
-#
-# Every result is a fraction known to 1e-60; who prints it rounds up. It must not know which mechanism lost it. "F5"
-# and the like are the facts of docs/spec.md, "Losses". Sources: Canonne, Kamath, Steinke, "The discrete Gaussian for
-# differential privacy" (2020), Proposition 12; Bun, Steinke, "Concentrated differential privacy" (2016), Proposition
-# 1.3.
 
 _STEPS: Final = 100
 
@@ -52,7 +49,7 @@ def entry_price(order: Fraction | int, delta: Fraction) -> Fraction:
 
 
 def order_epsilon(loss: Fraction, order: Fraction | int, delta: Fraction) -> Fraction:
-    """Return the epsilon at delta of a Renyi loss at one order (F5); it may be below 0, which means 0.
+    """Return the epsilon at delta of a Renyi loss at one order (F5); a result below 0 stands for 0.
 
     Raises:
         MechanismError: as `entry_price`.
@@ -72,15 +69,15 @@ def order_delta(loss: Fraction, order: Fraction | int, epsilon: Fraction) -> Fra
 
 
 def _exponential(exponent: Fraction) -> Fraction:
-    """Return e**exponent, or a number above it where it is below 1e-40,000: nobody prints so small a delta."""
+    """Return e**exponent, or e**-100,000 if that is larger: an upper bound, far below every printed delta."""
     return near_exp(max(exponent, Fraction(-100_000)))
 
 
 def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
     """Return the epsilon at delta of rho-zCDP: the least over real orders a of a rho + c_a(delta); never too small.
 
-    Every order gives a bound that holds, so the best one is looked for in floats: rho (a-1)**2 + ln a = ln 1/delta.
-    It may be below 0, which means 0.
+    The bound holds at every order, so floats are enough to find the best one: rho (a-1)**2 + ln a = ln 1/delta. A
+    result below 0 stands for 0.
 
     Raises:
         MechanismError: rho below 0, or delta not in (0, 1).
@@ -136,7 +133,7 @@ _MOST_WINDOWS: Final = 100_000
 
 
 def pure_rho(epsilon: Fraction) -> Fraction:
-    """Return eps tanh(eps/2), the zCDP of a pure eps-DP step (F3): half of what eps**2/2 says at large eps, tight.
+    """Return eps tanh(eps/2), the zCDP of a pure eps-DP step (F3); it is tight and below the usual eps**2/2.
 
     Raises:
         MechanismError: epsilon not above 0.
@@ -157,10 +154,10 @@ def pure_divergence(epsilon: Fraction, order: Fraction | int) -> Fraction:
 
 
 def bounded_divergence(up: Fraction, down: Fraction | None, order: Fraction | int) -> Fraction:
-    """Return the largest D_a(P||Q) with P <= e**up Q and Q <= e**down P; `down` None is no second bound.
+    """Return the largest D_a(P||Q) with P <= e**up Q and Q <= e**down P; with `down` None only the first bound holds.
 
     The a-th power is convex, so the worst ratio takes its two ends only, with the weights that make its mean 1. With
-    both ends equal it is F3; without a second one it is `up`: one-sided losses have no square-root gain.
+    both ends equal the result is F3; with one bound it is `up`: one-sided losses have no square-root gain.
 
     Raises:
         MechanismError: a bound below 0, or an order not above 1.
@@ -178,7 +175,7 @@ def bounded_divergence(up: Fraction, down: Fraction | None, order: Fraction | in
 
 
 def gaussian_rho(cells: int, windows: int, variance: Fraction) -> Fraction:
-    """Return cells windows/(2s), the zCDP of counts under N_Z(0, s) where so many cells of each window move by 1 (F4).
+    """Return cells windows/(2s), the zCDP of counts under N_Z(0, s) if in each window `cells` counts move by 1 (F4).
 
     Raises:
         MechanismError: cells or windows below 1, or a variance not above 0.
@@ -188,7 +185,11 @@ def gaussian_rho(cells: int, windows: int, variance: Fraction) -> Fraction:
 
 
 def gaussian_divergence(cells: int, windows: int, variance: Fraction, order: Fraction | int) -> Fraction:
-    """Return a cells windows/(2s) (F4), exact at integer orders; raises as `gaussian_rho`."""
+    """Return a cells windows/(2s) (F4), exact at integer orders.
+
+    Raises:
+        MechanismError: an order not above 1, cells or windows below 1, or a variance not above 0.
+    """
     return checked_order(order) * gaussian_rho(cells, windows, variance)
 
 
@@ -280,9 +281,12 @@ def unit_law(rate: Fraction, windows: int, noise: Fraction) -> list[tuple[Decima
 
 
 def amplified(rate: Fraction, loss: Fraction) -> Fraction:
-    """Return ln(1 + p (e**loss - 1)): an (eps, delta/p) that a coin lets through with chance p, at delta.
+    """Return ln(1 + p (e**loss - 1)), the epsilon at delta of a step that happens with probability p only.
 
-    Source: Balle, Barthe, Gaboardi (2018), Theorem 2. Raises:
+    `loss` is the epsilon of the step itself at delta/p. Source: Balle, Barthe, Gaboardi, "Privacy amplification by
+    subsampling" (2018), Theorem 2.
+
+    Raises:
         MechanismError: p not in (0, 1].
     """
     return Fraction(WIDE.ln(_mixed(checked_rate(rate), loss)))
@@ -304,7 +308,7 @@ def panel_pure_epsilon(rate: Fraction, windows: int, changed: int, noise: Fracti
     """Return the pure epsilon of a unit of which `changed` answers change, under geometric noise e1 (Theorem 2).
 
     ln[(1-p+p e**(m e1))/(1-p+p e**(low e1))], low = m - 2d where an answer that changes moves two cells, m - d where
-    it moves one. For few changes it is near that of no coin: the unit's other answers betray it.
+    it moves one. For few changes it is near the loss without a coin: the unit's other answers reveal the coin.
 
     Raises:
         MechanismError: p not in (0, 1], windows below 1, changed not in 1..windows, e1 not above 0, or cells not 1, 2.

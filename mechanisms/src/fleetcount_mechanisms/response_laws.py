@@ -19,7 +19,7 @@ from fleetcount_mechanisms.randomness import (
     near_log,
 )
 
-# from_epsilon gives probabilities as multiples of one in a million million, for losses up to 20.
+# `from_epsilon` of every response returns probabilities that are multiples of 10**-12, for losses up to 20.
 GRID = 10**12
 _LARGEST_EPSILON = 20
 
@@ -110,7 +110,11 @@ class BinaryLaw:
         object.__setattr__(self, "limits", (int(self.given_no * common), int(self.given_yes * common)))
 
     def probability(self, output: int, truth: int) -> Fraction:
-        """Return P[output | truth], both 0 or 1."""
+        """Return P[output | truth], both 0 or 1.
+
+        Raises:
+            MechanismError: output or truth is neither 0 nor 1.
+        """
         require_position(truth, 1)
         if output not in (0, 1):
             raise MechanismError(f"output is {output}, allowed: 0 or 1")
@@ -118,7 +122,11 @@ class BinaryLaw:
         return one if output else 1 - one
 
     def draw(self, truth: int, source: RandomSource) -> int:
-        """Return an answer, 0 or 1, to a truth of 0 or 1."""
+        """Return a random answer, 0 or 1, to a truth of 0 or 1.
+
+        Raises:
+            MechanismError: the truth is neither 0 nor 1 (the message withholds it).
+        """
         limit = self.limits[require_position(truth, 1)]
         return int(self.uniform.draw(source) < limit)
 

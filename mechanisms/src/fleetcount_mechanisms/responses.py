@@ -3,8 +3,8 @@
 It must not look at a truth outside `randomize`, and must not round a probability towards less privacy: from_epsilon
 never gives more than was asked.
 
-Each response has outputs 0..V; the estimate of the cells 1..V takes the (noised) counts of all outputs, and their sum
-stands for the number of devices.
+Each response has outputs 0..V. The estimates of the cells 1..V are computed from the (noised) counts of all outputs;
+the sum of these counts is used as the number of devices.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _ONE = Fraction(1)
 
 
 class RandomizedResponse(Protocol):
-    """What every single-answer response offers."""
+    """A randomized response whose answer is one output."""
 
     @property
     def values(self) -> int:
@@ -63,7 +63,7 @@ class RandomizedResponse(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Binary:
-    """What the yes/no responses share; a subclass sets _law."""
+    """The common part of the yes/no responses; a subclass sets _law."""
 
     _law: BinaryLaw = field(init=False, repr=False, compare=False)
 
@@ -250,7 +250,7 @@ class KaryResponse:
 
     @property
     def other(self) -> Fraction:
-        """The probability Q of each output that is not the truth."""
+        """The probability Q of each single output other than the truth."""
         return (1 - self.keep) / self.values
 
     @property
@@ -276,7 +276,8 @@ class KaryResponse:
         """
         position = require_position(truth, self.values)
         number = self._uniform.draw(source)
-        # `lie` numbers of weight denominator - numerator for each of the V others, the rest for the truth.
+        # Of the numbers drawn each of the V other outputs has `weight`, the truth has the rest. `lie` counts the
+        # outputs without the truth, so from the truth's position on it is one too small.
         weight = self.keep.denominator - self.keep.numerator
         lie = number // weight
         lie += lie >= position
@@ -299,7 +300,7 @@ class KaryResponse:
 
 @dataclass(frozen=True, slots=True)
 class _BitVector:
-    """What the unary encodings share: V independent yes/no channels, one a cell."""
+    """The common part of the unary encodings: V independent yes/no channels, one for each cell."""
 
     values: int
     _law: BinaryLaw = field(init=False, repr=False, compare=False)

@@ -24,7 +24,7 @@ from fleetcount_mechanisms.errors import (
 from fleetcount_mechanisms.randomness import RandomSource, UniformBelow, WeightedChoice, uniform_below, weighted_index
 
 _HALF = Fraction(1, 2)
-# Looked up once: a device of a large fleet simulation spends a fifth of a toss on finding them again.
+# Bound once: looking these attributes up takes a fifth of a toss, and a simulated fleet tosses once a device.
 _from_bytes = int.from_bytes
 _new_tuple = tuple.__new__
 
@@ -54,8 +54,8 @@ class SamplingDie:
 
     Raises:
         MechanismError: p not exact or not in (0, 1), p >= 1/2 without allow_large_rate, V < 1, not V + 1 faces, a face
-            of probability 0 (its cell would be answered by the sampled alone, with no finite epsilon), or a sum that is
-            not exactly 1.
+            of probability 0 (only sampled devices would answer its cell, so no epsilon would be finite), or a sum that
+            is not exactly 1.
     """
 
     sampling_rate: Fraction
@@ -167,7 +167,7 @@ def toss(die: SamplingDie, truth: int, source: RandomSource) -> TwoRoundAnswer:
         number = _from_bytes(source.random_bytes(die.byte_count))
     face = number // die.face_span
     sampled = number >= die.faces_span
-    # Both alternatives are at hand before one is picked, so that the time does not tell which.
+    # Both alternatives are built before one is selected, so that the running time does not depend on the coin.
     return _new_tuple(TwoRoundAnswer, ((face, 0)[sampled], (face, truth)[sampled], sampled))
 
 
@@ -178,9 +178,13 @@ def _toss_weighted(die: SamplingDie, choice: WeightedChoice, truth: int, source:
 
 
 def toss_in_unit(die: SamplingDie, sampled: bool, truth: int, source: RandomSource) -> TwoRoundAnswer:
-    """Toss the baseline of one answer whose unit has its sampling coin already, with p of the die; the rest as `toss`.
+    """Draw one answer of a unit whose sampling coin is tossed already: `sampled` is the outcome of that coin.
 
-    Over a coin with P[sampled] = p the law of the answer is that of `toss`: v has pi_v/(1 - p) of the rest.
+    A device that is not sampled answers v with probability pi_v/(1 - p), so over a coin with P[sampled] = p the law of
+    one answer is that of `toss`.
+
+    Raises:
+        MechanismError: the truth is not a position in 0..V (the message withholds it).
     """
     if type(truth) is not int or not 0 <= truth <= die.values:
         require_position(truth, die.values)
@@ -203,5 +207,5 @@ def estimate(die: SamplingDie, difference: Sequence[int]) -> tuple[Fraction, ...
 
 
 def estimate_baseline(devices: int, estimates: Sequence[Fraction]) -> Fraction:
-    """Return the estimate of n_0, the devices with no value: derived, never published as a cell of its own."""
+    """Return the estimate of n_0, the number of devices without a value; a release has no cell for it."""
     return devices - sum(estimates, Fraction(0))

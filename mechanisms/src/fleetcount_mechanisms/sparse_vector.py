@@ -1,7 +1,7 @@
-"""Threshold answers in a fixed order that cost a loss only when they abort: SALap in integers.
+"""Threshold answers in a fixed order, of which only aborts add to the loss: SALap in integers.
 
-A run answers each query with fresh noise and nothing after the last abort; it must not reorder queries, repeat one,
-or be run twice under one charge.
+A run answers each query with fresh noise until the last abort, and no query after it. It must not reorder queries,
+repeat one, or be run twice under one charge.
 
 Notation: q = e^-eps, t_i the threshold and f_i the true count of query i, c the number of aborts allowed.
 """
@@ -61,12 +61,12 @@ class _OneSidedRun:
         """
         require_counts("counts", counts, len(self.thresholds))
         noisy = _noisy_counts(self._noise, self.maximum, counts, source)
-        return read_out(noisy, self.thresholds, self.aborts, self._told)
+        return read_out(noisy, self.thresholds, self.aborts, self._answer_above)
 
     @staticmethod
-    def _told(answer: int) -> Answer:
-        """Return what is told of a noisy count above its threshold: here the number itself."""
-        return answer
+    def _answer_above(noisy_count: int) -> Answer:
+        """Return the answer for a noisy count above its threshold: here the number itself."""
+        return noisy_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class AsymmetricSparseVector(_OneSidedRun):
     """
 
     @staticmethod
-    def _told(answer: int) -> Answer:
+    def _answer_above(noisy_count: int) -> Answer:
         return Mark.ABOVE
 
     def law(self, counts: Sequence[int]) -> dict[tuple[Answer, ...], Fraction]:
@@ -178,27 +178,25 @@ def _enumerate_runs(
 ) -> dict[tuple[Answer, ...], NumberT]:
     runs: dict[tuple[Answer, ...], NumberT] = {(): one}
     for step in steps:
-        runs = _one_turn_longer(runs, step, aborts, one)
+        runs = _extend_runs(runs, step, aborts, one)
     return runs
 
 
-def _one_turn_longer(
+def _extend_runs(
     runs: Mapping[tuple[Answer, ...], NumberT], step: Mapping[Answer, NumberT], aborts: int, one: NumberT
 ) -> dict[tuple[Answer, ...], NumberT]:
     unanswered: Mapping[Answer, NumberT] = {Mark.UNANSWERED: one}
     longer: dict[tuple[Answer, ...], NumberT] = {}
     for run, weight in runs.items():
-        turn = unanswered if _aborts_so_far(run) >= aborts else step
+        aborted = sum(answer is not Mark.SAFE for answer in run)
+        turn = unanswered if aborted >= aborts else step
         longer.update({_extended(run, answer): weight * mass for answer, mass in turn.items() if mass > 0})
     return longer
 
 
 def _extended(run: tuple[Answer, ...], answer: Answer) -> tuple[Answer, ...]:
+    # A function of its own, because mypy cannot infer the type of this tuple inside the comprehension.
     return (*run, answer)
-
-
-def _aborts_so_far(answers: Sequence[Answer]) -> int:
-    return sum(answer is not Mark.SAFE for answer in answers)
 
 
 def _noisy_counts(noise: OneSidedGeometric, maximum: int, counts: Sequence[int], source: RandomSource) -> list[int]:
@@ -212,7 +210,10 @@ def _noisy_counts(noise: OneSidedGeometric, maximum: int, counts: Sequence[int],
 def read_out(
     noisy: Sequence[int], thresholds: Sequence[int], aborts: int, above: Callable[[int], Answer]
 ) -> tuple[Answer, ...]:
-    """Return the answers in order: safe up to the threshold, else what `above` says; nothing after the last abort."""
+    """Return one answer for each noisy count, in order: SAFE up to its threshold, else the result of `above`.
+
+    After `aborts` answers that are not SAFE all further ones are UNANSWERED.
+    """
     answers: list[Answer] = []
     left = aborts
     for value, threshold in zip(noisy, thresholds, strict=True):

@@ -1,7 +1,7 @@
 """The privacy statement of a release in two plain sentences, for people who do not read tables.
 
-They follow from the views that a record signs and from its design, so that every reader says the same. It must not
-promise more than the views do: every number is rounded up.
+They follow from the views in a signed record and from its design, so every program prints the same sentences. It must
+not promise more than the views do: every number is rounded up.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _PUBLIC: Final = "public_and_broker"
 _TOGETHER: Final = "all_aggregators"
 _UP: Final = Context(prec=30, rounding=ROUND_CEILING)
 _LARGEST_SHOWN: Final = 3
-"""From this epsilon on a factor says less to people than its exponent, which then stands alone."""
+"""From this epsilon on only the power e^epsilon is printed: a large factor is harder to read than its exponent."""
 _CHANGES: Final = {
     Relation.ANY_BIT.value: "one place of a device's answer being so rather than not",
     Relation.ONE_SIDED.value: "a device having said Yes rather than No",
@@ -31,7 +31,7 @@ def plain_sentences(design: Design, views: Sequence[AdversaryView]) -> tuple[str
     """Return what a reader of the release can learn of a device, and what all operators together can.
 
     `views` are those of a release of the design, or of a window of a question, which has three an adversary: for one
-    answer, one day and all answers. An adversary that the views do not name gives no sentence.
+    answer, one day and all answers. For an adversary that is not among the views there is no sentence.
     """
     public = [view for view in views if view.adversary == _PUBLIC]
     together = [view for view in views if view.adversary == _TOGETHER]
@@ -48,7 +48,7 @@ def _public(design: Design, public: Sequence[AdversaryView]) -> str:
         return f"the counts are exact: {who} and knows the other devices learns a device's answer{_chance(first)}."
     honest = "as long as one operator is honest, " if design.noised else ""
     if isinstance(design.noise, OneSidedNoise) and not window:
-        # Which side is covered stands in the view's own sentence and nowhere else.
+        # Only the view's own sentence says which side is covered.
         return honest + first.sentence.partition(": ")[2]
     one_sided = first.neighbours == Relation.ONE_SIDED.value or (window and _one_sided(design, opened=False))
     change = "one answer against none" if one_sided and window else _CHANGES.get(first.neighbours, _ANY_CHANGE)
@@ -71,9 +71,10 @@ def _collusion(design: Design, together: Sequence[AdversaryView]) -> str:
 
 
 def _one_sided(design: Design, *, opened: bool) -> bool:
-    """Return whether a window's loss holds in one direction alone: its neighbours name a time and no change.
+    """Return whether the loss of a question's window holds in one direction only.
 
-    Noise on both sides covers an answer whose own law has one direction, until the answer itself is opened.
+    The `neighbours` of such a view name a span of time, so the direction follows from the design: two-sided noise
+    covers an answer whose own law is one-sided, unless the answer itself is `opened`.
     """
     local = design.device_randomizes and design.kind.relation is Relation.ONE_SIDED
     return isinstance(design.noise, OneSidedNoise) or (local and (opened or not design.noised))

@@ -1,7 +1,7 @@
-"""What the parties say to each other: windows, Prio3, sealing, receipts, messages and the release record.
+"""The protocol of all parties: windows, Prio3, sealing, receipts, messages and the release record.
 
 What is exported here is for users, with a stability word each in docs/api.md; code of this repository imports from the
-modules. Loads nothing before a name is used, so that a device pays only for what it needs.
+modules. A module is loaded when one of its names is first used, so that a device loads only what it needs.
 """
 
 from typing import TYPE_CHECKING

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 SLEW: Final = 0.01
-"""An anchored clock follows a wall clock set anew by so many seconds a second: 36 s an hour."""
+"""Seconds per second by which an anchored clock approaches a wall clock that was set: 36 s an hour."""
 _SMALL_S: Final = 2.0
-"""What is off by less follows slowly in any case."""
+"""A difference in seconds up to which an anchored clock only slews and never jumps."""
 
 
 class Clock(Protocol):
@@ -28,20 +28,21 @@ class SystemClock:
 
 
 def _since_boot() -> float:
-    """Return the seconds since this machine booted, those it was suspended included where the system counts them."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)  # Linux; elsewhere a suspended machine's clock is late after it.
+    """Return the seconds since this machine booted, with the time that it was suspended if the system counts it."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)  # Linux only; elsewhere the time of a suspension is missing.
     return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
 class AnchoredClock:
-    """Wall time that goes on evenly whatever the wall clock does: what it said at the start, and the time passed since.
+    """A clock that is steady when the wall clock is set: the wall time at the start plus the time elapsed since.
 
-    A wall clock that was set anew is followed by `SLEW`, 1 %: ten minutes for three seconds move it by 30 ms, and it
-    never goes back. With `believes_after_s`, a wall clock that has been off by more than two seconds for so long
-    is taken at once, also backwards: for devices, which may start with a clock that nobody has set yet. Without, only a
-    new start takes it; `off_by` says by how much the wall clock is ahead meanwhile.
+    It approaches the wall clock by `SLEW`, 1 %, and does not go backwards: a wall clock that is ten minutes ahead for
+    three seconds moves it by 30 ms. With `believes_after_s`, it jumps, also backwards, to a wall clock that has
+    differed by more than two seconds for that long: for devices, whose wall clock may not be set yet when they start.
+    Without it, only a restart adopts a wall clock that was set; `off_by` is the difference until then.
 
-    `wall` is seconds since the Unix epoch; `passed` never goes back and counts suspended time. Threads may share it.
+    `wall` returns seconds since the Unix epoch; `passed` a monotonic time in seconds that counts suspension. Threads
+    may share the clock.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class AnchoredClock:
             return self._now
 
     def _is_believed(self, off: float, seen: float) -> bool:
-        """Return whether the wall clock has been off for long enough to be right."""
+        """Return whether the wall clock has differed long enough to be adopted at once."""
         if abs(off) <= _SMALL_S:
             self._off_since = None
             return False
@@ -81,7 +82,7 @@ class AnchoredClock:
 
 
 class ManualClock:
-    """A clock that moves only when told, for tests and simulations."""
+    """A clock that only `advance` moves, for tests and simulations."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -91,7 +92,11 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move forward by `seconds`; refuse to go back."""
+        """Move forward by `seconds`.
+
+        Raises:
+            ValueError: seconds below 0.
+        """
         if seconds < 0:
             raise ValueError(f"seconds is {seconds}, not >= 0")
         self._now += seconds

@@ -26,7 +26,7 @@ class UsageError(FleetcountError):
 
 
 class QuestionError(UsageError):
-    """A window that no honest party may ask or answer."""
+    """A question or window that breaks a rule, so that no honest party may ask or answer it."""
 
 
 class PeerError(FleetcountError):
@@ -34,7 +34,7 @@ class PeerError(FleetcountError):
 
 
 class DecodeError(PeerError):
-    """Bytes that are not the canonical encoding of anything."""
+    """Bytes that are not the canonical encoding of the expected value."""
 
 
 class SealError(PeerError):
@@ -80,7 +80,7 @@ class RejectReason(enum.Enum):
 
     @property
     def label(self) -> str:
-        """The reason as metrics, logs and people spell it: lower case with underscores."""
+        """The reason as it is written in metrics, logs and output: lower case with underscores."""
         return self.name.lower()
 
     @property
@@ -90,34 +90,35 @@ class RejectReason(enum.Enum):
 
 
 class PeerProblem(enum.Enum):
-    """Why an aggregator does not do what is asked: the closed list of words a call ends with on the wire."""
+    """Why an aggregator does not serve a request of another one: the closed list of words in a call's status."""
 
     NOT_YET = "not_yet"
-    """The window's rounds are still open here, or a step before this one is missing: ask again later."""
+    """The window's rounds are still open here, or a step before this one is missing: the caller may retry later."""
     BUSY = "busy"
     UNKNOWN_WINDOW = "unknown_window"
     UNKNOWN_AGGREGATOR = "unknown_aggregator"
     """A device's request names an aggregator that is not here."""
     NOT_LEADER = "not_leader"
     CONFLICT = "conflict"
-    """This step was taken with other content before; the first one stands for ever."""
+    """This step was done before with other content; the first content is final."""
     TOO_FEW = "too_few"
     ABORTED = "aborted"
     RELEASED = "released"
     DISAGREES = "disagrees"
-    """Recomputed here, the result is another one."""
+    """This aggregator recomputed the result and got another one."""
     BEHIND = "behind"
-    """The asking aggregator's ledger is shorter than it was: a restored backup."""
+    """The calling aggregator's ledger is shorter than it was: a restored backup."""
     TOO_TELLING = "too_telling"
-    """The record would tell more of a person than the operator allows."""
+    """The record would reveal more of a device than the operator allows (`largest_posterior`)."""
     WINDOW_REFUSED = "window_refused"
     STALE_EPOCH = "stale_epoch"
-    """A newer start of the asking aggregator is known: it is the older of two, or an older copy."""
+    """A newer start of the calling aggregator is known: the caller is the older of two processes, or a restored copy.
+    """
     MALFORMED = "malformed"
 
     @property
     def passing(self) -> bool:
-        """Whether asking again later can help."""
+        """Whether a retry can succeed."""
         return self in {PeerProblem.NOT_YET, PeerProblem.BUSY, PeerProblem.UNKNOWN_WINDOW}
 
 

@@ -1,6 +1,6 @@
 """Identifiers of the protocol, each its own type over bytes or text.
 
-Holds no meaning beyond size and spelling; what an identifier names is defined where that thing lives.
+Only size and spelling are defined here; other modules define the things that the identifiers name.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ class _FixedBytes(bytes):
     def __new__(cls, value: bytes) -> Self:
         if len(value) != cls.SIZE:
             raise DecodeError(f"{cls.__name__} has {len(value)} bytes, not {cls.SIZE}")
-        return bytes.__new__(cls, value)  # By name: ids are made by the million, and super() costs as much again.
+        return bytes.__new__(cls, value)  # Not super(), which doubles the cost: ids are made by the million.
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.hex()[:12]}…)"
@@ -99,12 +99,12 @@ class UserName(str):
 
 # The one grammar of "host:port": of windows and descriptors, of every configuration and of the command line.
 #
-# Decides what is written, never whether anything listens there.
+# It checks the spelling, never whether a server listens there.
 
 ENDPOINT: Final = "host:port with a port from 1 to 65535"
-"""What may be called, in words."""
+"""The allowed spelling of an address to connect to, for messages."""
 LISTENER: Final = "host:port with a port from 0 to 65535"
-"""What may be listened on, in words; port 0 is any that is free."""
+"""The allowed spelling of an address to listen on, for messages; port 0 is any that is free."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PORT: Final = re.compile(r"0|[1-9][0-9]{0,4}", re.ASCII)
 _LARGEST_PORT: Final = 65_535
@@ -112,7 +112,7 @@ _SHOWN: Final = 60
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Return (host, port) of something that can be called, an IPv6 address without its brackets.
+    """Return (host, port) of an address to connect to, an IPv6 address without its brackets.
 
     A host is a name of at most 253 characters in labels of letters, digits and inner hyphens (RFC 1123, section 2.1),
     an IPv4 address, or an IPv6 address in brackets (RFC 3986, section 3.2.2) without a zone.
@@ -124,7 +124,7 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 def split_listener(endpoint: str) -> tuple[str, int]:
-    """Return (host, port) of something that can be listened on: port 0 stands for any that is free.
+    """Return (host, port) of an address to listen on; port 0 stands for any that is free.
 
     Raises:
         UsageError: anything else; the message gives the value, cut, and `LISTENER`.
@@ -156,7 +156,7 @@ def is_loopback(host: str) -> bool:
 def _split(endpoint: str, lowest_port: int, allowed: str) -> tuple[str, int]:
     host, _, port = endpoint.rpartition(":")
     good_port = _PORT.fullmatch(port) is not None and lowest_port <= int(port) <= _LARGEST_PORT
-    # No byte of an endpoint stands for more than one character: a longer text is refused before it is looked at.
+    # The length comes first, so that `check_host` never sees a text of any length.
     if len(endpoint) > MAX_ENDPOINT_BYTES or not good_port or not check_host(host):
         raise UsageError(f"{endpoint[:_SHOWN]!a} is not {allowed}")
     return host.strip("[]"), int(port)
@@ -170,10 +170,11 @@ def _is_address(text: str, kind: Callable[[str], object]) -> bool:
     return True
 
 
-# Names of reports: of one window and one device, so that nobody else can use one first and one owner decides about it.
+# Names of reports. A name is bound to one window and one device, so that no other device can use it first and one
+# process of an aggregator decides about all reports of a device.
 #
 #     bytes 0 to 3    SHA-256(label | window id | device)[:4]: which shard and which leaf the report is in. They follow
-#                     from window and device alone, so a device's second report meets whoever holds its first one.
+#                     from window and device alone, so a device's second report reaches the owner of its first one.
 #     bytes 4 to 11   random
 #     bytes 12 to 15  SHA-256(label | device | bytes 0 to 11)[:4]: they bind all the others to the device
 #
@@ -181,8 +182,8 @@ def _is_address(text: str, kind: Callable[[str], object]) -> bool:
 # key passes for its owner with probability 2^-64, once a key that was ever enrolled. Of 2^30 reports of a window two
 # share a name with probability below 2^-68, since all but 64 random bits are hashes of two devices.
 #
-# A name proves nothing to who does not know the device's key; who does can tell that it is this device's. So names stay
-# out of what other devices can read, and who sent a report is the session's to say.
+# A party that knows a device's key can recognise its names; to all others a name proves nothing. So names are never in
+# messages that other devices can read, and only the session proves which device sent a report.
 
 REPORT_ID_SHARD_BYTES: Final = 4
 REPORT_ID_RANDOM_BYTES: Final = 8
@@ -192,15 +193,16 @@ _REPORT_ID_LABEL: Final = b"fleetcount v2 report id"
 
 
 def new_report_id(window_id: WindowId, device: Digest, source: RandomSource) -> ReportId:
-    """Return a new name for the report to a window of the device whose public key has this digest; run by the
-    device.
+    """Return a new name for a report to a window; `device` is the digest of the device's public key.
+
+    Run by the device.
     """
     named = _shard(window_id, device) + source.random_bytes(REPORT_ID_RANDOM_BYTES)
     return ReportId(named + _bound(device, named))
 
 
 def owns(window_id: bytes, device: bytes, report_id: bytes) -> bool:
-    """Return whether a name is one that this device may use for this window; run by every aggregator."""
+    """Return whether this device may use this name for this window; run by every aggregator."""
     named = report_id[:_NAMED_BYTES]
     return report_id == named + _bound(device, named) and named.startswith(_shard(window_id, device))
 

@@ -1,6 +1,6 @@
 """The byte layouts that are hashed, signed and sealed: writers and a reader of their fields (docs/wire.md, "Notation").
 
-Knows how a number, a text and a fraction are written; not which message has which.
+It defines how numbers, texts and fractions are written; the modules of the messages define their fields.
 """
 
 import unicodedata
@@ -12,7 +12,7 @@ from fleetcount_protocol.limits import MAX_TERM
 
 _MAX_WIDE_BYTES: Final = 64
 _REFUSED: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories of characters that no text has."""
+"""Unicode categories of characters that are refused in every text."""
 
 
 def check_text(text: str, smallest: int, largest: int) -> None:
@@ -22,7 +22,7 @@ def check_text(text: str, smallest: int, largest: int) -> None:
         ValueError: which of them (the text itself is shown escaped and cut).
     """
     shown = ascii(text[:40])
-    # Most texts are plain: to ask for each character's category takes ten times as long.
+    # Most texts are printable ASCII; looking up the category of each character takes ten times as long.
     if not (text.isascii() and text.isprintable()):
         if any(unicodedata.category(character) in _REFUSED for character in text):
             raise ValueError(f"{shown} holds a control, format or unassigned character")
@@ -47,12 +47,16 @@ def uint(value: int, size: int) -> bytes:
 
 
 def sized(data: bytes, size: int) -> bytes:
-    """Return `data` behind its length as a `size`-byte integer."""
+    """Return the length of `data` as a `size`-byte integer, then `data`.
+
+    Raises:
+        ValueError: the length does not fit.
+    """
     return uint(len(data), size) + data
 
 
 def text_bytes(text: str) -> bytes:
-    """Return UTF-8 behind its length in two bytes."""
+    """Return the length of the UTF-8 text in two bytes, then the text."""
     return sized(text.encode(), 2)
 
 
@@ -84,10 +88,10 @@ def _magnitude(value: int) -> bytes:
 
 
 class Reader:
-    """Takes the fields of a layout off the front of `data`, checking every length before it allocates.
+    """Reads the fields of a layout from `data` in order; every length is checked before anything is allocated.
 
     Raises:
-        DecodeError: from every method, on anything but the one allowed spelling.
+        DecodeError: from every method, for anything but the one allowed spelling.
     """
 
     __slots__ = ("_data", "_position", "_what")
@@ -130,11 +134,11 @@ class Reader:
         return value
 
     def sized(self, size: int, smallest: int, largest: int) -> bytes:
-        """Return bytes behind their length, whose range is checked first."""
+        """Return bytes that follow their length; the range of the length is checked first."""
         return self.take(self.count(size, smallest, largest))
 
     def text(self, smallest: int, largest: int) -> str:
-        """Return UTF-8 text behind its length; what `check_text` refuses is refused."""
+        """Return UTF-8 text that follows its length and passes `check_text`."""
         try:
             text = self.sized(2, smallest, largest).decode()
             check_text(text, smallest, largest)

@@ -1,6 +1,6 @@
 """Every cap on sizes, counts and times of the wire, in one place (docs/wire.md, "Limits").
 
-Holds numbers only: who applies one says so where it does.
+Numbers only; the code that applies a limit raises its own error.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ MAX_TERM: Final = 2**63 - 1
 """Largest numerator (absolute) and denominator of a fraction in a window."""
 MAX_EPSILON: Final = 10
 MAX_UNIX_TIME: Final = 253_402_300_799
-"""9999-12-31T23:59:59Z: what every calendar library can still print; milliseconds for seconds are beyond it."""
+"""9999-12-31T23:59:59Z, the last time that every calendar library can print; a time in milliseconds is above it."""
 MAX_WINDOW_S: Final = 31 * DAY_S
 MAX_WINDOW_LIFETIME_S: Final = 100 * DAY_S
 MAX_WINDOW_BYTES: Final = MIB
@@ -40,7 +40,7 @@ MAX_QUESTION_BYTES: Final = MAX_WINDOW_BYTES - KIB
 MAX_QUESTION_LIFETIME_S: Final = 400 * DAY_S
 MAX_DRILL_DOWN_LEVELS: Final = 8
 MAX_QUESTIONS: Final = 4_096
-"""How many questions one aggregator holds, and how many of its offers one device reads."""
+"""How many questions one aggregator stores, and how many of its offers one device reads."""
 MAX_QUESTIONS_PER_LIST: Final = 64
 MAX_QUESTION_LIST_BYTES: Final = 3 * MIB
 MAX_LISTED_KEYS: Final = 32
@@ -86,12 +86,12 @@ MAX_VERIFIER_BYTES: Final = 5 * KIB
 MAX_IDS_PER_CHUNK: Final = 16_384
 MAX_REPORTS_PER_WINDOW: Final = 2**30
 SET_LEAVES: Final = 256
-"""A set is agreed on by the first bytes of its report ids."""
+"""The number of leaves of a set digest: one for each value of the first byte of a report id."""
 MAX_REPORTS_PER_LEAF: Final = 2**24
-"""Four times its part of the largest window: whoever keeps some of the leaves alone can hold to it alone."""
+"""Four times the mean of the largest window. A limit a leaf, because a process may store some of the leaves only."""
 COMMITMENT_BLIND_BYTES: Final = 32
 MAX_LEDGER_ROWS: Final = 2**63 - 1
-"""What the integer of a database can hold: a peer's number is remembered as its high-water mark."""
+"""The largest integer of a database column: a peer's number of rows is stored as its high-water mark."""
 MAX_REASON_BYTES: Final = 200
 
 # Release.
@@ -100,5 +100,5 @@ MAX_JSON_BYTES: Final = 8 * MIB
 
 # MQTT.
 MAX_MQTT_PACKET_BYTES: Final = MAX_RECORD_BYTES + 4 * KIB
-"""The largest message there is, a record, with its signatures, its topic and the packet's head. What is longer ends a
-connection unread, so a broker must take nothing longer from anybody (deploy/mosquitto.conf)."""
+"""The largest message, a record, with its signatures, its topic and the packet's head. A longer packet ends the
+connection unread, so a broker must refuse longer packets from every sender (deploy/mosquitto.conf)."""

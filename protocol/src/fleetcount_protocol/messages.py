@@ -1,6 +1,6 @@
-"""The messages of the protocol as domain values: what devices, aggregators and peers say to each other.
+"""The messages between devices and aggregators, and between aggregators, as values without protobuf.
 
-Free of protobuf; the modules of `wire` turn them into bytes and back.
+The modules of `wire` encode and decode them.
 """
 
 import enum
@@ -19,7 +19,7 @@ from fleetcount_protocol.question.question import SignedQuestion
 
 
 class WindowState(enum.Enum):
-    """Where a window stands at one aggregator; the value is the word on the wire. Nothing moves backwards."""
+    """The state of a window at one aggregator; the value is the word on the wire. A state never goes backwards."""
 
     ANNOUNCED = "announced"
     COLLECTING = "collecting"
@@ -31,13 +31,13 @@ class WindowState(enum.Enum):
 
 SESSION_LABEL: Final = b"FCSESS03"
 X509_CREDENTIAL: Final = b"\x01"
-"""The kind byte of a credential that is a certificate. Kind 2 is reserved, and refused like every other."""
+"""The kind byte of a credential that is a certificate. Kind 2 is reserved; every kind but 1 is refused."""
 INSTALMENT_LABEL: Final = b"fleetcount v2 instalment"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest:
-    """A sender opens a session with one aggregator (docs/wire.md, "Session").
+    """The request with which a device opens a session with one aggregator (docs/wire.md, "Session").
 
     `sealed_secret` is HPKE(encapsulated key || ciphertext) of 32 random bytes; `ephemeral_key` an X25519 public key of
     this request alone, 32 bytes; `credential` a byte that names its kind, 1, and the sender's X.509 leaf in DER;
@@ -87,10 +87,13 @@ class SessionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAccepted:
-    """The aggregator holds the session's keys durably until `expiry`.
+    """The aggregator has stored the session's keys durably until `expiry`, Unix seconds.
 
-    `ephemeral_key` is its X25519 public key of this session alone; `confirmation` proves that it has the keys, 32 bytes
-    each.
+    `ephemeral_key` is its X25519 public key of this session alone; `confirmation` proves that it has the keys. Both
+    have 32 bytes.
+
+    Raises:
+        DecodeError: another size.
     """
 
     session_id: SessionId
@@ -121,7 +124,10 @@ class Instalment:
 
     `round` is 1 or 2 for the instalments of a two-round report, 0 for a report that travels whole. `public_share` is
     empty in round 1. `ciphertext` is AES-128-GCM of the share part under the report key (docs/wire.md, "Report"), which
-    comes from the session's window key of this `key_number`, 1..65,535.
+    is derived from the session's window key of this `key_number`, 1..65,535.
+
+    Raises:
+        DecodeError: a round or a key number out of range, or a public share in round 1.
     """
 
     window_id: WindowId
@@ -142,7 +148,7 @@ class Instalment:
 
     @property
     def digest(self) -> Digest:
-        """SHA-256 over the instalment's canonical bytes: what a receipt covers and what "the same bytes" means."""
+        """SHA-256 over the instalment's canonical bytes; a receipt covers it, and equal digests mean equal bytes."""
         named = self.window_id + self.report_id + self.session_id + uint(self.key_number, 2) + uint(self.round, 1)
         digest = hashlib.sha256(INSTALMENT_LABEL + named)
         digest.update(sized(self.public_share, 2))
@@ -152,7 +158,10 @@ class Instalment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The aggregator's promise, made after its commit: durable here, counted if the report is complete everywhere."""
+    """The aggregator's promise, made after its commit: the part is durable, and counts if all aggregators have theirs.
+
+    `digest` is that of the instalment, `mac` 32 bytes of HMAC-SHA256 (docs/wire.md, "Receipt").
+    """
 
     window_id: WindowId
     report_id: ReportId
@@ -178,7 +187,7 @@ InstalmentReply = Receipt | Refusal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseQuery:
-    """Anybody to aggregator: how a window ended there, or where it stands."""
+    """Any party to aggregator: asks for the state of a window, and for its record if it is released."""
 
     aggregator_id: AggregatorId
     window_id: WindowId
@@ -213,11 +222,11 @@ def _check_reason(state: WindowState, reason: str) -> None:
 class QuestionOffer:
     """Aggregator to device: a question signed by all, with the key lists and orders that this aggregator knows.
 
-    `key_lists` are of different aggregators, in the question's order; one may be missing here and stand in another's
-    offer. `orders` ascend by aggregator id and number. No signature is verified by being here.
+    `key_lists` are of different aggregators, in the question's order; a list that is missing here may be in another
+    aggregator's offer. `orders` ascend by aggregator id and number. Making the value verifies no signature.
 
     Raises:
-        DecodeError: key lists or orders that are not the question', twice, out of order, or more than 256 orders.
+        DecodeError: key lists or orders of another question, given twice or out of order, or more than 256 orders.
     """
 
     signed: SignedQuestion
@@ -234,9 +243,9 @@ class QuestionOffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionQuery:
-    """Device to aggregator: which questions are offered in a deployment, above `after` by id; None asks from the first.
+    """Device to aggregator: asks for the questions of a deployment with ids above `after`; None asks from the first.
 
-    `over` asks for those as well whose last window has closed: a reader needs their start to name their windows.
+    With `over` the answer has also those whose last window has closed: a reader needs their start to derive windows.
     """
 
     aggregator_id: AggregatorId
@@ -247,7 +256,7 @@ class QuestionQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionList:
-    """Aggregator to device: offers, ascending by question id; `more` are above the last one."""
+    """Aggregator to device: offers, ascending by question id; `more` means that there are larger ids."""
 
     offers: tuple[QuestionOffer, ...]
     more: bool = False
@@ -284,10 +293,9 @@ class InstallQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionAnswer:
-    """The answer to `InstallQuestion` and to an order: the question is durable here, and this is the own key list of
-    now.
+    """Helper to leader: the question or the order is durable here; `key_list` is the helper's present key list.
 
-    Asking again is how the others learn of keys that were announced since.
+    The leader repeats its request to learn of keys that the helper has announced since.
     """
 
     question_id: QuestionId
@@ -315,8 +323,9 @@ class BatchProposal:
 class BatchReply:
     """Helper to leader: one answer a proposed report, in the proposal's order.
 
-    `reasons` n bytes: 0 with a verifier share; MISSING_AT_PEER, the helper does not hold the report complete or holds
-    other bytes; or why it cannot verify it: then it is out everywhere. `verifier_shares` are those of the zeros.
+    `reasons` n bytes: 0 with a verifier share; MISSING_AT_PEER if the helper does not have the complete report or has
+    other bytes of it; or the reason why its verification failed, with which no aggregator counts the report.
+    `verifier_shares` are those of the zeros.
     """
 
     window_id: WindowId
@@ -328,7 +337,7 @@ class BatchReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishBatch:
-    """Leader to helper: the verifier messages of the batch's surviving reports; every other one of it is out.
+    """Leader to helper: the verifier messages of the batch's valid reports; all others of the batch are rejected.
 
     `report_ids` n x 16 bytes, `messages` n of one size.
     """
@@ -352,8 +361,8 @@ class BatchDecision:
 class SealSet:
     """Leader to helper: the accepted set by the digests of its leaves (docs/wire.md, "Set digest"); one set a window.
 
-    `leaf_digests` 256 x 32 bytes. `accepted` (n x 16 bytes, ascending) are the reports of the leaves that the helper
-    has said differ, none at first.
+    `leaf_digests` 256 x 32 bytes. `accepted` (n x 16 bytes, ascending) are the ids of the leaves for which the helper
+    answered that they differ; the first request has none.
     """
 
     window_id: WindowId
@@ -371,9 +380,9 @@ class SetAgreed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetDiffers:
-    """Helper to leader: in some leaves the helper holds other reports, so that the leader has to name its own there.
+    """Helper to leader: some leaves of the helper's set differ; the leader repeats with its report ids in them.
 
-    `leaves` 32 bytes: bit 7 - n % 8 of byte n // 8 says it of leaf n; at least one bit is set.
+    `leaves` 32 bytes: bit 7 - n % 8 of byte n // 8 is set if leaf n differs; at least one bit is set.
     """
 
     window_id: WindowId
@@ -382,7 +391,7 @@ class SetDiffers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitQuery:
-    """Leader to helper: commit to your noised share of this set."""
+    """Leader to helper: asks for the commitment to the helper's noised share of this set."""
 
     window_id: WindowId
     set_digest: Digest
@@ -400,7 +409,7 @@ class Commitment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuery:
-    """Leader to helper: every aggregator's commitment, in the window's order; open your noised share."""
+    """Leader to helper: asks for the helper's noised share; has all aggregators' commitments, in the window's order."""
 
     window_id: WindowId
     set_digest: Digest
@@ -420,7 +429,7 @@ class NoisedShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordProposal:
-    """Leader to helper: every noised share and the canonical record that follows from them; sign it."""
+    """Leader to helper: asks for a signature of a canonical record, with all noised shares from which it follows."""
 
     window_id: WindowId
     shares: tuple[NoisedShare, ...]
@@ -455,7 +464,7 @@ class AbortWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStatus:
-    """A window at one aggregator: for recovery, for `question status`, and its ledger's high-water mark for the peers.
+    """The state of a window at one aggregator, and its ledger's high-water mark, for recovery and `question status`.
 
     `rejections` are counts above 0, ascending by reason number; `ledger_rows` counts the rows of the whole ledger.
 

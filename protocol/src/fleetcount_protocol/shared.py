@@ -1,6 +1,6 @@
-"""What two aggregators take part in, by name: what one that was put back from a backup asks every other.
+"""The ids of the questions that two aggregators have in common; one restored from a backup asks its peers for them.
 
-Holds and checks; what of it is unknown where is the aggregators' business.
+A checked value only: the aggregators compare it with what they store.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from fleetcount_protocol.ids import QuestionId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedIds:
-    """A part of the question that two aggregators take part in; `more` if there are others above the last.
+    """Ids of questions that two aggregators have in common, ascending; `more` means that there are larger ones.
 
     Raises:
-        DecodeError: ids that do not ascend, or more above none.
+        DecodeError: ids that do not ascend, or `more` without an id.
     """
 
     question_ids: tuple[QuestionId, ...]
@@ -25,4 +25,4 @@ class SharedIds:
         if not all(one < other for one, other in pairwise(self.question_ids)):
             raise DecodeError("shared ids must ascend")
         if self.more and not self.question_ids:
-            raise DecodeError("there are no shared ids above none")
+            raise DecodeError("shared ids say that there are more, but name none")

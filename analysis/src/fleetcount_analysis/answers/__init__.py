@@ -1,10 +1,10 @@
-"""Answers people can use: sums, changes and simultaneous intervals of a question's table, readable numbers, exports.
+"""Answers for analysts: sums, changes and simultaneous intervals of a question's table, readable numbers, exports.
 
-`table` holds what was released; `combinations` answers questions fixed before looking and `chosen` those found by
-looking; `drill_down` reads walks and says what one will find; `readings`, `smoothing`, `hierarchy` and `zooms` are
-readings beside the raw numbers; `sides`, `metering` and `telling` say what is proven and what is inferred; `places` and
-`export` write files. Works on plain columns and never sees a window. The page for analysts is docs/answers.md. Loads
-nothing before a name is used.
+`table` has the released numbers; `combinations` is for sums that were fixed before the data were seen, `chosen` for
+cells selected by their numbers; `drill_down` reads walks and predicts them; `readings`, `smoothing`, `hierarchy` and
+`zooms` are readings in addition to the raw numbers; `sides`, `metering` and `disclosure` are about what is proven and
+what can be inferred; `places` and `export` write files. The modules work on plain columns, without protocol types. The
+page for analysts is docs/answers.md. A module is loaded when one of its names is first used.
 """
 
 from typing import TYPE_CHECKING

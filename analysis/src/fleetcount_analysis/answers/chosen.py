@@ -1,8 +1,8 @@
-"""Intervals that hold all at once, and with them the cells that are found by looking: largest, survivors, changes.
+"""Simultaneous intervals, and cells that are selected by their numbers: largest, survivors, changes.
 
-It must not give a cell that was chosen by its number the interval of a cell named before: the largest of many counts
-is largest by its noise too. Every interval here is one of m that all hold at once with the table's level: each has the
-level 1 - (1 - level)/m (Bonferroni), or level^(1/m) where all counts are independent, which is direct mode (Sidak).
+A cell selected by its number must not get the interval of a cell fixed before: the largest of many counts is largest
+also because of its noise. Every interval here is one of m that all hold at once with the table's level: each has the
+level 1 - (1 - level)/m (Bonferroni), or level^(1/m) for independent counts, in direct mode (Sidak).
 """
 
 import math
@@ -25,7 +25,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A cell that was found by looking: its value, its window (the later one of a change), its label and its answer."""
+    """A cell selected by its number: its value, its window (the later one of a change), its label and its answer."""
 
     cell: int
     window: int
@@ -49,12 +49,12 @@ def each_level(design: Design, level: Fraction, together: int) -> Fraction:
 
 
 def all_at_once(table: QuestionTable, region: Region) -> list[Chosen]:
-    """Return every count of a region with intervals that hold all at once: windows in turn, in each cell by cell.
+    """Return every count of a region with intervals that hold all at once, window by window, cell by cell.
 
-    The region must be fixed before looking, for example `QuestionTable.everything`.
+    The region must be fixed before the data are seen, for example `QuestionTable.everything`.
 
     Raises:
-        RangeError: a window or cell that is not there, or so many that a level leaves the range of exact tails.
+        RangeError: an unknown window or cell, or so many counts that a level is outside the range of exact tails.
     """
     rows, columns = table.rows(region.windows), table.columns(region.cells)
     level = each_level(table.design, table.level, len(region))
@@ -65,9 +65,9 @@ def all_at_once(table: QuestionTable, region: Region) -> list[Chosen]:
 
 
 def window_ends(table: QuestionTable) -> tuple[Integers, Integers]:
-    """Return interval ends of every count, windows in turn, that hold at once for all cells of its window.
+    """Return interval ends of every count, int64 (W * V,), window by window, that hold at once for a window's cells.
 
-    A table that grows keeps them: they do not depend on other windows.
+    They do not depend on other windows, so they stay the same when the table grows.
 
     Raises:
         RangeError: as `all_at_once`.
@@ -79,7 +79,7 @@ def window_ends(table: QuestionTable) -> tuple[Integers, Integers]:
 def largest(table: QuestionTable, number: int, region: Region | None = None) -> list[Chosen]:
     """Return the `number` largest estimates among all candidates of a region, largest first (ties by window and cell).
 
-    Their intervals hold for all candidates at once, so also for those that were picked.
+    Their intervals hold for all candidates at once, so also for the selected ones.
 
     Raises:
         RangeError: fewer than 1 or more than all candidates; as `all_at_once`.
@@ -105,7 +105,7 @@ def largest_changes(
     """Return the cells that changed most, up or down, between two windows, with intervals that hold for all cells.
 
     Raises:
-        RangeError: one window twice, fewer than 1 or more than all candidates, a window or cell that is not there.
+        RangeError: one window twice, fewer than 1 or more than all candidates, an unknown window or cell.
     """
     if later == earlier:
         raise RangeError("windows of a change", f"{later} and {earlier}", "two windows")
@@ -123,7 +123,7 @@ def largest_changes(
 
 
 def _single(table: QuestionTable, places: Sequence[tuple[int, int]]) -> Sums:
-    """Return single counts as sums of one, given by row and column."""
+    """Return single counts, given by row and column, as sums of one count each."""
     rows, columns = (np.array(part, dtype=np.int64) for part in zip(*places, strict=True))
     devices = table.devices[rows] if table.design.baseline_opened else None
     return Sums(values=table.raw[rows, columns], cells=1, windows=1, devices=devices)

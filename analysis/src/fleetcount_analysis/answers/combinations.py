@@ -1,7 +1,7 @@
-"""Sums over cells and windows, and differences, of a question's table: for questions that were fixed before looking.
+"""Sums over cells and windows, and differences, of a question's table, for regions fixed before the data were seen.
 
-It must not be given a region chosen by its numbers: intervals of `total` and `difference` hold for one question each.
-`totals_at_once` is for several of which one is then picked, `chosen` for single cells.
+A region selected by its numbers must not be an argument: the interval of `total` or `difference` holds for one region.
+`totals_at_once` is for several regions of which one is selected later, `chosen` for single cells.
 """
 
 from collections import Counter
@@ -24,11 +24,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One number in devices, its interval and what the interval rests on.
+    """One number in devices, its interval and the assumption behind the interval.
 
     `estimate` is unbiased and may be negative or a fraction; a device counts once in every window in which it is
-    counted. `together` intervals hold at once with `level`: 1 for a question fixed before looking. `assumes` is the
-    bound that the asker stated, empty where none was used.
+    counted. `together` intervals hold at once with `level`: 1 for a region fixed before the data were seen. `assumes`
+    is the bound that the analyst stated, "" without one.
     """
 
     estimate: float
@@ -39,7 +39,7 @@ class Answer:
     assumes: str = ""
 
     def __str__(self) -> str:
-        """Return the interval first, which is what is known, then the number and what it rests on."""
+        """Return the interval first, because it is what is known, then the estimate and the assumption."""
         ends, assumed = (
             interval_text(self.estimate, self.low, self.high),
             f", if {self.assumes}" if self.assumes else "",
@@ -50,12 +50,12 @@ class Answer:
 def total(table: QuestionTable, region: Region, *, seen_at_most: int | None = None) -> Answer:
     """Return the sum of the true counts of a region, for example a district over a week.
 
-    Under a coin that holds for several windows a device may be counted in all of those windows with one toss, and the
-    interval allows for that. `seen_at_most` states that no device is in the region in more than so many windows of one
-    unit; the interval is then narrower and rests on that statement.
+    If windows share a toss of the coin, a device may be counted in all of them with one toss, and the interval allows
+    for that. `seen_at_most` states that no device is in the region in more than so many windows of one unit; the
+    interval is then narrower and depends on that statement.
 
     Raises:
-        RangeError: a window or cell that is not there, `seen_at_most` outside 1 to the windows of one unit, or as
+        RangeError: an unknown window or cell, `seen_at_most` outside 1 to the windows of one unit, or as
             `ends.sum_ends`.
     """
     most = _together(table, region.windows)
@@ -70,13 +70,13 @@ def total(table: QuestionTable, region: Region, *, seen_at_most: int | None = No
 def difference(table: QuestionTable, later: Region, earlier: Region, *, stayed_at_least: int = 0) -> Answer:
     """Return the sum of the true counts of `later` less that of `earlier`, two regions without a common count.
 
-    How many devices are counted in both is not public: the interval holds for any number. `stayed_at_least` states a
-    number of devices known to be counted in both, two single windows of one unit of the coin; their tosses cancel, so
-    the interval is narrower and rests on that statement.
+    The number of devices counted in both is not public: the interval holds for any number. `stayed_at_least` states a
+    number of devices known to be counted in both, for two single windows of one unit of the coin; their tosses cancel,
+    so the interval is narrower and depends on that statement.
 
     Raises:
-        RangeError: a window or cell that is not there, a count in both regions, a `stayed_at_least` that is negative or
-            where no toss is shared, or as `ends.difference_ends`.
+        RangeError: an unknown window or cell, a count in both regions, a `stayed_at_least` that is negative or given
+            for windows without a shared toss, or as `ends.difference_ends`.
     """
     common = (later.cells & earlier.cells, later.windows & earlier.windows)
     if all(common):
@@ -105,8 +105,8 @@ def difference(table: QuestionTable, later: Region, earlier: Region, *, stayed_a
 def totals_at_once(table: QuestionTable, regions: Sequence[Region]) -> list[Answer]:
     """Return the sums of several regions with intervals that hold all at once: also for the largest of them.
 
-    The regions, which may overlap, must be fixed before looking. Each interval has the level 1 - (1 - level)/m
-    (Bonferroni).
+    The regions, which may overlap, must be fixed before the data are seen. Each interval has the level
+    1 - (1 - level)/m (Bonferroni).
 
     Raises:
         RangeError: no region; as `total`.
@@ -117,10 +117,10 @@ def totals_at_once(table: QuestionTable, regions: Sequence[Region]) -> list[Answ
 
 
 def sums_of(table: QuestionTable, regions: Sequence[Region], together: int | None = None) -> Sums:
-    """Return the added-up opened numbers of regions of one form, for `ends`.
+    """Return the sums of the opened numbers of regions of one form, for `ends`.
 
     Raises:
-        RangeError: a window or cell that is not there.
+        RangeError: an unknown window or cell.
         ShapeError: regions of several forms.
     """
     first = regions[0]
@@ -141,7 +141,7 @@ def sums_of(table: QuestionTable, regions: Sequence[Region], together: int | Non
 
 
 def differing(table: QuestionTable, later: frozenset[int], earlier: frozenset[int]) -> tuple[int, int]:
-    """Return how many windows of one unit hold the wider of two sets of windows, and both of them together."""
+    """Return the largest number of windows of one unit in either of two sets of windows, and in their union."""
     wider = max(_together(table, one) for one in (later, earlier))
     return wider, _together(table, later | earlier)
 

@@ -1,14 +1,14 @@
-"""What a release that is about to be signed would tell of a person it does not name, from its own numbers alone.
+"""What a reader could infer about a person from a release before it is signed, computed from its own numbers.
 
 Run by aggregators with a limit (`[limits] largest_posterior`), before they sign. It must not decide, and is no part of
-the privacy promise: it is the meter of `metering` ([INF] Theorem 2) for what a record holds.
+the privacy promise: it is the meter of `metering` ([INF] Theorem 2) for the numbers of a record.
 
-The group is those who took part where the record tells their noised number, else those with any value; the sensitive
-value is a cell's. The cell with the largest number tells most: every cell has the same law, and the others' sum is what
-is left. The reader believes beforehand what `metering` says it does, with a share of mean 1/V (of those who took part
-1/(V + 1)) and the weight of two devices. Two windows are read as one pair of sums: the share is then their average.
-Counts of sampled devices are read as if these were all: of those left out a reader knows the share with less certainty,
-so that a posterior well above the prior is, if anything, too high.
+The group is the participants if the record has their noised number, else the devices with any value; the sensitive
+value is a cell. The cell with the largest number has the largest posterior, because all cells have the same law. The
+reader's prior is that of `metering`, with a share of mean 1/V (of all participants 1/(V + 1)) and the weight of two
+devices. Two windows are read as one pair of sums: the share is then their average. Counts of sampled devices are read
+as if these were all devices: a reader knows less about the others, so a posterior well above the prior is rather too
+high than too low.
 """
 
 import math
@@ -29,43 +29,43 @@ from fleetcount_analysis.channels import LARGEST_COUNT
 from fleetcount_analysis.errors import RangeError, ShapeError
 
 _LOG_TAIL: Final = 28.0
-"""Counts that noise makes less likely than 1e-12 are left out."""
+"""Counts with a probability below 1e-12 under the noise are omitted."""
 _MOST_STEPS: Final = 1024
 _OUTWARD: Final = 1e-9
 _COARSE: Final = 1e-3
-"""Posteriors are raised by this where counts are taken in steps: more than the steps were seen to change."""
+"""Added to a posterior if counts are taken in steps: more than the measured effect of the steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedWindow:
-    """The opened numbers of cells 1..V of one window, and of its participants where the record tells them."""
+    """The opened numbers of cells 1..V of one window, and of its participants if they are in the record."""
 
     cells: tuple[int, ...] = field(repr=False)
     participants: int | None = field(default=None, repr=False)
 
 
 def most_told(design: Design, windows: Sequence[OpenedWindow], *, weight: int = 2) -> float | None:
-    """Return the largest posterior that a person of the group has a cell's value: of the last window, and of all.
+    """Return the largest posterior that a person of the group has a cell's value, for the last window and for all.
 
-    Direct and sampled counts, with noise on one side or both. None where a record does not tell what the posterior is
-    about: one cell without the number of participants, randomized answers, exact counts, or counts that leave nobody.
+    For direct and sampled counts with one-sided or two-sided noise. None if the posterior is undefined: one cell
+    without the number of participants, randomized answers, exact counts, or counts of an empty group.
 
     Raises:
-        ShapeError: no window, not V cells, or only some windows with participants.
+        ShapeError: no window, not V cells, or participants in some windows only.
         RangeError: a weight below 1, a number beyond 10^12 in size, or a release of several zooms.
     """
     counted = _check(design, windows, weight)
     if design.outputs is not Outputs.CELLS or not design.noised or (design.values == 1 and not counted):
         return None
-    found = [_told(design, part, weight) for part in {tuple(windows[-1:]), tuple(windows)}]
+    found = [_largest_posterior(design, part, weight) for part in {tuple(windows[-1:]), tuple(windows)}]
     return max((one for one in found if one is not None), default=None)
 
 
 def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fraction(19, 20)) -> int | None:
-    """Return from how many devices with a value on a typical record is above `largest`, `share` of them in one cell.
+    """Return the smallest number of devices with which a typical record has a posterior above `largest`.
 
-    For a plan, before any data: the noise is at its mean, the others are spread evenly. None where a million are not
-    told of either, or nothing can be.
+    `share` of the devices are in one cell, the others are spread evenly, and the noise has its mean. For planning,
+    without data. None if that holds for no number up to a million.
 
     Raises:
         RangeError: `largest` or `share` outside (0, 1).
@@ -76,24 +76,24 @@ def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fracti
     mean, rate = design.aggregators * Fraction(design.noise.mean), design.channel[0]
     others = design.values - 1
 
-    def told(size: int) -> bool:
+    def refused(size: int) -> bool:
         cell = math.ceil(share * size)
         rest = round((size - cell) * rate / max(others, 1) + mean)
         opened = OpenedWindow(cells=(round(cell * rate + mean), *([rest] * others)))
         found = most_told(design, [opened])
         return found is not None and found > largest
 
-    return first_group(told)
+    return first_group(refused)
 
 
-def _told(design: Design, windows: Sequence[OpenedWindow], weight: int) -> float | None:
+def _largest_posterior(design: Design, windows: Sequence[OpenedWindow], weight: int) -> float | None:
     """Return the posterior of the cell with the largest sum over the windows."""
     sums = [sum(column) for column in zip(*(one.cells for one in windows), strict=True)]
     largest, noises = max(sums), design.aggregators * len(windows)
-    told = [one.participants for one in windows if one.participants is not None]
+    participants = [one.participants for one in windows if one.participants is not None]
     y, y_mass, fine = _counts(design, largest, noises)
-    if told:
-        first, first_mass, also_fine = _counts(design, sum(told), noises)
+    if participants:
+        first, first_mass, also_fine = _counts(design, sum(participants), noises)
         x, prior = first[:, None], 1 / (design.values + 1)
     else:
         first, first_mass, also_fine = _counts(design, sum(sums) - largest, noises * (design.values - 1))
@@ -109,7 +109,7 @@ def _told(design: Design, windows: Sequence[OpenedWindow], weight: int) -> float
 
 
 def _counts(design: Design, seen: int, noises: int) -> tuple[NDArray[np.int64], NDArray[np.float64], bool]:
-    """Return the counts that a noised number leaves possible, how likely each is, and whether none is left out."""
+    """Return the possible counts behind a noised number, the log probability of each, and whether all are included."""
     noise = design.noise
     if isinstance(noise, OneSidedNoise):
         keep, sign = -math.expm1(-float(noise.epsilon)), 1 if noise.direction == "up" else -1
@@ -130,20 +130,20 @@ def _steps(low: int, high: int) -> tuple[NDArray[np.int64], int]:
 
 
 def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool:
-    """Return whether the numbers of participants are told."""
+    """Return whether the windows have numbers of participants."""
     if design.zooms is not None:
-        # Squares of other zooms tell of the same people; what one zoom tells would be too little.
-        raise RangeError("zooms", design.zoom_count, "1: what several zooms tell together is not computed")
+        # The squares of all zooms count the same devices, so the posterior from one zoom would be too low.
+        raise RangeError("zooms", design.zoom_count, "1: the posterior from several zooms is not computed")
     if weight < 1:
         raise RangeError("weight", weight, "1 or more")
     if not windows or any(len(one.cells) != design.values for one in windows):
         sizes = [len(one.cells) for one in windows]
         raise ShapeError(f"{sizes} cells; allowed is one window or more of {design.values}")
-    told = {one.participants is not None for one in windows}
-    if len(told) > 1:
+    counted = {one.participants is not None for one in windows}
+    if len(counted) > 1:
         raise ShapeError("some windows have a number of participants; allowed is all or none")
     for one in windows:
         size = max(map(abs, (*one.cells, one.participants or 0)))
         if size > LARGEST_COUNT:
             raise RangeError("opened number", f"{size} in size", f"up to {LARGEST_COUNT}")
-    return told.pop()
+    return counted.pop()

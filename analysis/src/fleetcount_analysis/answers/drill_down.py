@@ -1,10 +1,10 @@
-"""Drill-downs: the places a walk has found, what may be in those it left out, and what a walk will find.
+"""Drill-downs: the places that a walk has found, bounds for the pruned ones, and the prediction of walks.
 
-A walk asks the same truth at every level, each with noise of its own: a place of n devices is found if its estimate
-reaches the threshold at every level before the last, and it is shown as busy if it does at the last too. It must not
-give a cell that was left out an estimate: those beneath it were never asked.
+A walk asks about the same truth at every level, each with noise of its own: a place of n devices is found if its
+estimate reaches the threshold at every level before the last, and it is shown as busy if it does so at the last too. A
+pruned cell must not get an estimate: the cells below it were never asked about.
 
-Intervals are of all candidates of a step at once, since cells are chosen by looking (`chosen`).
+Intervals hold for all candidates of a step at once, because cells are selected by their numbers (`chosen`).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _LARGEST: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WalkStep:
-    """One step of a walk as it was released: `bits` of its `cells`, ascending, and the opened number `raw` of each."""
+    """One released step of a walk: its `cells`, ascending, of `bits` bits each, and the opened number `raw` of each."""
 
     design: Design
     level: Fraction
@@ -42,7 +42,7 @@ class WalkStep:
 
     @property
     def sums(self) -> Sums:
-        """The cells as sums of one."""
+        """The cells as sums of one count each."""
         return Sums(values=np.array(self.raw, dtype=np.int64), cells=1, windows=1)
 
 
@@ -58,7 +58,7 @@ class FoundPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedPlace:
-    """A cell that was asked and left out: no place in it has more than `most` devices; nothing says how few."""
+    """A pruned cell: no place in it has more than `most` devices; there is no lower bound."""
 
     bits: int
     cell: int
@@ -78,13 +78,13 @@ def found_places(last: WalkStep, threshold: int) -> list[FoundPlace]:
 
 
 def pruned_places(step: WalkStep, survivors: Sequence[int]) -> list[PrunedPlace]:
-    """Return the cells of a step that were not asked further, each with the upper end that bounds all beneath it.
+    """Return the cells of a step without a next step, each with the upper end that bounds all places in it.
 
-    The bounds of one step hold at once with its level; over a walk of L steps the chance that one of them is wrong is
-    at most L (1 - level) (union bound).
+    The bounds of one step hold at once with its level; over a walk of L steps the probability that one of them is wrong
+    is at most L (1 - level) (union bound).
 
     Raises:
-        RangeError: survivors that are no cells of the step; as `sum_ends`.
+        RangeError: survivors that are not cells of the step; as `sum_ends`.
     """
     left = set(survivors)
     if not left <= set(step.cells):
@@ -94,14 +94,14 @@ def pruned_places(step: WalkStep, survivors: Sequence[int]) -> list[PrunedPlace]
     return [PrunedPlace(bits=step.bits, cell=cell, most=most) for cell, most in rows if cell not in left]
 
 
-# What a walk will find.
+# The prediction of walks, without data.
 
 
 def find_chance(design: Design, threshold: int, levels: int, devices: int) -> float:
-    """Return the chance that a place of so many devices reaches the threshold at all levels of a walk.
+    """Return the probability that a place of `devices` devices reaches the threshold at all levels of a walk.
 
-    The noise of every level is its own. Larger cells around the place only help; that more cells than may survive are
-    busier is not counted. Devices toss their coin anew at every level.
+    The noises of the levels are independent, and devices toss a new coin at every level. Other devices in the cells
+    above the place only increase the probability; the limit on the number of survivors is ignored.
 
     Raises:
         RangeError: another design than counts of the truth or by sampling, fewer than 1 level, fewer than 0 devices.
@@ -124,7 +124,7 @@ def _passes(design: Design, threshold: int, devices: int) -> float:
 
 
 def least_threshold(design: Design, candidates: int, false_places: Fraction) -> int:
-    """Return the smallest threshold that empty cells pass at most `false_places` times a step, in expectation.
+    """Return the smallest threshold with at most `false_places` empty cells above it in a step, in expectation.
 
     Raises:
         RangeError: as `find_chance`; not (0, 1) false places, or fewer than 1 candidate.
@@ -136,7 +136,7 @@ def least_threshold(design: Design, candidates: int, false_places: Fraction) -> 
 
 
 def smallest_found(design: Design, threshold: int, levels: int, chance: Fraction = Fraction(95, 100)) -> int:
-    """Return the smallest number of devices of a place that a walk finds with this chance.
+    """Return the smallest number of devices with which a walk finds a place with this probability.
 
     Raises:
         RangeError: as `find_chance`; a chance outside (0, 1).
@@ -147,7 +147,7 @@ def smallest_found(design: Design, threshold: int, levels: int, chance: Fraction
 
 
 def _first(holds: Callable[[int], bool]) -> int:
-    """Return the smallest whole number of at least 1 from which on a test holds."""
+    """Return the smallest whole number, from 1 on, with which a monotone test holds."""
     high = 1
     while not holds(high):
         high *= 2

@@ -1,20 +1,20 @@
 """Interval ends of sums over cells and windows and of differences of two such sums, for many of them at once.
 
-It must not know a table: its arguments are added-up opened numbers. No other module may choose the law of a sum.
+It must not know a table: its arguments are sums of opened numbers. No other module may choose the law of a sum.
 
 * Direct: the sum of K = aggregators * cells * windows noises, exact.
-* Sampling, every window of its own unit of the coin: Bin(n, p) and K noises, exact. Of several windows of one unit: a
-  device counted in b of them enters b times with one toss, so that Var = q (sum of b^2) <= q m n for at most m windows.
-  The widest law, m Bin(n/m, p), decides; it is that of devices that stay in the region all the time.
+* Sampling, every window with its own unit of the coin: Bin(n, p) and K noises, exact. With several windows of one unit
+  a device counted in b of them counts b times with one toss, so that Var = q (sum of b^2) <= q m n for at most m
+  windows. The widest law is used, m Bin(n/m, p), that of devices that stay in the region all the time.
 * Sampling, difference of n and n': Var = q (n + n' - 2 n_both) + noise, and n_both is not public: 0 is the widest. The
-  spread grows with n + n', for which an upper end is taken from the same release, missed with a twentieth of the error,
-  and both tests are made at that end, each stricter by what was spent (Berger and Boos 1994).
+  spread increases with n + n'. An upper end for it comes from the same release, with a twentieth of the error, and both
+  tests are made at that end, each stricter by the error spent (Berger and Boos 1994).
 
-  That the widest law decides, in this and in the sum before it, is measured at every corner and not proven.
+  That the widest law is enough, here and in the sum before, is measured at every corner and not proven.
 * Responses: a region of r cells is one value with P' = P + (r-1) Q and Q' = r Q (places), or r N bits (vectors);
-  `response_tails` inverts it. Differences of responses join two intervals: in the same windows each of half the error;
-  in different windows, which are independent, both at the level, by the root of the sum of the squared distances from
-  the estimates to their ends (Zou and Donner 2008), which is measured and not proven.
+  `response_tails` inverts it. Differences of responses combine two intervals: in the same windows each with half the
+  error; in different windows, which are independent, both at the level, by the root of the sum of the squared distances
+  from the estimates to their ends (Zou and Donner 2008), which is measured and not proven.
 
 Source: docs/privacy.md 1.2 and 2.
 """
@@ -42,18 +42,18 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Ends = tuple[Integers, Integers]
 
-_DOUBT: Final = 0.05
-"""The share of each side's error that is spent on the upper end of n + n'."""
+_TOTAL_ERROR: Final = 0.05
+"""The fraction of each side's error for the upper end of n + n'."""
 _IGNORED: Final = 1e-6
-"""The share of each side's error of noise so large that it is not added up; it is counted as missed."""
+"""The fraction of each side's error for noise so large that it is not summed; it counts as an error."""
 _MOST_TERMS: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sums:
-    """Added-up opened numbers of regions of one form: `cells` cells in each of `windows` windows, shape (R,).
+    """Sums of opened numbers of R regions of one form, `cells` cells in each of `windows` windows: int64 of shape (R,).
 
-    `devices` are the added-up noised numbers of devices of those windows, where the design opens them, else None. No
+    `devices` are the sums of the noised numbers of devices of those windows if the design opens them, else None. No
     device is counted in more than `together` windows of one unit of the coin.
     """
 
@@ -65,12 +65,12 @@ class Sums:
 
     @property
     def terms(self) -> int:
-        """How many published counts are added up."""
+        """The number of published counts in each sum."""
         return self.cells * self.windows
 
 
 def estimates_of(design: Design, sums: Sums) -> Floats:
-    """Return the unbiased estimates of the sums of true counts, in devices (a device counts once a window)."""
+    """Return the unbiased estimates of the sums of true counts, float64 (R,); a device counts once for each window."""
     hit, miss = (float(chance) for chance in design.channel)
     mean = design.aggregators * sums.terms * design.noise.mean
     devices = np.zeros(sums.values.shape) if sums.devices is None else sums.cells * miss * sums.devices
@@ -82,7 +82,7 @@ def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
 
     Raises:
         RangeError: an output beyond 10^12 in size, or a level outside (0, 1 - 2e-10].
-        TooLargeError: noises so wide that exact tails do not fit.
+        TooLargeError: noises so wide that the exact tails do not fit into memory.
     """
     tail = tail_of(level)
     _check_size(sums.values)
@@ -112,8 +112,8 @@ def difference_ends(
 ) -> Ends:
     """Return the ends of the interval of every difference, later less earlier; they may be negative.
 
-    `together` is how many windows of one unit hold the widest of the two regions, and both of them together; `stayed`
-    a number of devices known to be counted in both, which a shared toss cancels (0 is always right). `apart` says that
+    `together` is the largest number of windows of one unit in one of the two regions, and in both together; `stayed` a
+    number of devices known to be counted in both, which a shared toss cancels (0 is always valid). `apart` means that
     the regions have no window in common.
 
     Raises:
@@ -133,15 +133,15 @@ def difference_ends(
     both = Sums(
         values=later.values + earlier.values, cells=1, windows=later.terms + earlier.terms, together=together[1]
     )
-    most = _sampled_high(design, both, _DOUBT * tail)
+    most = _sampled_high(design, both, _TOTAL_ERROR * tail)
     step = together[0]
     devices = -(-np.maximum(most - 2 * stayed, 0) // step)
     law = SumLaw(steps=(step, -step), sampling_rate=design.channel[0], noise=noise)
-    return _difference_search(law, values, devices, step, tail * (1 - _DOUBT))
+    return _difference_search(law, values, devices, step, tail * (1 - _TOTAL_ERROR))
 
 
 def _response_difference(design: Design, pair: tuple[Sums, Sums], level: Fraction, *, apart: bool) -> Ends:
-    """Join the intervals of two sums of randomized answers."""
+    """Return the ends of the difference of two sums of randomized answers, from the intervals of both."""
     if not apart:
         (low, high), (below, above) = (sum_ends(design, one, 1 - (1 - level) / 2) for one in pair)
         return low - above, high - below
@@ -152,9 +152,9 @@ def _response_difference(design: Design, pair: tuple[Sums, Sums], level: Fractio
 
 
 def _distances(design: Design, sums: Sums, level: Fraction, tail: float) -> tuple[Floats, Floats, Floats]:
-    """Return the estimates and how far their interval reaches down and up, at least z standard errors.
+    """Return the estimates and the distances from them to the lower and the upper end, at least z standard errors.
 
-    An end that is cut off at 0 or at all devices says less about the estimate's error than there is.
+    The least is needed because an end truncated at 0 or at all devices is closer than the estimate's error.
     """
     estimates, (low, high) = estimates_of(design, sums), sum_ends(design, sums, level)
     channel, devices, _ = _response_channel(design, sums, tail)
@@ -167,7 +167,7 @@ def _distances(design: Design, sums: Sums, level: Fraction, tail: float) -> tupl
 
 
 def _difference_search(law: SumLaw, values: Integers, devices: Integers, step: int, tail: float) -> Ends:
-    """Return the ends of step * d that pass both tests with `devices` devices in all, never fewer than |d|."""
+    """Return the ends of the values step * d that pass both tests with `devices` devices in total, at least |d|."""
     (values, devices), place = np.unique(np.stack([values, devices]), axis=1, return_inverse=True)
 
     def counts(d: Integers, rows: Integers) -> Integers:
@@ -190,7 +190,7 @@ def _sampled_low(design: Design, sums: Sums, tail: float) -> Integers:
 
 
 def _sampled_high(design: Design, sums: Sums, tail: float) -> Integers:
-    """Return the largest sum that passes the lower test, of floor(sum / together) devices; 0 where none does."""
+    """Return the largest sum that passes the lower test, of floor(sum / together) devices; 0 if no sum passes."""
     law, values, place = _sampled(design, sums)
     guess, start = _guess(law, values, sums.together), np.zeros(values.shape, dtype=np.int64)
     past = first_true(lambda n, r: law.lower_tail(n[:, None], values[r]) <= tail, guess, start)
@@ -198,7 +198,7 @@ def _sampled_high(design: Design, sums: Sums, tail: float) -> Integers:
 
 
 def _sampled(design: Design, sums: Sums) -> tuple[SumLaw, Integers, Integers]:
-    """Return the widest law of the sums, their different values, and the place of each sum among these."""
+    """Return the widest law of the sums, their distinct values, and the index of each sum among these."""
     noise = noise_total(design.noise, design.aggregators * sums.terms)
     values, place = np.unique(sums.values, return_inverse=True)
     return SumLaw(steps=(sums.together,), sampling_rate=design.channel[0], noise=noise), values, place
@@ -215,7 +215,7 @@ def _one_sided(noise: OneSidedNoise, values: Integers, terms: int, error: float)
 
 
 def _one_sided_difference(design: Design, values: Integers, later: int, earlier: int, tail: float) -> Ends:
-    """Return [D - m, D + m'] for sums of so many counts, exact; m is m' if there are as many of both."""
+    """Return [D - m, D + m'] for sums of `later` and `earlier` counts, exact; m equals m' for equal numbers."""
     noise = cast("OneSidedNoise", design.noise)
     added, taken = (later, earlier) if noise.direction == "up" else (earlier, later)
     chance, k = -math.expm1(-float(noise.epsilon)), design.aggregators
@@ -224,7 +224,7 @@ def _one_sided_difference(design: Design, values: Integers, later: int, earlier:
 
 
 def _negative_binomial_reach(added: int, taken: int, chance: float, tail: float) -> int:
-    """Return the largest m with P[A - B >= m] > tail, A and B independent sums of so many geometric draws from 0 on."""
+    """Return the largest m with P[A - B >= m] > tail, A and B sums of `added` and `taken` geometric draws from 0 on."""
     last = int(scipy.stats.nbinom.isf(_IGNORED * tail, taken, chance))
     if last > _MOST_TERMS:
         raise TooLargeError(f"one-sided noise that spreads over {last} numbers; exact differences go to {_MOST_TERMS}")
@@ -242,9 +242,9 @@ def _negative_binomial_reach(added: int, taken: int, chance: float, tail: float)
 
 
 def _response_channel(design: Design, sums: Sums, tail: float) -> tuple[ResponseChannel, Integers, AnySum]:
-    """Return a region of randomized answers as one channel, with what enters it and the noise in that number.
+    """Return a region of randomized answers as one channel, the number of its devices or bits, and that number's noise.
 
-    It is one value of larger P and Q, entered by the devices, or bits, entered by r places a device.
+    For positions it is one value with larger P and Q over the devices, for vectors r bits of each device.
     """
     hit, miss = design.channel
     noises, r = design.aggregators * sums.windows, sums.cells

@@ -1,7 +1,7 @@
-"""A question's table as a file: Parquet that grows, CSV, and GeoJSON of one window.
+"""A question's table as a file: Parquet to which later windows are appended, CSV, and GeoJSON of one window.
 
-It must not write a number without its interval, level and statement: these are the file's metadata. A file appears
-whole or not at all. Columns are those of `COLUMNS` (docs/answers.md); a row is one cell of one released window.
+It must not write a number without its interval, level and statement: these are the file's metadata. Files are written
+atomically. Columns are those of `COLUMNS` (docs/answers.md); a row is one cell of one released window.
 """
 
 import csv
@@ -40,13 +40,13 @@ _PLAIN: Final = " ()[]{}:/-+*=<>"
 
 
 def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) -> dict[str, NDArray[Any]]:
-    """Return the table's columns, windows in turn and in each cell by cell.
+    """Return the table's columns, each of shape (W * V,), window by window, cell by cell.
 
-    `participants` are the noised numbers of devices that the records release, one a window: the readable numbers then
-    sum to them at most. Randomized answers bring their own.
+    `participants` are the noised numbers of devices in the records, one for each window: the readable numbers then
+    sum to them at most. Not used for randomized answers, whose tables have such numbers.
 
     Raises:
-        ShapeError: not one number of participants a window.
+        ShapeError: not one number of participants for each window.
     """
     windows, values = table.raw.shape
     devices = table.devices if table.design.baseline_opened else participants
@@ -71,7 +71,7 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
 
 
 def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
-    """Return what the numbers are: question, law, level, statement and missing windows, as plain JSON values."""
+    """Return the description of the numbers, law, level, statement and missing windows, as plain JSON values."""
     design = table.design
     return {
         "format": _FORMAT,
@@ -106,7 +106,7 @@ def write_csv(table: QuestionTable, path: Path, title: str = "", participants: S
     writer.writerow(columns)
     writer.writerows(_rows(columns))
     content = text.getvalue().encode()
-    _appear(path, lambda temporary: _write_bytes(temporary, content))
+    _write_atomically(path, lambda temporary: _write_bytes(temporary, content))
 
 
 def write_geojson(
@@ -117,13 +117,13 @@ def write_geojson(
     title: str = "",
     participants: Sequence[int] | None = None,
 ) -> None:
-    """Write one window as a GeoJSON FeatureCollection: a polygon a cell, the columns as its properties.
+    """Write one window as a GeoJSON FeatureCollection: a polygon for each cell, with the columns as its properties.
 
-    The metadata are the member `fleetcount` of the collection, which also says what the coordinates are: RFC 7946 knows
-    degrees alone, and a grid without a frame is in its own unit.
+    The metadata are the member `fleetcount` of the collection, with the meaning of the coordinates: RFC 7946 allows
+    degrees only, and a grid without a frame is in its own unit.
 
     Raises:
-        ShapeError: not one place a value; as `columns_of`.
+        ShapeError: not one place for each value; as `columns_of`.
         RangeError: a window that was not released.
         ExportError: the file cannot be written.
     """
@@ -145,10 +145,10 @@ def write_geojson(
     metadata = metadata_of(table, title) | {"coordinates": places.coordinates}
     collection: dict[str, Any] = {"type": "FeatureCollection", _KEY: metadata, "features": features}
     if places.coordinates != DEGREES:
-        # The 2008 form of GeoJSON: null says that no reference system can be assumed.
+        # In the GeoJSON format of 2008, null means that no reference system can be assumed.
         collection["crs"] = None
     content = json.dumps(collection, ensure_ascii=False).encode()
-    _appear(path, lambda temporary: _write_bytes(temporary, content))
+    _write_atomically(path, lambda temporary: _write_bytes(temporary, content))
 
 
 def write_parquet(table: QuestionTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
@@ -159,20 +159,19 @@ def write_parquet(table: QuestionTable, path: Path, title: str = "", participant
         ShapeError: as `columns_of`.
     """
     columns, metadata = columns_of(table, participants), metadata_of(table, title)
-    _appear(path, lambda temporary: _copy(columns, metadata, temporary))
+    _write_atomically(path, lambda temporary: _copy(columns, metadata, temporary))
 
 
 def append_parquet(
     table: QuestionTable, path: Path, title: str = "", participants: Sequence[int] | None = None
 ) -> None:
-    """Add later windows to a Parquet file; without a file, write it.
+    """Append later windows to a Parquet file, or write a new file.
 
-    Old rows are copied as they are and never computed again. The grown file takes the place of the old one at once, so
-    that a reader sees the one or the other.
+    Old rows are copied unchanged. The new file replaces the old one atomically, so that a reader sees one of the two.
 
     Raises:
-        ExportError: the file is not such a table, or of another question, law, level or statement, or holds a window of
-            the table or a later one; as `write_parquet`.
+        ExportError: the file is not such a table, has another law, level or statement, or reaches to a window of the
+            table or a later one; as `write_parquet`.
         ShapeError: as `columns_of`.
     """
     if not path.exists():
@@ -190,11 +189,11 @@ def append_parquet(
             f"{path.name} reaches to window {last}; the table starts at {int(table.windows[0])}, not after it"
         )
     metadata["missing"] = before["missing"] | metadata["missing"]
-    _appear(path, lambda temporary: _copy(columns, metadata, temporary, after=path))
+    _write_atomically(path, lambda temporary: _copy(columns, metadata, temporary, after=path))
 
 
 def last_window(path: Path) -> int:
-    """Return the last window that a Parquet file of a table has: later ones can be appended.
+    """Return the last window in the Parquet file of a table; later ones can be appended.
 
     Raises:
         ExportError: the file is not such a table, or the package duckdb is not there.
@@ -203,7 +202,7 @@ def last_window(path: Path) -> int:
 
 
 def _parameters(law: Any) -> dict[str, str]:  # laws are frozen dataclasses
-    """Return what a law of answers or of noise is made from, as texts."""
+    """Return the parameters of a law of answers or of noise as texts, by name."""
     return {one.name: str(getattr(law, one.name)) for one in fields(law) if one.init and one.compare}
 
 
@@ -253,7 +252,7 @@ def _copy(
         raise ExportError(f"the table cannot be written: {str(error).splitlines()[0][:120]}") from error
 
 
-def _appear(path: Path, write: Callable[[Path], None]) -> None:
+def _write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let a file appear under its name when it is whole and durable."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

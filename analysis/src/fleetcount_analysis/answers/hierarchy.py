@@ -1,19 +1,18 @@
 """One report counted at several zooms: consistent counts of a pyramid of levels, each noised on its own.
 
-It must not read randomized answers. A sampled device is in the sample at every level or at none, so sampled counts add
-up as counts do: the same combination of the opened numbers is best for them too, and is divided by p. Which squares a
-release has is `fleetcount_mechanisms.answers`'.
+It must not read randomized answers. A sampled device is in the sample at all levels or at no level, so sampled counts
+add up as counts do: the same combination of the opened numbers is best for them too, and is divided by p.
+`fleetcount_mechanisms.answers` defines the squares of a release.
 
-Every level l of V_l cells is released with noise of its own; a device stands in one cell of every level. The sum of
-four squares then differs from the square above them by noise alone. The least-squares counts that add up are found
-exactly in two passes, fine to coarse and back (Hay, Rastogi, Miklau and Suciu 2010; here for any noise of each level
-and any tree):
+Every level l of V_l cells is released with noise of its own; a device is in one cell of every level. The sum of four
+squares then differs from the square above them only by noise. Two passes, fine to coarse and back, give the consistent
+least-squares counts exactly (Hay, Rastogi, Miklau and Suciu 2010; here for any noise of each level and any tree):
 
     z = w y + (1 - w) sum z_children,  w = S / (S + v),  Var z = w v,  S = sum Var z_children     upwards; z = y below
     h = z + r (h_parent - sum z_siblings),  r = Var z / S,  Var h = Var z (1 - r) + r^2 Var h_parent          downwards
 
-What it costs: a moved device changes two cells of each level, so rho = sum over levels of 1/s_l (discrete Gaussian) and
-a pure loss of 2 sum e1_l (geometric): L levels of variance s cost rho as one level of variance s/L does.
+The loss: a moved device changes two cells of each level, so rho = sum over levels of 1/s_l (discrete Gaussian), and the
+pure loss is 2 sum e1_l (geometric). L levels of variance s have the rho of one level of variance s/L.
 """
 
 import math
@@ -36,11 +35,11 @@ from fleetcount_analysis.intervals import sampling_intervals
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_DOUBT: Final = 0.01
-"""The share of the error that smoothing the law of a sum costs."""
+_BLUR_ERROR: Final = 0.01
+"""The fraction of the error for smoothing the law of a sum."""
 
 _FAR: Final = 40
-"""So many standard deviations hold every sum of noises but for 1e-20."""
+"""A sum of noises is outside so many standard deviations with probability below 1e-20."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,7 +56,7 @@ class Pyramid:
     parents: tuple[Integers, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Check that every level divides the one above it."""
+        """Check that the cells of every level divide those of the level above."""
         if not self.sizes or len(self.parents) != len(self.sizes) - 1:
             raise ShapeError(f"{len(self.parents)} maps between {len(self.sizes)} levels; allowed is one fewer")
         for above, below, parent in zip(self.sizes, self.sizes[1:], self.parents, strict=False):
@@ -65,16 +64,22 @@ class Pyramid:
                 raise ShapeError(f"a level of {below} cells does not divide all of the {above} above it")
 
     def cost(self, parameters: Sequence[Fraction]) -> Fraction:
-        """Return the sum over levels of (cells a device moves, 1 or 2) times the parameter.
+        """Return the sum over levels of (cells that a device moves, 1 or 2) times the parameter.
 
         With parameters 1/(2 s_l) it is rho of the whole report, with e1_l its pure loss.
+
+        Raises:
+            ValueError: not one parameter for each level.
         """
         return sum((min(2, size) * one for size, one in zip(self.sizes, parameters, strict=True)), Fraction(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConsistentCounts:
-    """Counts of every level, coarse to fine, that add up; unbiased. `low`, `high` are whole, each alone at `level`."""
+    """Consistent counts of every level, coarse to fine; each array has shape (V_l,).
+
+    `estimates` are unbiased; the whole numbers `low` and `high` hold for each cell separately with `level`.
+    """
 
     level: Fraction
     estimates: tuple[Floats, ...]
@@ -87,7 +92,7 @@ class ConsistentCounts:
 def levels_of_grid(columns: int, rows: int, levels: int) -> Pyramid:
     """Return a square grid of columns * rows squares and the grids of two, four, ... times its side above it.
 
-    Cells are numbered as those of every square grid, row by row; odd edges have narrower squares above them.
+    Cells are numbered row by row, as in every square grid; at odd edges the squares above are narrower.
 
     Raises:
         RangeError: no column, row or level, or so many levels that the coarsest ones are the same.
@@ -106,7 +111,7 @@ def levels_of_grid(columns: int, rows: int, levels: int) -> Pyramid:
 
 
 def even_variances(pyramid: Pyramid, rho: Fraction) -> tuple[Fraction, ...]:
-    """Return s_l of every level for a report of rho in all, every level with the same share of it.
+    """Return s_l of every level for a report with a total rho, of which every level has the same part.
 
     Raises:
         RangeError: rho is not above 0.
@@ -117,7 +122,7 @@ def even_variances(pyramid: Pyramid, rho: Fraction) -> tuple[Fraction, ...]:
 
 
 def consistent_variances(pyramid: Pyramid, variances: Sequence[float]) -> tuple[Floats, ...]:
-    """Return the variances of the consistent counts, noise of these variances on every level; before any data."""
+    """Return the variances of the consistent counts of every level, for noise of the given variances; without data."""
     return tuple(_Upward(pyramid, variances).down([np.zeros(size) for size in pyramid.sizes])[1])
 
 
@@ -131,11 +136,11 @@ def consistent(
 ) -> ConsistentCounts:
     """Return the consistent counts of one report: `counts[l]` are the opened numbers of level l, `noise[l]` its law.
 
-    Intervals come from the exact law of the very combination of noises that each estimate holds. Where devices were
-    sampled half of the error is spent on it and half on the binomial: never too narrow, up to 1.6 times as wide.
+    Intervals come from the exact law of the combination of noises in each estimate. With sampling half of the error is
+    for that law and half for the binomial: never too narrow, up to 1.6 times as wide.
 
     Raises:
-        ShapeError: not one number a cell and one law a level.
+        ShapeError: not one number for each cell, or not one law for each level.
         RangeError: one-sided noise or none, a level outside (0, 1 - 2e-10], fewer than 1 aggregator, or a sampling rate
             outside (0, 1].
     """
@@ -176,7 +181,7 @@ def consistent(
 
 @lru_cache(maxsize=16)
 def _reaches(pyramid: Pyramid, laws: tuple[NoiseTotal, ...], level: Fraction) -> tuple[Floats, ...]:
-    """Return the half width of every cell of every level, which the laws decide and no number: once for a question."""
+    """Return the half width of every cell of every level; it depends on the laws only, so it is cached."""
     up = _Upward(pyramid, [law.variance for law in laws])
     return tuple(
         np.array([half_width(up.parts(number, cell, laws), level) for cell in range(size)])
@@ -185,16 +190,16 @@ def _reaches(pyramid: Pyramid, laws: tuple[NoiseTotal, ...], level: Fraction) ->
 
 
 def _of_sample(sampled: Integers, rate: Fraction, level: Fraction, end: int) -> Integers:
-    """Return the lower (0) or upper (1) ends of the counts of which so many may have been sampled."""
+    """Return the lower (0) or upper (1) ends of the counts of which `sampled` devices are in the sample."""
     ends = sampling_intervals(sampled.tolist(), rate, None, 1, level)
     return np.array([one[end] for one in ends], dtype=np.int64)
 
 
 class _Upward:
-    """The weights of both passes, which the variances alone decide."""
+    """The weights of both passes, which depend on the variances only."""
 
     def __init__(self, pyramid: Pyramid, variances: Sequence[float]) -> None:
-        """Go from fine to coarse: `spread` is Var z of every cell, `own` the weight w of its own count."""
+        """Compute, from fine to coarse, Var z of every cell (`_spread`) and the weight w of its own count (`_own`)."""
         self._pyramid = pyramid
         self._spread = [np.full(size, one) for size, one in zip(pyramid.sizes, variances, strict=True)]
         self._own = [np.ones(size) for size in pyramid.sizes]
@@ -222,7 +227,7 @@ class _Upward:
         return estimates, variances
 
     def weights(self, number: int, cell: int) -> list[Floats]:
-        """Return how much of every count of every level is in the estimate of one cell.
+        """Return the weight of every count of every level in the estimate of one cell.
 
         Unrolled: h = z + sum over ancestors a of c_a w_a (y_a - sum z_children(a)), c the product of the shares r.
         """
@@ -244,7 +249,7 @@ class _Upward:
         return counts
 
     def parts(self, number: int, cell: int, laws: Sequence[NoiseTotal]) -> tuple[tuple[float, int, NoiseTotal], ...]:
-        """Return the combination of noises in the estimate of one cell as (weight, how often, law)."""
+        """Return the combination of noises in the estimate of one cell as (weight, multiplicity, law)."""
         parts: list[tuple[float, int, NoiseTotal]] = []
         for weights, law in zip(self.weights(number, cell), laws, strict=True):
             sizes, times = np.unique(np.round(np.abs(weights), 9), return_counts=True)
@@ -259,10 +264,11 @@ def _summed(parent: Integers, below: Floats) -> Floats:
 
 @lru_cache(maxsize=4096)
 def half_width(parts: tuple[tuple[float, int, NoiseTotal], ...], level: Fraction) -> float:
-    """Return c with P[|E| <= c] >= level for E = sum of weight * noise, every part so often, all independent.
+    """Return c with P[|E| <= c] >= level, E the sum of weight * noise over `parts` (weight, multiplicity, law).
 
-    The law of E is smoothed by a normal G of a hundredth of its spread, so that its waves die out:
-    P[|E| <= c + g] >= P[|E + G| <= c] - P[|G| > g], a hundredth of the error being spent on G.
+    All noises are independent. The law of E is smoothed by a normal G of a hundredth of its spread, so that its
+    characteristic function decreases: P[|E| <= c + g] >= P[|E + G| <= c] - P[|G| > g], with a hundredth of the error
+    for G.
 
     Raises:
         RangeError: a level outside (0, 1 - 2e-10].
@@ -278,8 +284,8 @@ def half_width(parts: tuple[tuple[float, int, NoiseTotal], ...], level: Fraction
         height += often * law.log_characteristic(weight * angles)
     height = np.asarray(np.exp(height) / odd * (4 / math.pi), dtype=np.float64)
     low, high = 0.0, far
-    wanted = 1 - error * (1 - _DOUBT)
+    wanted = 1 - error * (1 - _BLUR_ERROR)
     while high - low > 1e-6 * spread:
         middle = (low + high) / 2
         low, high = (low, middle) if float(height @ np.sin(angles * middle)) >= wanted else (middle, high)
-    return high + blur * -float(scipy.special.ndtri(error * _DOUBT / 2)) + 1e-9
+    return high + blur * -float(scipy.special.ndtri(error * _BLUR_ERROR / 2)) + 1e-9

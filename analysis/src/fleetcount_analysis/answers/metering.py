@@ -1,20 +1,20 @@
-"""What published counts would teach about a person they do not name, measured before they leave ([INF] Theorem 2).
+"""What a reader could infer from counts about a person, computed before publication ([INF] Theorem 2).
 
-It must not decide: it hands the operator a probability and says whether it is within the operator's own limit. It is no
-part of the privacy promise. Differential privacy bounds what one device's answer changes; that most vehicles of a group
-are at one place is learnt all the same, from the others.
+It must not decide: it returns a probability and whether that is within the operator's own limit. It is no part of the
+privacy promise. Differential privacy bounds the effect of one device's answer; a reader still learns from the others
+that most vehicles of a group are at one place.
 
 The pair of answers: X counts the devices like the person's (a group), Y those of them with the sensitive value, both
-with noise. The model of the reader, which is an assumption and stated as such:
+with noise. The assumed model of the reader:
 
 * the person is one of the x devices of the group, each as likely to be any of them;
 * the share of the value is beforehand Beta with mean `prior` and the weight of `weight` devices, and given the share
   every device has the value independently; every size x of the group is equally likely;
-* several pairs speak of the same x and y (their noises are independent). Pairs of several windows whose counts move are
-  first added up, `terms` counts in each sum: the share is then the average one.
+* several pairs are about the same x and y, with independent noises. Pairs of several windows with changing counts are
+  added up first, `terms` counts in each sum: the share is then the average one.
 
-The posterior that the person has the value is E[y/x | answers]. Noise is of direct counts; a sampled or randomized
-release teaches less.
+The posterior that the person has the value is E[y/x | answers]. The noise is that of direct counts; a reader infers
+less from a sampled or randomized release.
 """
 
 import math
@@ -39,14 +39,14 @@ _LOG_TAIL: Final = 12 * math.log(10)
 _MOST_PAIRS: Final = 1 << 24
 _LARGEST_GROUP: Final = 10**6
 _OUTWARD: Final = 1e-9
-"""Posteriors are rounded away from the middle by this: more than the rounding of their sums and the tails left out."""
+"""Added to the posterior and to the upper end, subtracted from the lower end: more than rounding and omitted tails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatioAnswer:
-    """Two opened numbers that are about to be published: of a group, and of those in it with the sensitive value.
+    """Two opened numbers before publication: the size of a group, and the number in it with the sensitive value.
 
-    `terms` is how many published counts are added up in each of the two.
+    `terms` is the number of published counts in each of the two sums.
     """
 
     group: int
@@ -56,10 +56,10 @@ class RatioAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inference:
-    """What a reader infers: the posterior that the person has the value, rounded up, and 95 % of the belief about y/x.
+    """The inference of a reader: the posterior that the person has the value, rounded up, and a 95 % interval of y/x.
 
-    `ratio_mean` and `ratio_sd` are those of Theorem 2 for one published ratio at these counts (None where a count is
-    not above 0). `allowed` is whether `posterior` is at most the operator's `largest`.
+    `ratio_mean` and `ratio_sd` are those of Theorem 2 for one published ratio at these counts (None if a count is not
+    above 0). `allowed` is whether `posterior` is at most the operator's `largest`.
     """
 
     prior: float
@@ -85,11 +85,11 @@ def meter(
     largest: Fraction,
     weight: int = 2,
 ) -> Inference:
-    """Return what pairs of answers about one group would teach; run by whoever holds them, before they are published.
+    """Return the inference from pairs of answers about one group; run before they are published.
 
     Raises:
         RangeError: `prior` or `largest` outside (0, 1), a weight or number of terms or aggregators below 1, an answer
-            beyond 10^12 in size, one-sided noise, or answers that cannot speak of the same two counts.
+            beyond 10^12 in size, one-sided noise, or answers that cannot be of the same two counts.
         ShapeError: no answer.
         TooLargeError: noise so wide that more than 2^24 pairs of counts are possible.
     """
@@ -125,10 +125,10 @@ def meter(
 def smallest_telling_group(
     prior: Fraction, share: Fraction, noise: NoiseLaw, aggregators: int, *, largest: Fraction, weight: int = 2
 ) -> int | None:
-    """Return the smallest group in which a value of this share is told: two typical answers pass the operator's limit.
+    """Return the smallest group for which a value of this share gives a posterior above the operator's limit.
 
-    For a plan, before any data. A typical answer is the count itself, without noise. None where a group of a million is
-    not told either.
+    For planning, without data. The answers are typical: the counts themselves, without noise. None if that holds for no
+    group up to a million.
 
     Raises:
         RangeError: as `meter`, or a share outside (0, 1].
@@ -136,29 +136,29 @@ def smallest_telling_group(
     if not 0 < share <= 1:
         raise RangeError("share", share, "above 0 and at most 1")
 
-    def told(size: int) -> bool:
+    def refused(size: int) -> bool:
         typical = RatioAnswer(group=size, sensitive=math.ceil(share * size))
         return not meter(prior, [typical], noise, aggregators, largest=largest, weight=weight).allowed
 
-    return first_group(told)
+    return first_group(refused)
 
 
-def first_group(told: Callable[[int], bool]) -> int | None:
-    """Return the smallest size of a group of which something is told, as it is of all larger ones; None up to 10^6."""
+def first_group(refused: Callable[[int], bool]) -> int | None:
+    """Return the smallest size of a group that is refused, as all larger ones are; None if no size up to 10^6 is."""
     high = 1
-    while not told(high):
+    while not refused(high):
         if high >= _LARGEST_GROUP:
             return None
         high *= 2
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if told(middle) else (middle, high)
+        low, high = (low, middle) if refused(middle) else (middle, high)
     return high
 
 
 def _possible(seen: Sequence[int], reaches: Sequence[int], least: int) -> NDArray[np.int64]:
-    """Return the counts from `least` that are within the reach of the noise of every answer, one at least."""
+    """Return the counts of at least `least` within the reach of the noise of every answer, int64, at least one."""
     low = max(least, *(one - reach for one, reach in zip(seen, reaches, strict=True)))
     high = max(low, min(one + reach for one, reach in zip(seen, reaches, strict=True)))
     return np.arange(low, high + 1)

@@ -1,6 +1,6 @@
-"""Sums of the noises of several aggregators, cells and windows, behind one face for every law of noise.
+"""Sums of the noises of several aggregators, cells and windows, with one interface for every law of noise.
 
-It must not draw or know a law: the laws of sums are those of `channels`.
+It must not draw or define a law: the laws of sums are those of `channels`.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class NoiseTotal(Protocol):
 
     @property
     def is_zero(self) -> bool:
-        """Whether there is no noise at all."""
+        """Whether there is no noise."""
         ...
 
     @property
@@ -34,7 +34,7 @@ class NoiseTotal(Protocol):
         ...
 
     def log_characteristic(self, angles: Floats) -> Floats:
-        """Return log |E[exp(i theta Z)]|; the sums here have characteristic functions above 0."""
+        """Return log E[exp(i theta Z)], float64; the characteristic functions of these sums are positive."""
         ...
 
     def log_mass(self, z: Integers) -> Floats:
@@ -52,7 +52,7 @@ class NoiseTotal(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledNoise:
-    """`factor` (1 or more) times a draw of `noise`: what a number of devices, read with noise, adds to a region."""
+    """`factor` (1 or more) times a draw of `noise`, such as the noise of a number of devices that counts r times."""
 
     noise: NoiseTotal
     factor: int
@@ -93,6 +93,6 @@ def noise_total(law: NoiseLaw, terms: int) -> AnySum:
     """Return the law of the sum of `terms` independent draws of a symmetric law of noise.
 
     Raises:
-        RangeError: a one-sided law, whose sums are not symmetric, or one whose sums are not known.
+        RangeError: a one-sided law, whose sums are not symmetric, or an unknown law.
     """
     return noise_sum(noise_size(law), terms)

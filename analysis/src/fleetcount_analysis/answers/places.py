@@ -1,6 +1,6 @@
-"""Where the cells of a table are: their outlines for maps, and the cells inside an area for sums.
+"""The places of a table's cells: their outlines for maps, and the cells inside an area for sums.
 
-It must not guess a frame: a square grid is in its own metres until somebody says which point of the Earth is (0, 0).
+It must not guess a frame: a square grid without a frame is in its own unit, not in degrees.
 """
 
 from collections.abc import Callable, Mapping
@@ -97,11 +97,11 @@ class GridPlaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HexagonPlaces:
-    """H3 cells as 64-bit numbers, value v being the v-th. An outline that crosses 180 degrees goes on beyond it.
+    """H3 cells as 64-bit numbers; value v is the v-th. An outline that crosses 180 degrees continues above 180.
 
     Raises:
-        ExportError: the package h3 is not there.
-        RangeError: a number that is no H3 cell.
+        ExportError: the package h3 is not installed.
+        RangeError: a number that is not an H3 cell.
     """
 
     cells: tuple[int, ...]
@@ -139,7 +139,8 @@ def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
     """Return the values whose middle lies inside an area: GeoJSON's Polygon, MultiPolygon or GeometryCollection, or
     Features of them (RFC 7946). A feature without a place (`"geometry": null`, section 3.2) adds nothing.
 
-    Coordinates are those of the outlines. Holes are left out (even-odd rule); a middle on an edge is on either side.
+    Coordinates are those of the outlines. Holes are excluded (even-odd rule); a centre on an edge counts on either
+    side.
 
     Raises:
         RangeError: another kind of GeoJSON, another reference system, a ring of fewer than 4 positions, or a position
@@ -226,7 +227,7 @@ def _crossed(points: Floats, ring: Floats) -> NDArray[np.bool_]:
 
 def _h3() -> Any:  # the library has no types
     try:
-        import h3  # Needed for hexagons alone, and not part of every installation.
+        import h3  # Imported here: only hexagons need it, and not every installation has it.
     except ModuleNotFoundError as error:
         raise ExportError("H3 cells need the package h3, which comes with fleetcount[simulator]") from error
     return h3

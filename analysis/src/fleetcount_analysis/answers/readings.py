@@ -1,13 +1,13 @@
-"""Whole numbers of at least 0 for people, beside the raw estimates.
+"""Whole numbers of at least 0 for people, in addition to the raw estimates.
 
-It must not replace them: whoever adds, compares or tests uses the raw numbers. The rule is the same for every cell and
-takes nothing for known but that counts are not negative and, where it was released, how many took part: the nearest
-numbers, by least squares, that obey this. That is Euclid's projection; it has no prior and no setting.
+They must not replace the estimates: sums, comparisons and tests need the raw numbers. The rule is the same for every
+cell: the nearest numbers, by least squares, that are not negative and, if the number of participants was released, sum
+to it at most. It is a Euclidean projection, without a prior or a parameter.
 
-What it costs is a bias. Alone, the rule shows an empty cell sd/sqrt(2 pi) = .40 sd too high on average, and a sum of
-readable cells by so much for each empty cell in it. With the number of devices every cell is lowered by one same amount
-until the sum fits, which takes most of that away and lowers small full cells. Rounding adds at most 1/2 without a
-total, and less than 1 with it.
+It has a bias. Without a total, an empty cell is sd/sqrt(2 pi) = .40 sd too high on average, and a sum of readable cells
+by that for each empty cell in it. With a total every cell is lowered by the same amount until the sum fits, which
+removes most of the bias and lowers small full cells. Rounding adds at most 1/2 without a total, and less than 1 with
+it.
 """
 
 import math
@@ -22,13 +22,14 @@ Integers = NDArray[np.int64]
 
 
 def readable(estimates: ArrayLike, devices: ArrayLike | None = None, *, all_counted: bool = False) -> Integers:
-    """Return whole numbers >= 0 nearest to unbiased estimates, of the same shape (..., V).
+    """Return whole numbers >= 0 nearest to unbiased estimates, int64 of the same shape (..., V).
 
-    `devices` is the released, noised number of devices, one a row: the cells of a row then sum to it at most, or, if
-    `all_counted` says that no device answered "none of them", exactly (a number below 0 counts as 0).
+    `devices` is the released, noised number of devices, one for each row: the cells of a row then sum to it at most.
+    With `all_counted`, which means that no device answered "none of them", they sum to it exactly (a number below 0
+    counts as 0).
 
     Raises:
-        ShapeError: not one number of devices a row, or `all_counted` without them.
+        ShapeError: not one number of devices for each row, or `all_counted` without them.
         RangeError: an estimate that is not finite or beyond 10^15 in size.
     """
     raw = np.asarray(estimates, dtype=np.float64)
@@ -67,7 +68,7 @@ def nearest_counts(estimates: ArrayLike, total: float, *, exactly: bool) -> Floa
 
 
 def _rounded(counts: Floats) -> Integers:
-    """Round so that the sum is the rounded sum: largest remainders first, ties by cell."""
+    """Return counts rounded so that their sum is the rounded sum: largest remainders first, ties by cell."""
     whole = np.floor(counts).astype(np.int64)
     left = math.floor(float(counts.sum()) + 0.5) - int(whole.sum())
     order = np.argsort(whole - counts, kind="stable")

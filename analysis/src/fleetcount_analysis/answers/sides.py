@@ -1,16 +1,15 @@
-"""Which cells are safe, which are in danger, and which stay open: from two one-sided releases, or from intervals.
+"""The side of each cell, safe, in danger or not known: from two one-sided releases, or from intervals.
 
-It must not turn "not known" into a claim. The ways, by what they prove and what they protect:
+It must not turn "not known" into a claim. The methods, with what they prove and what they protect:
 
 * `both_sides`: one release with noise >= 0 and one with noise <= 0. "safe" (count <= t) and "danger" (count > t) are
-  never wrong. But noise >= 0 protects "a value turned into none" and noise <= 0 only the other way round, so that with
-  both published neither direction has a finite epsilon: for counts that need no promise against their own side, and
-  never for one audience that both directions must be hidden from.
-* `sides_of_intervals`: any release. All claims together are right with the level; epsilon is the release's. Of noise
-  >= 0 "safe" is never wrong beside that: both sides from one release, for a value turned into none (decision 24).
-* SALap, the sparse vector of one-sided noise: `compare_one_sided` says when it finds more than noise on every cell. It
-  needs one holder of the exact counts, who stops at the c-th number above its threshold; aggregators that each hold
-  shares cannot run it.
+  never wrong. But noise >= 0 protects "a value turned into none" and noise <= 0 only the opposite change, so with both
+  published neither change has a finite epsilon. Use it only for audiences from which no change has to be hidden.
+* `sides_of_intervals`: any release. All claims together are right with the level; epsilon is the release's. With noise
+  >= 0 "safe" is never wrong in addition: both sides from one release, for a value turned into none.
+* SALap, the sparse vector of one-sided noise: `compare_one_sided` computes when it finds more than noise on every cell.
+  It needs a party with the exact counts, which stops at the c-th number above its threshold; aggregators, which only
+  have shares, cannot run it.
 
 Source: [ADP] sections IV to VI, docs/privacy.md 3.
 """
@@ -32,7 +31,7 @@ from fleetcount_analysis.one_sided import expected_yield, found_probabilities, o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """What is said of every cell, and how sure all that is said is: `wrong` bounds the chance of any false claim."""
+    """The side of every cell; `wrong` bounds the probability that any claim is false, `guarantee` says so in words."""
 
     sides: tuple[Side, ...]
     wrong: Fraction
@@ -42,11 +41,11 @@ class Sides:
 def both_sides(up: Sequence[int], down: Sequence[int], thresholds: ArrayLike) -> Sides:
     """Return the proven side of every cell from the outputs of noise >= 0 (`up`) and of noise <= 0 (`down`).
 
-    `thresholds` is one number or one a cell, whole.
+    `thresholds` is one whole number, or one for each cell.
 
     Raises:
-        ShapeError: as many outputs and thresholds as cells are needed.
-        RangeError: outputs that prove both sides of a cell, so that one is not what it is said to be.
+        ShapeError: not as many outputs and thresholds as cells.
+        RangeError: outputs that prove both sides of a cell, so that they cannot be of one count.
     """
     if len(up) != len(down):
         raise ShapeError(f"{len(up)} outputs upwards and {len(down)} downwards; allowed is one of each a cell")
@@ -80,11 +79,11 @@ def sides_of_intervals(table: QuestionTable, region: Region, thresholds: ArrayLi
         side_of(one.answer.low, one.answer.high, limit)
         for one, limit in zip(found, np.broadcast_to(limits, len(found)).tolist(), strict=True)
     ]
-    words = f'{_sure(table)} {float(table.level):g}; "not known" says nothing'
+    words = f'{_certainty_words(table)} {float(table.level):g}; "not known" says nothing'
     return Sides(sides=tuple(sides), wrong=1 - table.level, guarantee=words)
 
 
-def _sure(table: QuestionTable) -> str:
+def _certainty_words(table: QuestionTable) -> str:
     noise = table.design.noise
     if not isinstance(noise, OneSidedNoise):
         return 'all "safe" and "danger" together are right with'
@@ -94,14 +93,14 @@ def _sure(table: QuestionTable) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneSidedChoice:
-    """How many safe cells are expected to be found: by noise on every cell, and by SALap for each number of aborts."""
+    """The expected number of safe answers: with noise on every cell, and with SALap by its number of aborts."""
 
     every_cell: float
     sparse: dict[int, float]
 
     @property
     def best_aborts(self) -> int | None:
-        """The number of aborts with which SALap finds most, None where noise on every cell finds as many."""
+        """The number of aborts with which SALap finds most, None if noise on every cell finds at least as many."""
         most = max(self.sparse, key=lambda aborts: self.sparse[aborts])
         return most if self.sparse[most] > self.every_cell else None
 
@@ -114,16 +113,16 @@ def compare_one_sided(
     moved: int,
     aborts: Sequence[int] = (1, 2, 4, 8, 16),
 ) -> OneSidedChoice:
-    """Return the expected safe answers of two mechanisms of one loss, for assumed counts asked in the order given.
+    """Return the expected safe answers of two mechanisms with the same loss, for assumed counts in the given order.
 
-    `moved` is how many of the counts one device may raise: noise on every cell then has epsilon/moved each, SALap with
-    c aborts epsilon/c each, whatever `moved` is. So SALap is the tool where a device is counted in many places (a day
-    of places, a walk) and few places are above their threshold, the dense ones being asked last.
+    `moved` is the number of counts that one device may raise: noise on every cell then has epsilon/moved each, SALap
+    with c aborts epsilon/c each, independent of `moved`. So SALap is better if a device is counted in many places (a
+    day of places, a walk), few places are above their threshold, and the dense ones are asked last.
 
     Raises:
         RangeError: `moved` below 1, an epsilon that is not above 0, no number of aborts or one below 1, or a negative
             count.
-        ShapeError: not one threshold a count.
+        ShapeError: not as many thresholds as counts.
     """
     if moved < 1 or epsilon <= 0:
         raise RangeError("(epsilon, moved)", f"({epsilon}, {moved})", "epsilon above 0, moved 1 or more")

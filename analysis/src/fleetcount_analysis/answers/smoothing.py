@@ -1,9 +1,9 @@
-"""Smoother curves over time, for who accepts a model: beside the raw estimates, never in their place.
+"""Smoother curves over time under a model: in addition to the raw estimates, never in their place.
 
-It must not be used without its model's name. The local-level model says that a count moves from window to window by
-independent steps of mean 0 and a standard deviation that the asker states; the smoothed value is the mean of the count
-given all windows (Kalman's smoother, here as the least-squares problem that it solves). If counts jump, at a shift
-change or a jam, the model is wrong there and the curve late on both sides.
+Results must be shown with the model's name. In the local-level model a count moves from window to window by independent
+steps of mean 0 and a standard deviation that the analyst states; the smoothed value is the mean of the count given all
+windows (Kalman's smoother, computed here as the least-squares problem that it solves). If counts jump, at a shift
+change or a jam, the model is wrong there and the curve spreads the jump over both sides.
 """
 
 from collections.abc import Iterable
@@ -23,9 +23,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Smoothed:
-    """Smoothed counts of some cells over all released windows, shape (W, cells), in devices, and their model.
+    """Smoothed counts of some cells over all released windows, float64 (W, cells), in devices, and their model.
 
-    `standard_errors` hold if the model does; they are no confidence interval of the release.
+    `standard_errors` are valid under the model only; they are not an interval of the release.
     """
 
     model: str
@@ -35,14 +35,14 @@ class Smoothed:
 
 
 def smoothed(table: QuestionTable, cells: Iterable[int], *, change_sd: float) -> Smoothed:
-    """Return the local-level reading of cells; `change_sd` is how far a count moves from one window to the next, in sd.
+    """Return the local-level reading of cells; `change_sd` is the sd of a count's change from one window to the next.
 
-    Windows that are missing widen the step between their neighbours. The variance of one estimate is that of the noise
-    and, with sampling, q n at the mean n of the cell's estimates (not below 0).
+    A missing window increases the variance of the step between its neighbours. The variance of one estimate is that of
+    the noise and, with sampling, n (1-p)/p at the mean n of the cell's estimates (not below 0).
 
     Raises:
-        RangeError: a cell that is not there, a `change_sd` not above 0 and finite, randomized answers or one-sided
-            noise, or more than 4,000 windows.
+        RangeError: a cell outside 1..V, a `change_sd` not above 0 and finite, randomized answers or one-sided noise, or
+            more than 4,000 windows.
     """
     design = table.design
     if design.outputs is not Outputs.CELLS or isinstance(design.noise, OneSidedNoise):

@@ -1,8 +1,7 @@
-"""The growing table of a question: the opened numbers of every released window, what is read out of them, and how they
-were asked.
+"""The table of a question: the opened numbers of every released window, their reading, and the question's design.
 
-It must not know windows, records or the wire: it is made of plain columns. A window that was not released is absent and
-may be named with its reason; no number stands in for it.
+It must not know windows, records or the wire: it consists of plain columns. A window that was not released has no row;
+it may be listed with its reason.
 """
 
 import itertools
@@ -23,10 +22,10 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCounts:
-    """What one window's record shows: its index in the question, when it opened (Unix seconds), its opened numbers.
+    """The contents of one window's record: its index in the question, when it opened (Unix seconds), its numbers.
 
-    `unit` is the number of the coin's unit that holds the window: windows of one unit share one toss a device. Without
-    a sampling coin, or with a fresh one a window, it is the index. `outputs` are `Design.output_count` raw numbers.
+    `unit` is the number of the coin's unit of the window: a device has one toss for all windows of a unit. Without a
+    sampling coin, or with a toss in each window, it is the index. `outputs` are `Design.output_count` opened numbers.
     """
 
     index: int
@@ -37,7 +36,7 @@ class WindowCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """A set of cells (values 1..V) in a set of windows (indices in the question): every pair of the two counts.
+    """A set of cells (values 1..V) in a set of windows (indices in the question): all pairs of a cell and a window.
 
     Raises:
         RangeError: no cell or no window.
@@ -58,18 +57,18 @@ class Region:
         return cls(cells=frozenset(next(chosen)), windows=frozenset(next(chosen)))
 
     def __len__(self) -> int:
-        """Return how many published counts the region adds up."""
+        """Return the number of published counts in the region."""
         return len(self.cells) * len(self.windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QuestionTable:
-    """Hold W released windows of V cells; made by `question_table`.
+    """W released windows of V cells; made by `question_table`.
 
     Of a square grid `width` is its number of columns: its cells are numbered row by row from the corner; else None.
     `windows`, `opens` and `units` have shape (W,), ascending in the index; `outputs` are the opened numbers, (W,
-    outputs); `estimates`, `low` and `high` are in devices, (W, V), each interval alone at `level`. `statement` is what
-    every adversary can learn, `missing` why windows are absent.
+    outputs); `estimates`, `low` and `high` are in devices, (W, V), each interval separately at `level`. `statement` has
+    a sentence for each adversary, `missing` the reason of each missing window.
     """
 
     design: Design
@@ -113,10 +112,10 @@ class QuestionTable:
         return Region.of(range(1, self.design.values + 1), self.windows.tolist())
 
     def rows(self, windows: Iterable[int]) -> list[int]:
-        """Return the rows of windows.
+        """Return the rows of windows, ascending.
 
         Raises:
-            RangeError: a window that was not released; with its reason where it is known.
+            RangeError: a window that was not released, with its reason if it is known.
         """
         places = {window: row for row, window in enumerate(self.windows.tolist())}
         for window in sorted(windows):
@@ -126,7 +125,7 @@ class QuestionTable:
         return [places[window] for window in sorted(windows)]
 
     def columns(self, cells: Iterable[int]) -> list[int]:
-        """Return the columns of cells.
+        """Return the columns of cells, ascending.
 
         Raises:
             RangeError: a cell outside 1..V.

@@ -1,8 +1,8 @@
 """Tails of sums of sampled devices and noise, for many counts at once, and the search that turns tails into intervals.
 
 It must not know a table or a question. The law is V = sum over j of steps[j] Bin(n_j, p) + Z, Z symmetric noise: a
-device that is counted in steps[j] windows of one unit of the coin enters them with one toss. Tails come from the odd
-frequencies theta_m = 2 pi m / M of a circle of M points, as in `response_tails`:
+device that is counted in steps[j] windows of one unit of the coin has one toss for all of them. Tails are Fourier sums
+over the odd frequencies theta_m = 2 pi m / M modulo M, as in `response_tails`:
 
     P[V >= y] = 1/2 + (2/M) sum_{m odd, 0 < m < M/2} Im[phi(theta_m) e^{-i theta_m (y - 1/2)}] / sin(theta_m / 2)
 """
@@ -26,7 +26,7 @@ Booleans = NDArray[np.bool_]
 _LOG_TAIL: Final = 16 * math.log(10)
 _CUT: Final = math.log(1e-18)
 _SLACK: Final = 1e-12
-"""Tails are rounded up by this: the rounding of a sum of doubles never shortens an interval."""
+"""Added to tails, so that the rounding of a sum of doubles never shortens an interval."""
 
 _SMALLEST_TAIL: Final = 1e-10
 _LARGEST_CIRCLE: Final = 22
@@ -37,7 +37,7 @@ def tail_of(level: Fraction) -> float:
     """Return the error of each side, (1 - level)/2.
 
     Raises:
-        RangeError: the level is outside (0, 1), or leaves a side less than 1e-10, below what tails of doubles hold.
+        RangeError: the level is outside (0, 1), or gives a side less than 1e-10, below the precision of the tails.
     """
     tail = float((1 - level) / 2)
     if not (0 < level < 1 and tail >= _SMALLEST_TAIL):
@@ -54,7 +54,9 @@ class SumLaw:
     noise: NoiseTotal
 
     def upper_tail(self, counts: Integers, outputs: Integers) -> Floats:
-        """Return P[V >= y] for every row of n_j (rows, steps) and every y (rows), rounded up by 1e-12 at most twice.
+        """Return P[V >= y], float64 (rows,), for n_j of shape (rows, steps) and y of shape (rows,).
+
+        At most 2e-12 above the true probability, and never below it.
 
         Raises:
             TooLargeError: a law wider than 2^20.
@@ -62,7 +64,7 @@ class SumLaw:
         return np.minimum(self._at_least(counts, outputs) + _SLACK, 1)
 
     def lower_tail(self, counts: Integers, outputs: Integers) -> Floats:
-        """Return P[V <= y], as `upper_tail`."""
+        """Return P[V <= y] with the shapes, the precision and the error of `upper_tail`."""
         return np.minimum(1 - self._at_least(counts, outputs + 1) + _SLACK, 1)
 
     def _at_least(self, counts: Integers, outputs: Integers) -> Floats:
@@ -71,7 +73,7 @@ class SumLaw:
         variance = p * (1 - p) * (counts @ steps**2)
         reach = far + np.sqrt(far**2 + 2 * _LOG_TAIL * variance) + self.noise.reach_of(_LOG_TAIL) + 2
         distance = outputs - p * (counts @ steps)
-        # Whole steps, because between whole numbers the waves overshoot.
+        # Clipped by whole steps, because between whole numbers the Fourier sum overshoots.
         distance -= np.rint(distance - np.clip(distance, 1 - reach, reach - 1))
         power = np.ceil(np.log2(4 * reach)).astype(np.int64)
         if power.size and int(power.max()) > _LARGEST_CIRCLE:
@@ -83,7 +85,7 @@ class SumLaw:
         return np.clip(result, 0, 1)
 
     def _on_circle(self, size: int, counts: Integers, distance: Floats) -> Floats:
-        """Return P[V >= y] for y at `distance` from the mean, all laws being held by half the circle."""
+        """Return P[V >= y] for y at `distance` from the mean; every law must lie within half of the M residues."""
         angles = np.asarray(np.arange(1, size // 2, 2) * (2 * np.pi / size), dtype=np.float64)
         height, phase = _coin_waves(float(self.sampling_rate), self.steps, angles)
         noise = self.noise.log_characteristic(angles) - np.log(np.sin(angles / 2) * (size / 2))
@@ -99,7 +101,7 @@ class SumLaw:
 
 
 def _coin_waves(p: float, steps: tuple[int, ...], angles: Floats) -> tuple[Floats, Floats]:
-    """Return log |phi| and arg phi, less that of its mean, of one device of every step, (steps, angles)."""
+    """Return log |phi| and arg phi, centred at the mean, of one device of every step, both (steps, angles)."""
     turned = np.outer(steps, angles)
     square = np.maximum(4 * p * (1 - p) * np.sin(turned / 2) ** 2, 0)
     phase = np.arctan2(p * np.sin(turned), 1 - p + p * np.cos(turned)) - p * turned
@@ -107,9 +109,9 @@ def _coin_waves(p: float, steps: tuple[int, ...], angles: Floats) -> tuple[Float
 
 
 def first_true(test: Callable[[Integers, Integers], Booleans], guess: Integers, lowest: Integers) -> Integers:
-    """Return, for every row, the smallest n >= `lowest` at which `test(n, rows)`, false and then true, holds.
+    """Return, for every row, the smallest n >= `lowest` with `test(n, rows)`, which must be monotone: false, then true.
 
-    Strides grow fourfold from the guess until the change is held, which is then halved.
+    Strides from the guess are multiplied by four until the change is bracketed; bisection follows.
     """
     start = np.maximum(guess, lowest)
     rows = np.arange(start.size)

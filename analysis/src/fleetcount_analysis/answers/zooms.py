@@ -1,6 +1,7 @@
-"""A release of several zooms as its parts: one zoom as a question by itself, and counts of all zooms that agree.
+"""A release of several zooms: one zoom read as a question of its own, and consistent counts of all zooms.
 
-Run by readers. It must not choose the formula for a design: `reading` reads each number, `hierarchy` makes them agree.
+Run by readers. It must not choose the formula for a design: `reading` reads each number, `hierarchy` makes them
+consistent.
 """
 
 import math
@@ -26,10 +27,10 @@ _T = TypeVar("_T")
 
 
 def one_zoom(design: Design, zoom: int) -> Design:
-    """Return the design of one zoom's numbers, for reading alone: what the report loses is said by `design`.
+    """Return the design of one zoom's numbers, for reading only: the loss of a report is that of the whole `design`.
 
     Raises:
-        RangeError: a zoom that the design does not have, from 0 on.
+        RangeError: a zoom outside 0..zoom_count - 1.
     """
     if not 0 <= zoom < design.zoom_count:
         raise RangeError("zoom", zoom, f"0 to {design.zoom_count - 1}")
@@ -41,12 +42,12 @@ def one_zoom(design: Design, zoom: int) -> Design:
 
 
 def zoom_numbers(design: Design, opened: Sequence[_T], zoom: int) -> tuple[_T, ...]:
-    """Return what belongs to one zoom of something that is in the order of the opened numbers: these, their labels.
+    """Return the part of one zoom of a sequence in the order of the opened numbers, such as the numbers or labels.
 
-    A release of one zoom is returned as it is.
+    The sequence of a release of one zoom is returned unchanged.
 
     Raises:
-        ShapeError: not one for each opened number.
+        ShapeError: the sequence does not have one entry for each opened number.
         RangeError: as `one_zoom`.
     """
     one_zoom(design, zoom)
@@ -59,9 +60,9 @@ def zoom_numbers(design: Design, opened: Sequence[_T], zoom: int) -> tuple[_T, .
 
 
 def consistent_errors(design: Design) -> tuple[float, ...]:
-    """Return the standard error of an empty square in consistent counts of every zoom, finest first; the largest one.
+    """Return the largest standard error of an empty square in consistent counts, for every zoom, finest first.
 
-    For a plan, before any data.
+    For planning, without data.
 
     Raises:
         RangeError: a release of one zoom.
@@ -73,7 +74,7 @@ def consistent_errors(design: Design) -> tuple[float, ...]:
 
 
 def consistent_zooms(design: Design, outputs: Sequence[int], level: Fraction) -> ConsistentCounts:
-    """Return the counts of all zooms of one release that add up, **finest first**, each with its interval.
+    """Return consistent counts of all zooms of one release, **finest first**, each with its interval.
 
     Raises:
         ShapeError: not exactly `design.output_count` numbers.

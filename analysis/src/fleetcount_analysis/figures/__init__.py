@@ -1,6 +1,6 @@
 """Draw releases, plans, studies and experiments in one style, as SVG and PNG.
 
-By matplotlib alone, without a display and without pyplot; it must not compute a number to show: all are arguments.
+Only matplotlib is used, without a display and without pyplot. No number is computed here: all are arguments.
 """
 
 from fleetcount_analysis.figures.files import save_figure

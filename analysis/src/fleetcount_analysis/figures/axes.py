@@ -1,6 +1,6 @@
-"""Counts with their intervals in axes that somebody else has made: rows of labels, cells on a map, a line over time.
+"""Counts with their intervals in given matplotlib axes: rows of labels, cells on a map, a line over time.
 
-The house style in the figures of notebooks. It must not make a figure or show a number without its interval.
+For figures of notebooks, in this package's style. It must not make a figure or show a number without its interval.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _MOST_NUMBERED: Final = 64
 def draw_rows(
     axes: Axes, labels: Sequence[str], *, estimate: ArrayLike, low: ArrayLike, high: ArrayLike, unit: str
 ) -> None:
-    """Draw a row a label, the interval as a line and the estimate as a dot; the 40 largest if there are more.
+    """Draw a row for each label, the interval as a line and the estimate as a dot; only the 40 largest of more labels.
 
     Raises:
         ShapeError: the sequences differ in length, or are empty.
@@ -36,7 +36,7 @@ def draw_rows(
     values, lower, upper = _same_length(len(labels), estimate, low, high)
     order = np.sort(np.argsort(-values, kind="stable")[:MOST_ROWS])
     places = np.arange(order.size)
-    # Ends with caps: an interval narrower than its dot is seen all the same.
+    # Ends have caps, so that an interval narrower than its dot is visible.
     axes.hlines(places, lower[order], upper[order], color=PALETTE[0], linewidth=1.6)
     for ends in (lower, upper):
         axes.plot(ends[order], places, linestyle="none", marker="|", markersize=8, color=PALETTE[0])
@@ -55,11 +55,11 @@ def draw_places(
 ) -> None:
     """Draw every cell in the colour of its estimate, below 0 as 0, with a scale that names the unit.
 
-    `rings` are corners in degrees, or in one unit of length both ways. Up to 64 cells show
-    their numbers where these fit.
+    `rings` are corners in degrees, or in one unit of length in both directions. With up to 64 cells, cells with enough
+    room show their numbers.
 
     Raises:
-        ShapeError: not one estimate a cell, or no cell.
+        ShapeError: not one estimate for each cell, or no cell.
     """
     values = _same_length(len(rings), estimate)[0]
     outlines = Outlines(shapes=[np.asarray(ring, dtype=np.float64) for ring in rings], degrees=degrees)
@@ -86,7 +86,7 @@ def draw_band(
     x_label: str,
     unit: str,
 ) -> None:
-    """Draw a line over time or windows with the band of its intervals; a place that is not a number is left out.
+    """Draw a line over time or windows with the band of its intervals; nan is a gap.
 
     Raises:
         ShapeError: the sequences differ in length, or are empty.

@@ -1,7 +1,7 @@
-"""Charts as values that a picture and a page draw alike: panels of curves, of rows and of ranks, and maps.
+"""Charts as values, drawn in the same way by matplotlib and by a page: panels of curves, rows and ranks, and maps.
 
-A panel holds marks with their error bars, paths between them, a band and a rule, in the units of its axes. It must not
-compute a measure. `chart_figure` draws a chart with matplotlib; the report's page draws the same values by script.
+A panel has marks with their error bars, paths between them, a band and a rule, in the units of its axes. Measures are
+arguments. `chart_figure` draws a chart with matplotlib; the report's page draws the same values by script.
 """
 
 import math
@@ -27,13 +27,13 @@ _ROW_IN: Final = 0.3
 _HEAD_IN: Final = 1.1
 _MOST_COLUMNS: Final = 3
 _LETTERS_AN_INCH: Final = 11
-"""Characters of the size of labels that an inch holds at the least, but for a row of capital W."""
+"""The number of characters of a label that fit into an inch, except for wide ones such as a row of capital W."""
 _TITLE_LETTERS_AN_INCH: Final = 9.5
 _MOST_LABEL: Final = 28
 _SHADES: Final = ((58, 123, 213), (194, 84, 157), (224, 135, 42))
-"""Blue over purple to orange, apart from both white and black."""
+"""Blue, purple and orange, which are visible on white and on black."""
 _MARKERS: Final = (("o", 2.0), ("s", 1.8), ("D", 1.77), ("^", 2.2))
-"""Shapes, and sizes for one radius that look equally large."""
+"""Shapes, each with the size that looks as large as the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Measure:
 
     @property
     def known(self) -> bool:
-        """Whether there is a number at all."""
+        """Whether there is a number."""
         return math.isfinite(self.value)
 
     @property
@@ -56,13 +56,13 @@ class Measure:
 
     @property
     def ends(self) -> list[float]:
-        """The number and the ends of its interval, those of them that are known."""
+        """The known ones of the number and the ends of its interval."""
         return [end for end in (self.value, self.low, self.high) if math.isfinite(end)]
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Colour (a role or "#rrggbb") and shape of a group, so that it can be told apart without colours too."""
+    """Colour (a role or "#rrggbb") and shape of a group, which is distinguishable without colours too."""
 
     colour: str
     shape: int = 0
@@ -95,7 +95,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One line: measures at places along x; a measure that is not known is a gap."""
+    """One line: measures at values of x; an unknown measure is a gap."""
 
     x: Sequence[float]
     y: Sequence[Measure]
@@ -105,7 +105,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One row: its label, what was measured, and further numbers to be marked with their style."""
+    """One row: its label, its measure, and further numbers with the style of their marks."""
 
     label: str
     measure: Measure
@@ -115,7 +115,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A dot at (x, y) with the ends of its error bar, if any, and a text that says its numbers, "" if it needs none."""
+    """A dot at (x, y) with the ends of its error bar, if any, and a text with its numbers, or ""."""
 
     x: float
     y: float
@@ -127,10 +127,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One drawing: axes, and what lies in them.
+    """One panel: its axes and their contents.
 
-    `alt` is read to a reader who cannot see it. `band` and `rule` lie across the axis `across`. Of a panel of rows
-    `rows` are the labels from top to bottom: row i lies at y = i + 0.5. `empty` are rows about which nothing is known.
+    `alt` is the text alternative for screen readers. `band` is a range and `rule` a value of the axis `across`. `rows`
+    are the labels of a panel of rows from top to bottom: row i is at y = i + 0.5. `empty` are rows without a measure.
     """
 
     title: str
@@ -148,7 +148,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A figure: panels side by side, what its styles mean, file name without ending, title, caption (plain text)."""
+    """A figure: panels side by side, a key of its styles, file name without ending, title, caption (plain text)."""
 
     name: str
     title: str
@@ -158,7 +158,7 @@ class Chart:
 
 
 def styles(count: int, *, ordered: bool = False) -> list[Style]:
-    """Return so many styles: distinct colours, or shades from one colour to another for ordered numbers."""
+    """Return `count` styles: distinct colours, or shades from one colour to another for ordered numbers."""
     if not ordered or count <= 4:
         return [Style(f"s{place % 7}", place % 4) for place in range(count)]
     return [Style(_shade(place / (count - 1)), place % 4) for place in range(count)]
@@ -189,9 +189,10 @@ def scale_of(
     as_percent: bool = False,
     whole: bool = False,
 ) -> Scale:
-    """Return a scale around the finite values, with ticks at whole numbers only where `whole`.
+    """Return a scale around the finite values; with `whole`, its ticks are whole numbers.
 
-    `log` holds where all values are positive and differ threefold; `zero` takes 0 in where the scale is linear.
+    It is logarithmic if `log` is set, all values are positive and the largest is at least three times the smallest.
+    With `zero` a linear scale includes 0.
     """
     found = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(found), max(found)
@@ -205,9 +206,9 @@ def scale_of(
 
 
 def _one_digit(value: float) -> float:
-    """Return a number rounded down to one digit that counts: a logarithmic axis of uPlot counts on from its low end."""
+    """Return a number rounded down to one significant digit, because uPlot's logarithmic ticks start at the low end."""
     power = math.floor(math.log10(value))
-    # Through text: 3 * 10.0 ** -1 is not 0.3.
+    # From text, because 3 * 10.0 ** -1 is not 0.3.
     return float(f"{math.floor(value / 10.0**power)}e{power}")
 
 
@@ -217,14 +218,14 @@ def _one_digit(value: float) -> float:
 def curve_panel(
     curves: Sequence[Curve], x: Scale, y: Scale, *, title: str = "", alt: str, zero_line: bool = False
 ) -> Panel:
-    """Return curves over common axes; a single dot stays a dot."""
+    """Return a panel of curves over common axes."""
     paths = [(curve.style, stretch) for curve in curves for stretch in _stretches(curve, x, y)]
     marks = [mark for curve in curves for mark in _curve_marks(curve, x, y)]
     return Panel(title=title, alt=alt, x=x, y=y, marks=marks, paths=paths, rule=0.0 if zero_line else None)
 
 
 def _stretches(curve: Curve, x: Scale, y: Scale) -> Iterator[list[Point]]:
-    """Yield the stretches of a curve between measures that are not known, so that no line runs across a gap."""
+    """Yield the parts of a curve between unknown measures, so that no line crosses a gap."""
     stretch: list[Point] = []
     for at, measure in zip(curve.x, curve.y, strict=True):
         if measure.known:
@@ -257,9 +258,9 @@ def row_panel(
     rule: float | None = None,
     named_by: str = "",
 ) -> Panel:
-    """Return one row an item: dot, interval and further marks.
+    """Return a panel with one row for each item: dot, interval and further marks.
 
-    `band` is where the dots should be, `named_by` stands above the labels and says what they are.
+    `band` is the range where the dots should be, `named_by` the heading of the labels.
     """
     marks: list[Mark] = []
     for place, item in enumerate(items):
@@ -286,7 +287,7 @@ def row_panel(
 def rank_panel(
     items: Sequence[Item], y_label: str, *, alt: str, band: Point | None = None, rule: float | None = None
 ) -> Panel:
-    """Return many items side by side from the lowest to the highest, as shares in percent."""
+    """Return a panel of many items side by side, from the lowest to the highest, as shares in percent."""
     ordered = sorted((item for item in items if item.measure.known), key=lambda item: item.measure.value)
     y = scale_of([*(end for item in ordered for end in item.measure.ends), *(band or ())], y_label, as_percent=True)
     marks = []
@@ -325,14 +326,14 @@ def chart_figure(chart: Chart) -> Figure:
 
 
 def _size(panel: Panel | MapPanel) -> Point:
-    """Return how wide and high a panel is, in inches."""
+    """Return width and height of a panel, in inches."""
     if isinstance(panel, MapPanel):
         return panel.size_in
     return _WIDTH_IN, (len(panel.rows) * _ROW_IN + _HEAD_IN) if panel.rows else _HEIGHT_IN
 
 
 def _lines(text: str, most: int) -> list[str]:
-    """Return a text in lines of at most so many characters, broken between words where it can."""
+    """Return a text in lines of at most `most` characters, broken between words; longer words are cut."""
     lines = [""]
     for word in text.split():
         if lines[-1] and len(lines[-1]) + 1 + len(word) > most:
@@ -366,8 +367,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _write_over_rows(axes: Axes, label: str) -> None:
-    """Write what the rows are above their labels, from the left edge of the figure on."""
-    axes.set_title(" ")  # The room for it.
+    """Write the heading of the row labels above them, from the left edge of the figure."""
+    axes.set_title(" ")  # Reserves the room for the heading.
     place = {"xycoords": ("figure fraction", "axes fraction"), "textcoords": "offset points", "fontsize": 8.5}
     axes.annotate(drawable(label, 2 * _MOST_LABEL), (0.01, 1), (0, 6), in_layout=False, **place)
 
@@ -377,7 +378,7 @@ def _set_scale(axes: Axes, name: Literal["x", "y"], scale: Scale) -> None:
     axes.set(**{f"{name}lim": (scale.low, scale.high), f"{name}label": drawable(scale.label, 80)})
     axis = axes.xaxis if name == "x" else axes.yaxis
     if scale.log:
-        # 2 and 5 times a power of ten where there are few powers.
+        # Ticks at 2 and 5 times a power of ten too if the range has few powers.
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if scale.high / scale.low <= 1e3 else (1,)))
     else:
         axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=scale.whole))

@@ -12,10 +12,10 @@ from fleetcount_analysis.figures.words import printable
 
 @in_style
 def rendered(figure: Figure, *, title: str = "", description: str = "") -> dict[str, bytes]:
-    """Return a figure's SVG and PNG files by their endings; title and description stand in the SVG's metadata."""
+    """Return a figure's SVG and PNG files by their endings; title and description are in the SVG's metadata."""
     described: dict[str, Any] = {"Title": printable(title), "Description": printable(description), "Date": None}
     if (engine := figure.get_layout_engine()) is not None:
-        # Once for both files: it takes as long as drawing does.
+        # The layout is computed once for both files, because it takes as long as drawing.
         engine.execute(figure)
         figure.set_layout_engine("none")
     vectors, picture = io.BytesIO(), io.BytesIO()
@@ -25,7 +25,11 @@ def rendered(figure: Figure, *, title: str = "", description: str = "") -> dict[
 
 
 def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
-    """Write STEM.svg and STEM.png, each whole or not at all, and return both paths."""
+    """Write STEM.svg and STEM.png, each atomically, and return both paths.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     files = {stem.with_name(f"{stem.name}.{ending}"): content for ending, content in rendered(figure).items()}
     for target, content in files.items():
         part = target.with_name(f".{target.name}.part")

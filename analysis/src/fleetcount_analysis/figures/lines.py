@@ -1,6 +1,6 @@
-"""Lines with their bands in one or several panels of matplotlib's own layout, and what a plan promises.
+"""Lines with their bands in one or several panels in matplotlib's own layout, and the figure of a plan.
 
-It must not compute a number that is not in its arguments.
+The numbers are arguments; none is computed here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from fleetcount_analysis.figures.words import number
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 
 TITLE: Final[Any] = {"x": 0.01, "ha": "left"}
-"""Where the title of a whole figure stands."""
+"""The position of the title of a whole figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinePanel:
-    """One panel of lines, each with its colour; `rings` are points with a text to point out."""
+    """One panel of lines, each with its colour; `rings` are highlighted points (x, y, text)."""
 
     title: str
     lines: Sequence[Line]
@@ -49,14 +49,14 @@ class LinePanel:
     legend_below: bool = False
     rings: Sequence[tuple[float, float, str]] = ()
     mark: float | None = None
-    """A place on the x axis that a dotted line points out."""
+    """A value of x that is marked with a dotted line."""
 
 
 @in_style
 def line_panels(
     panels: Sequence[LinePanel], *, columns: int, title: str = "", width: float = 5.4, height: float = 3.9
 ) -> Figure:
-    """Return panels of lines, each with its legend, or with one below all when they show the same lines."""
+    """Return panels of lines, each with its legend, or with one legend below if all have the same lines."""
     rows = -(-len(panels) // columns)
     figure, axes = new_figure(width * columns, height * rows + (0.5 if title else 0.0), columns=columns, rows=rows)
     names = [{line.label for line in panel.lines} for panel in panels]
@@ -81,7 +81,7 @@ def draw_panel(axis: Axes, panel: LinePanel, *, legend: bool = False) -> None:
     for line in panel.lines:
         style: dict[str, Any] = {"color": panel.colours[line.label], "label": line.label}
         style["linestyle"] = (0, (4, 2)) if line.dashed else "-"
-        if len(line.x) <= 12 and len(line.x) != 2:  # Two points are a reference line; one is a mark or nothing is seen.
+        if len(line.x) <= 12 and len(line.x) != 2:  # Two points are a reference line; a single one needs a marker.
             style["marker"] = "o"
         if line.label in panel.points:
             style |= {"linestyle": "none", "marker": "o", "markersize": 3, "markeredgewidth": 0}
@@ -109,9 +109,9 @@ def _below(axis: Axes) -> None:
 
 
 def set_scales(axis: Axes, *, log_x: bool = False, log_y: bool = False) -> None:
-    """Make axes logarithmic, with numbers as a reader says them: matplotlib's own are formulas."""
+    """Make axes logarithmic, with the short forms of numbers: matplotlib's own tick labels are formulas."""
     for name, direction, log in (("x", axis.xaxis, log_x), ("y", axis.yaxis, log_y)):
-        if log:  # Setting a scale forgets ticks and their words.
+        if log:  # Before the formatters: setting a scale resets them.
             axis.set(**{f"{name}scale": "log"})
             direction.set_major_formatter(FuncFormatter(_said))
             direction.set_minor_formatter(NullFormatter())
@@ -126,7 +126,7 @@ def _said_in_percent(value: float, _place: int | None) -> str:
 
 
 def hide(axes: Sequence[Axes]) -> None:
-    """Leave the places empty that a last row of panels does not fill."""
+    """Hide the unused axes of the last row of panels."""
     for axis in axes:
         axis.set_visible(False)
 
@@ -147,7 +147,7 @@ def plan_panels(
     smallest_count_seen: int | None,
     level_percent: float = 95,
 ) -> list[LinePanel]:
-    """Return what a plan promises over the true count: half the interval with its two causes, and it in percent.
+    """Return the panels of a plan by true count: half the interval with its two causes, and the same in percent.
 
     `sampling`, `noise` and `both` are half widths in devices, one for each of `counts`, all above 0.
 
@@ -178,7 +178,7 @@ def plan_panels(
             log_x=True,
             log_y=True,
             mark=smallest_count_seen if seen else None,
-            # Inside the panel it would lie over the line that points out the smallest count.
+            # Inside the panel the legend would cover the line at the smallest count.
             legend_below=len(ours) > 1,
         )
         for name, ours, label in drawn
@@ -189,7 +189,7 @@ def plan_panels(
 def plan_plot(
     counts: Sequence[float], *, smallest_count_seen: int | None, title: str = "", **half_widths: Any
 ) -> Figure:
-    """Return the panels of a plan (`plan_panels`) side by side, the smallest count told apart from 0 in both.
+    """Return the panels of a plan (`plan_panels`) side by side, with the smallest count distinguishable from 0 in both.
 
     Raises:
         ShapeError: as `plan_panels`.

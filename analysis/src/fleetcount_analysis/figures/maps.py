@@ -1,6 +1,6 @@
-"""Maps of the places that values have: one colour a cell, a scale beside, numbers in the cells where they fit.
+"""Maps of the values' places: a colour for each cell, a colour scale, numbers in the cells with enough room.
 
-Outlines come as well-known text or as a grid. Maps of many cells are a picture inside the figure.
+Outlines are well-known text or a grid. In maps of many cells the cells are rasterized.
 """
 
 import math
@@ -26,15 +26,15 @@ _MOST_HEIGHT_IN: Final = 5.6
 _LEAST_HEIGHT_IN: Final = 1.2
 _NUMBER_PT: Final = 7.5
 _LETTER_EM: Final = 0.66
-"""How wide a digit is at the most, in sizes of the font."""
+"""The largest width of a digit, in font sizes."""
 _MOST_SHAPES: Final = 500
-"""Cells from which on a map is a picture: as shapes they would fill the file."""
+"""The most cells that are drawn as shapes; more are rasterized, because shapes would make the file large."""
 _MOST_NUMBERED: Final = 150
 _GAMMA: Final = 0.6
-"""A few full cells stand among many nearly empty ones: a linear scale would leave those all one colour."""
+"""The exponent of the colour scale: with a linear scale the many nearly empty cells would all have one colour."""
 _EMPTY: Final = "#b9b9b9"
 _STREET: Final = "#a8a8a8"
-"""A grey that stands out from dark cells and from light ones; streets are thin, since the colours are the message."""
+"""A grey that is visible on dark and on light cells."""
 _AREA: Final = "POLYGON(("
 _LINE: Final = "LINESTRING("
 _NO_NUMBER: Final = re.compile(r"[A-Z(),]+")
@@ -44,7 +44,7 @@ _NO_NUMBER: Final = re.compile(r"[A-Z(),]+")
 class Outlines:
     """The shapes of all cells, an array (n, 2) of x and y for each, in metres or degrees; or roads, if `are_lines`.
 
-    `streets` are thin lines over the cells' colours, so that a reader sees where a cell is.
+    `streets` are thin lines over the cells' colours, for orientation.
     """
 
     shapes: Sequence[Floats] = field(repr=False)
@@ -79,7 +79,7 @@ class Outlines:
 
     @property
     def aspect(self) -> float:
-        """How many times higher a unit of y is drawn than one of x: a degree of longitude is as at the middle."""
+        """The ratio of a unit of y to a unit of x on paper; for degrees that at the middle latitude."""
         if not self.degrees:
             return 1.0
         low, high = self.extent
@@ -94,9 +94,9 @@ class Outlines:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapPanel:
-    """A map: colours run from 0 to `top`, a value that is not a number is grey, below 0 is shown as 0.
+    """A map: the colour scale is from 0 to `top`, nan is grey, and a value below 0 has the colour of 0.
 
-    `texts` are what a page tells a reader of each cell.
+    `texts` has the text of each cell on a page.
     """
 
     title: str
@@ -109,14 +109,14 @@ class MapPanel:
 
     @property
     def alt(self) -> str:
-        """What is read to a reader who cannot see the map."""
+        """The text alternative of the map, for screen readers."""
         known = self.values[np.isfinite(self.values)]
         spread = f"from {number(float(known.min()))} to {number(float(known.max()))}" if known.size else "nothing known"
         return f"{self.title}, map of {len(self.values)} cells, {spread} {self.unit}"
 
     @property
     def size_in(self) -> tuple[float, float]:
-        """How wide and high the map is drawn with its title and its scale, in inches."""
+        """Width and height of the map with its title and its scale, in inches."""
         low, high = self.outlines.extent
         wide, tall = np.maximum(high - low, 1e-12)
         height = _WIDTH_IN * 0.94 * float(tall / wide) * self.outlines.aspect
@@ -145,7 +145,7 @@ def draw_cells(axes: Axes, outlines: Outlines, values: Floats, *, top: float, co
     if outlines.are_lines:
         drawn: Any = LineCollection(outlines.shapes, linewidths=2.5, capstyle="round", **painted)
     elif many:
-        # Without smoothed edges there are no seams between the cells of a picture.
+        # Antialiased edges would leave seams between rasterized cells.
         drawn = PolyCollection(outlines.shapes, edgecolors="none", antialiased=False, **painted)
     else:
         drawn = PolyCollection(outlines.shapes, edgecolors="face", linewidths=0.2, **painted)
@@ -163,7 +163,7 @@ def draw_cells(axes: Axes, outlines: Outlines, values: Floats, *, top: float, co
 def draw_colour_scale(axes: Axes, drawn: Any, unit: str, **where: Any) -> None:
     """Draw the scale of the colours of cells, with whole numbers and the unit; `where` is as of Figure.colorbar."""
     end = float(drawn.norm.vmax)
-    # None above the end: the norm clips, and would put its label upon the last one.
+    # No tick above the end: the norm clips, so its label would be drawn over the last one.
     steps = [step for step in MaxNLocator(nbins=4, integer=True).tick_values(0, end) if 0 <= step <= end]
 
     def whole(value: float, _: int | None) -> str:
@@ -175,7 +175,7 @@ def draw_colour_scale(axes: Axes, drawn: Any, unit: str, **where: Any) -> None:
 
 
 def write_numbers(axes: Axes, outlines: Outlines, values: Floats, drawn: Any) -> None:
-    """Write the numbers of cells that have room for them, in black on light cells and in white on dark ones."""
+    """Write the numbers of cells with enough room, black on light cells and white on dark ones."""
     low, high = outlines.extent
     across, up = high - low
     room = axes.get_window_extent()
@@ -189,7 +189,7 @@ def write_numbers(axes: Axes, outlines: Outlines, values: Floats, drawn: Any) ->
         if len(text) * _LETTER_EM * _NUMBER_PT > wide - 2 or tall < _NUMBER_PT + 2:
             continue
         x, y = (shape.min(axis=0) + shape.max(axis=0)) / 2
-        # No street runs through a number.
+        # The box hides streets behind the number.
         behind = {"facecolor": colour, "edgecolor": "none", "pad": 0.8} if outlines.streets else None
         axes.text(
             x, y, text, ha="center", va="center", fontsize=_NUMBER_PT, color=readable_on(colour), bbox=behind, zorder=4

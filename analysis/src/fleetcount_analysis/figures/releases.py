@@ -1,6 +1,6 @@
-"""Pictures of one release, maps of a square grid or a row a category, and of a walk: a map a step.
+"""Figures of one release, as maps of a square grid or rows of categories, and of a walk, with a map for each step.
 
-It must not compute a number that is not in its arguments.
+The numbers are arguments; none is computed here.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,10 @@ MOST_BARS: Final = 40
 class GridGeometry:
     """The cells of a square grid: their side in metres and their number; cell v is column (v-1) % columns.
 
-    `streets` are lines of points (x, y) in metres from the south-western corner, and `source` says whose they are.
+    `streets` are lines of points (x, y) in metres from the south-western corner, and `source` is their attribution.
+
+    Raises:
+        RangeError: a size, number of columns or of rows that is not above 0.
     """
 
     size: float
@@ -38,10 +41,10 @@ class GridGeometry:
             raise RangeError("grid", (self.size, self.columns, self.rows), "a positive size, columns and rows")
 
     def values(self, cells: ArrayLike) -> Floats:
-        """Return the values of cells 1..V.
+        """Return the values of cells 1..V as float64 of shape (V,).
 
         Raises:
-            ShapeError: not one value a cell.
+            ShapeError: not one value for each cell.
         """
         flat = np.asarray(cells, dtype=np.float64)
         if flat.shape != (self.columns * self.rows,):
@@ -63,11 +66,11 @@ def count_map(  # noqa: PLR0913 - what is drawn and how it is labelled, by name
 ) -> Figure:
     """Return a map of the estimates, of the width of their intervals and, where known, of the truth, side by side.
 
-    Estimate and truth share one colour scale from 0 to their largest number, at least `scale`: maps that are looked at
-    one after the other have one scale. An estimate below 0 is drawn as 0 and printed as it is.
+    Estimate and truth share one colour scale from 0 to their largest number, at least `scale`, so that consecutive maps
+    can have the same scale. An estimate below 0 is drawn as 0 and printed with its value.
 
     Raises:
-        ShapeError: not one value a cell.
+        ShapeError: not one value for each cell.
     """
     estimates, width = geometry.values(estimate), geometry.values(high) - geometry.values(low)
     truths = estimates if truth is None else geometry.values(truth)
@@ -96,7 +99,7 @@ def count_map(  # noqa: PLR0913 - what is drawn and how it is labelled, by name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMap:
-    """One step of a drill-down: its title, and of each cell asked the outline, as well-known text, and the estimate."""
+    """One step of a drill-down: its title, and for each of its cells the outline (well-known text) and the estimate."""
 
     title: str
     outlines: Sequence[str]
@@ -104,12 +107,12 @@ class StepMap:
 
 
 def step_maps(steps: Sequence[StepMap], *, truth: Sequence[float], title: str = "", unit: str = "vehicles") -> Figure:
-    """Return a map of every step, each of the squares that it asked alone, and one of the truth in those of the last.
+    """Return a map of every step with its own squares, and a map of the truth in the squares of the last step.
 
     The last step and the truth share one colour scale.
 
     Raises:
-        ShapeError: not one outline, estimate and, in the last step, truth a cell.
+        ShapeError: not one outline and estimate for each cell, or not one truth for each cell of the last step.
     """
     shared = max(1.0, *steps[-1].estimates, *truth)
     seen = StepMap(title="Truth (known only in a simulation)", outlines=steps[-1].outlines, estimates=truth)
@@ -134,7 +137,7 @@ def bars_with_intervals(
     title: str = "",
     unit: str = "devices",
 ) -> Figure:
-    """Return a row a label: its estimate with the interval and the truth as a mark; the 40 largest if more.
+    """Return a row for each label: estimate, interval and, if known, truth; only the 40 largest of more labels.
 
     Raises:
         ShapeError: the sequences differ in length.

@@ -1,7 +1,7 @@
-"""The style of every figure: colours, fonts, sizes and grid, under matplotlib's settings.
+"""The style of every figure: colours, fonts, sizes and grid, as settings of matplotlib.
 
-Values and one decorator; it draws nothing. A colour is named by its role (`COLOURS`), so that a page can show it in the
-dark, or written as "#rrggbb" where the colour itself is the message.
+Values and a decorator; nothing is drawn here. A colour is named by its role (`COLOURS`), so that a page can have a dark
+form of it, or written as "#rrggbb" if the colour itself carries information.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Axes = Any  # matplotlib's own annotations of Axes are partial.
 _MARGIN_IN: Final = 0.1
 
 PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b5b5b")
-"""Okabe and Ito's colours, told apart with every common colour blindness."""
+"""Okabe and Ito's colours, which are distinguishable with every common colour blindness."""
 
 COLOURS: Final = {
     "ink": "#1c1c1c",
@@ -34,7 +34,7 @@ COLOURS: Final = {
     "bad": "#b3261e",
     **{f"s{number}": colour for number, colour in enumerate(PALETTE)},
 }
-"""Roles on paper: text, text beside, axes, grid, the range where a measurement should be, background, a broken
+"""Roles on paper: text, secondary text, axes, grid, the range where a measurement should be, background, a broken
 promise, and groups s0 to s6. The style sheets of pages have the same roles, for light and for dark."""
 
 # Any: matplotlib types the keys as a closed list that differs between its versions.
@@ -73,7 +73,7 @@ _SETTINGS: Final[Any] = {
 
 
 def in_style(draw: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Draw under the house style: matplotlib reads most settings when an artist is made, not when it is saved."""
+    """Return the function with this style set: matplotlib reads most settings when it makes an artist, not later."""
 
     @wraps(draw)
     def styled(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
@@ -89,9 +89,9 @@ def new_figure(
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure, sizes in inches, and its axes row by row, placed by matplotlib.
 
-    `heights` are shares of the height, one a row.
+    `heights` are the relative heights of the rows.
     """
-    # Words at the edge of a picture need as much room as those between panels.
+    # Margins at the edge as wide as between panels: texts at the edge need the same room.
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=_MARGIN_IN, h_pad=_MARGIN_IN))
     FigureCanvasAgg(figure)
     return figure, list(np.atleast_1d(figure.subplots(rows, columns, height_ratios=heights)).ravel())

@@ -1,6 +1,6 @@
-"""Words of a figure: numbers as a reader says them, and texts of letters that its font can draw.
+"""Texts of a figure: short forms of numbers, and texts with only characters that its font can draw.
 
-What the font that comes with matplotlib lacks is written as its code point, in brackets.
+A character that the font of matplotlib lacks is written as its code point, in brackets.
 """
 
 import math
@@ -14,7 +14,7 @@ _UNITS: Final = ((1e9, "bn"), (1e6, "M"), (1e4, "k"))
 
 
 def number(value: float) -> str:
-    """Return a number as a reader says it: 1,234 or 12k or 3.5M, three digits that count."""
+    """Return a short form of a number, such as 1,234 or 12k or 3.5M, with three significant digits."""
     if not math.isfinite(value):
         return "–"
     size = abs(value)
@@ -34,31 +34,31 @@ def _digits(value: float) -> str:
     elif size >= 1e-4:
         text = f"{value:.2g}"
     else:
-        # A tiny number as "2.5e-7" or "1e-6", without the zeros that say nothing.
+        # A tiny number as "2.5e-7" or "1e-6", without zeros in front of the exponent.
         mantissa, exponent = f"{value:.1e}".split("e")
         text = f"{mantissa.removesuffix('.0')}e{int(exponent)}"
     return "0" if text in {"-0", "0"} else text.replace("-", "−")
 
 
 def percent(share: float) -> str:
-    """Return a share, 0 to 1, in percent, one place after the point where it is needed."""
+    """Return a share, 0 to 1, in percent, with one decimal place unless it is 0."""
     if not math.isfinite(share):
         return "–"
     return f"{100 * share:.1f}".removesuffix(".0").replace("-", "−") + " %"
 
 
 def printable(text: str) -> str:
-    """Return a text without what XML cannot hold: a control character or half a surrogate pair becomes a blank."""
+    """Return a text that XML allows: a control character or half of a surrogate pair becomes a blank."""
     return "".join(" " if unicodedata.category(c) in {"Cc", "Cs", "Cn"} else c for c in text)
 
 
 def short(text: str, most: int) -> str:
-    """Return a text of at most so many characters; what was cut is shown by dots."""
+    """Return a text of at most `most` characters; a longer one ends with an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def drawable(text: str, most: int = 200) -> str:
-    """Return at most so many characters of a text, in letters that the font has: another is written as "[U+9053]"."""
+    """Return a text of at most `most` characters that the font has; any other becomes, for example, [U+9053]."""
     letters = _letters()
     shown = "".join(letter if ord(letter) in letters else f"[U+{ord(letter):04X}]" for letter in printable(text))
     return short(shown, most)

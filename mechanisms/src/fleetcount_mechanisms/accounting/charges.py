@@ -1,8 +1,8 @@
-"""What a design's answers lose: divergences, pure losses, and the vectors that ledgers add.
+"""The loss of a design's answers: divergences, pure losses, and the vectors that ledgers add.
 
-The one place that tells designs apart; formulas are those of `renyi`. It must not know a limit or a time. Losses are
-for any value, or none, of one device replaced by any other, in the eyes of the public and of all aggregators but one;
-for designs whose `charge_relation` is one-sided they are for a value replaced by none only.
+The formulas are those of `renyi`; this module chooses them by the kind of design. It must not know a limit or a time.
+Losses are for any value, or none, of one device replaced by any other, against the public and all aggregators but one;
+if `charge_relation` is one-sided, for a value replaced by none only.
 """
 
 from collections import Counter
@@ -30,13 +30,13 @@ from fleetcount_mechanisms.renyi import (
 
 # What all aggregators together learn of one device over units of a sampling coin: two sums, and the law behind them.
 #
-# With probability p a unit they see every answer of it. No noise and no ledger of epsilons helps. It must not know a
-# time. All results are exact fractions.
+# With probability p they see all answers of a unit; noise and ledgers of epsilons do not change that. All results are
+# exact fractions.
 
 RARE: Final = Fraction(1, 10**9)
 _MOST_STATES: Final = 2_000_000
 MOST_UNITS: Final = 20_000
-"""Units of a question of which `quantile` is computed."""
+"""The largest number of units for which `quantile` is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Exposure:
     answers: Fraction
 
     def __add__(self, other: "Exposure") -> "Exposure":
-        """Return both together."""
+        """Return the exposure of both."""
         return Exposure(chance=self.chance + other.chance, answers=self.answers + other.answers)
 
 
@@ -64,7 +64,7 @@ def exposure_of(rate: Fraction, windows: int) -> Exposure:
 
 
 def chance_of_any(rate: Fraction, units: int) -> Fraction:
-    """Return 1 - (1-p)**U: at least one answer is seen.
+    """Return 1 - (1-p)**U, the chance that at least one answer is seen.
 
     Raises:
         MechanismError: p not in (0, 1], or units below 1.
@@ -73,12 +73,16 @@ def chance_of_any(rate: Fraction, units: int) -> Fraction:
 
 
 def chance_of_all(rate: Fraction, units: int) -> Fraction:
-    """Return p**U: every answer is seen; raises as `chance_of_any`."""
+    """Return p**U, the chance that every answer is seen.
+
+    Raises:
+        MechanismError: p not in (0, 1], or units below 1.
+    """
     return Fraction(checked_rate(rate) ** require_at_least("units", units, 1))
 
 
 def expected_answers(rate: Fraction, units: Sequence[int]) -> Fraction:
-    """Return p times the number of answers: expected to be seen, whatever the coin.
+    """Return the expected number of answers seen, p times their number; `units` are the answers of each unit.
 
     Raises:
         MechanismError: p not in (0, 1].
@@ -141,7 +145,7 @@ _MOST_WINDOWS: Final = 100_000
 
 
 def window_loss(design: Design, orders: tuple[int, ...], windows: int = 1) -> LossVector:
-    """Return what `windows` answers lose, each with coins of its own.
+    """Return the loss of `windows` answers, each with coins of its own.
 
     Raises:
         MechanismError: orders that do not grow within 2..4096, windows not in 1..100,000, or a design without a finite
@@ -153,9 +157,12 @@ def window_loss(design: Design, orders: tuple[int, ...], windows: int = 1) -> Lo
 
 
 def unit_loss(design: Design, orders: tuple[int, ...], windows: int) -> LossVector:
-    """Return what one unit of `windows` answers loses, all of which share one toss of the sampling coin.
+    """Return the loss of one unit: `windows` answers that share one toss of the sampling coin.
 
-    Without a sampling coin it is the loss of so many answers. Raises as `window_loss`.
+    Without a sampling coin it is the loss of `windows` answers.
+
+    Raises:
+        MechanismError: as `window_loss`.
     """
     at = [unit_divergence(design, windows, order) for order in checked_orders(orders)]
     return LossVector.of(orders, at, unit_pure(design, windows))
@@ -173,21 +180,21 @@ def charge_relation(design: Design) -> Relation:
 
 
 def moved_cells(design: Design) -> int:
-    """Return how many opened numbers one changed answer moves, each by 1: those of one zoom, once a zoom."""
+    """Return how many opened numbers one changed answer moves, each by 1: `zoom_cells` for each zoom."""
     return design.zoom_count * zoom_cells(design)
 
 
 def zoom_cells(design: Design) -> int:
-    """Return how many opened numbers of one zoom it moves: two, or one where there is one cell alone."""
+    """Return how many opened numbers of one zoom a changed answer moves: two, or one if there is one cell only."""
     alone = design.values == 1 and design.outputs is not Outputs.ALL
     return 1 if alone else 2
 
 
-def told_windows(design: Design, windows: int) -> int:
-    """Return how many windows of one zoom lose as much: under one toss of a coin each zoom of a window counts as one.
+def equivalent_windows(design: Design, windows: int) -> int:
+    """Return how many windows of one zoom lose as much as `windows` windows of the design, under one toss of a coin.
 
-    The numbers of the zooms of a window are moved by one answer, which is one of the answers that the windows of a
-    unit may hold (docs/spec.md, Theorem 1).
+    Each zoom of a window counts as one window: one answer moves the numbers of all its zooms, as one unit may have
+    several answers (docs/spec.md, Theorem 1).
     """
     return windows * design.zoom_count
 
@@ -195,7 +202,7 @@ def told_windows(design: Design, windows: int) -> int:
 def truth_weight(design: Design) -> Fraction:
     """Return the chance that an answer depends on the truth: p, 1 for the truth itself, P - Q of a response.
 
-    Of a vector two bits change, and one of them is enough.
+    In a vector two bits change: the chance that at least one of them depends on the truth.
     """
     if design.form is AnswerForm.BITS and zoom_cells(design) == 2:
         return 1 - (1 - design.exposure) ** 2
@@ -203,7 +210,7 @@ def truth_weight(design: Design) -> Fraction:
 
 
 def noise_divergence(noise: NoiseLaw, moved: int, order: Fraction | int) -> Fraction:
-    """Return the divergence of the noised numbers alone where `moved` of them change by 1 (F1, F4).
+    """Return the Renyi divergence of the noised numbers if `moved` of them change by 1 (docs/spec.md, F1 and F4).
 
     Raises:
         MechanismError: a law of noise that is not two-sided, moved below 1, or an order not above 1.
@@ -214,30 +221,42 @@ def noise_divergence(noise: NoiseLaw, moved: int, order: Fraction | int) -> Frac
 
 
 def noise_pure(noise: NoiseLaw, moved: int) -> Fraction | None:
-    """Return the pure epsilon of the same, None where the law has none; raises as `noise_divergence`."""
+    """Return the pure epsilon of the noised numbers if `moved` of them change by 1, None for Gaussian noise.
+
+    Raises:
+        MechanismError: a law of noise that is not two-sided.
+    """
     return None if isinstance(noise, GaussianNoise) else moved * _geometric(noise)
 
 
 def unit_divergence(design: Design, windows: int, order: int) -> Fraction:
-    """Return the divergence of one unit of answers at an integer order, to 1e-60; raises as `window_loss`."""
+    """Return the Renyi divergence of one unit of answers at an integer order, to an error below 1e-60.
+
+    Raises:
+        MechanismError: as `window_loss`.
+    """
     _checked_windows(windows)
     _require_finite(design)
     if _one_way(design):
         return windows * _one_way_loss(design)
     if design.form is not AnswerForm.TWO_ROUNDS:
         return windows * min(_answer_divergences(design, order))
-    moved, told, rate = windows * moved_cells(design), told_windows(design, windows), design.exposure
+    moved, equivalent, rate = windows * moved_cells(design), equivalent_windows(design, windows), design.exposure
     direct, pure = noise_divergence(design.noise, moved, order), unit_pure(design, windows)
     if isinstance(design.noise, GaussianNoise):
-        panel = panel_gaussian_divergence(rate, told, design.noise.variance, order)
+        panel = panel_gaussian_divergence(rate, equivalent, design.noise.variance, order)
     else:
-        panel = panel_geometric_divergence(rate, told, _geometric(design.noise), order)
+        panel = panel_geometric_divergence(rate, equivalent, _geometric(design.noise), order)
     pure_bound = () if pure is None else (pure_divergence(pure, order),)
     return min(panel, panel_linear_divergence(rate, direct, order), *pure_bound)
 
 
 def unit_pure(design: Design, windows: int) -> Fraction | None:
-    """Return the pure epsilon of one unit of answers, to 1e-60, None without one; raises as `window_loss`."""
+    """Return the pure epsilon of one unit of answers to an error below 1e-60, None if no finite one exists.
+
+    Raises:
+        MechanismError: as `window_loss`.
+    """
     _checked_windows(windows)
     _require_finite(design)
     if _one_way(design):
@@ -245,8 +264,8 @@ def unit_pure(design: Design, windows: int) -> Fraction | None:
     if design.form is AnswerForm.TWO_ROUNDS:
         if isinstance(design.noise, GaussianNoise):
             return None
-        told, epsilon = told_windows(design, windows), _geometric(design.noise)
-        return panel_pure_epsilon(design.exposure, told, told, epsilon, zoom_cells(design))
+        equivalent, epsilon = equivalent_windows(design, windows), _geometric(design.noise)
+        return panel_pure_epsilon(design.exposure, equivalent, equivalent, epsilon, zoom_cells(design))
     alone = _answer_pure(design)
     return None if alone is None else windows * alone
 
@@ -270,7 +289,7 @@ def _geometric(noise: NoiseLaw) -> Fraction:
     return noise.epsilon
 
 
-# One-sided losses: the sum is all there is, at every order.
+# One-sided losses: the divergence is the sum of the losses, at every order.
 
 
 def _one_way(design: Design) -> bool:
@@ -287,7 +306,7 @@ def _one_way_loss(design: Design) -> Fraction:
 
 
 def _local(design: Design) -> Fraction | None:
-    """Return the device's own loss for any change, which holds whatever is added to the counts."""
+    """Return the local loss of one answer for any change, which holds for every noise on the counts."""
     if not design.device_randomizes or design.kind.relation is not Relation.ANY_VALUE:
         return None
     return Fraction(design.local_epsilon or 0)
@@ -302,7 +321,7 @@ def _answer_pure(design: Design) -> Fraction | None:
 
 
 def _answer_divergences(design: Design, order: int) -> list[Fraction]:
-    """Return bounds of one answer's divergence; all hold."""
+    """Return upper bounds of one answer's divergence; the caller takes the least."""
     local, pure = _local(design), _answer_pure(design)
     found = [pure_divergence(epsilon, order) for epsilon in (local, pure) if epsilon is not None]
     if design.noised:

@@ -1,6 +1,6 @@
-"""The filter over time: whether one more charge keeps every period within the budget, those that have begun and later.
+"""The filter over time: whether one more charge keeps every period within the budget, past and future ones.
 
-It must not store anything durably, read a clock or know what was asked: ledgers keep the charges and their times.
+It must not store anything durably, read a clock or know a question: ledgers keep the charges and their times.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -16,12 +16,12 @@ from fleetcount_mechanisms.errors import MechanismError, require_at_least
 
 _BLOCK: Final = 64
 _NO_PURE: Final = 1 << 100
-"""Stands for an infinite pure epsilon: above every limit, and it can be taken off again."""
+"""Represents an infinite pure epsilon: it is above every limit, and an integer can be subtracted again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedLoss:
-    """What is lost between `first` and `last`, both included, in whole units of time (seconds, say).
+    """A loss that counts from `first` to `last`, both included, in whole units of time (seconds, for instance).
 
     A direct answer has the time of its window; a unit of a panel coin is one charge from its first window to its last.
 
@@ -39,16 +39,16 @@ class TimedLoss:
 
 
 class LossFilter:
-    """The losses of every period of `period` consecutive units of time, as charges come and go.
+    """The total losses of all periods of `period` consecutive units of time, while charges are added and removed.
 
-    A charge counts whole in each period that holds a part of it. Run by devices and aggregators.
+    A charge counts in full in each period that overlaps it. Run by devices and aggregators.
 
     Raises:
         MechanismError: a period below 1, or charges of other orders than the budget's.
     """
 
     def __init__(self, budget: LossBudget, period: int, charges: Iterable[TimedLoss] = ()) -> None:
-        """Hold charges that were admitted before; they are not judged again."""
+        """Start with charges that were admitted before; they are not checked again."""
         self.budget = budget
         self._limits = [*budget.limits, budget.limit]
         self._totals = PeriodTotals(period, len(self._limits))
@@ -56,15 +56,18 @@ class LossFilter:
             self.add(charge)
 
     def admits(self, charge: TimedLoss) -> bool:
-        """Return whether with one more charge every period that holds a part of it stays within the budget.
+        """Return whether with this charge every period that overlaps it stays within the budget.
 
-        Periods that begin after the charge count too: they hold what is reserved already.
+        Periods in the future are checked too: they may have reservations already.
+
+        Raises:
+            MechanismError: a charge of other orders than the budget's.
         """
         room = list(map(sub, self._limits, self._vector(charge)))
         return self._totals.excess(charge.first, charge.last, room, floor=0) <= 0
 
     def admit(self, charges: Sequence[TimedLoss]) -> bool:
-        """Add all charges if they fit together and return True, or add none and return False."""
+        """Add all charges and return True if they fit together; otherwise add none and return False."""
         for number, charge in enumerate(charges):
             if not self.admits(charge):
                 for added in charges[:number]:
@@ -74,20 +77,20 @@ class LossFilter:
         return True
 
     def add(self, charge: TimedLoss) -> None:
-        """Add a charge without judging it."""
+        """Add a charge without a check."""
         self._totals.add(charge.first, charge.last, self._vector(charge))
 
     def remove(self, charge: TimedLoss) -> None:
-        """Take off a charge that was added; the caller knows that nothing was ever sent for it."""
+        """Remove a charge that was added; only a charge for which nothing was ever sent may be removed."""
         self._totals.remove(charge.first, charge.last, self._vector(charge))
 
     def total(self, start: int) -> LossVector:
-        """Return what the period that begins at `start` holds."""
+        """Return the total loss of the period that begins at `start`."""
         *at, pure = self._totals.total(start)
         return LossVector(orders=self.budget.orders, at=tuple(at), pure=None if pure >= _NO_PURE else pure)
 
     def spent_with(self, charge: TimedLoss) -> Decimal:
-        """Return what any period that holds a part of one more charge comes to at most, as `LossBudget.spent`."""
+        """Return the largest epsilon, as `LossBudget.spent`, of the periods that overlap this charge, it included."""
         room = list(map(sub, self._limits, self._vector(charge)))
         return decimal_of(max(0, self.budget.limit + self._totals.excess(charge.first, charge.last, room)))
 
@@ -99,33 +102,33 @@ class LossFilter:
 
 
 class PeriodTotals:
-    """What rows of `width` integers add up to in every period of `period` units of time, as rows come and go.
+    """Column sums of rows of `width` integers over every period of `period` units of time; rows are added and removed.
 
-    A row counts in each period that holds a part of its time: those that start in [first - period + 1, last]. The
-    totals are a step function of the period's start. Kept are its steps, in blocks of about a hundred, so that a row
-    is two of them; asking costs about the square root of their number. Times have no limits.
+    A row counts in each period that overlaps its time: those that start in [first - period + 1, last]. The totals are
+    a step function of the period's start, and a row is two steps of it. The steps are stored in blocks of about a
+    hundred; a query costs about the square root of their number. Times have no limits.
 
     Raises:
         MechanismError: a period below 1.
     """
 
     def __init__(self, period: int, width: int) -> None:
-        """Hold no row."""
+        """Start without rows."""
         self.period = require_at_least("period", period, 1)
         self._starts: list[list[int]] = [[]]
-        self._heads = [0]  # Where blocks begin; nothing looks at the first.
+        self._heads = [0]  # The first start of each block; that of block 0 is never read.
         self._columns = [_Column() for _ in range(width)]
-        self._rises: list[int] = []  # Where a row begins, sorted: only there can a period hold more than one before.
+        self._rises: list[int] = []  # The starts at which a row begins to count, sorted: totals rise only there.
 
     def add(self, first: int, last: int, row: Sequence[int]) -> None:
-        """Add numbers, none below 0, to every period that holds a part of the time from `first` to `last`."""
+        """Add a row of numbers of at least 0 to every period that overlaps the time from `first` to `last`."""
         begin = first - self.period + 1
         self._step(begin, row)
         self._step(last + 1, [-number for number in row])
         insort(self._rises, begin)
 
     def remove(self, first: int, last: int, row: Sequence[int]) -> None:
-        """Take off what was added with the same arguments."""
+        """Remove a row that was added with the same arguments."""
         begin = first - self.period + 1
         self._step(begin, [-number for number in row])
         self._step(last + 1, row)
@@ -137,10 +140,10 @@ class PeriodTotals:
         return [column.total(place) for column in self._columns]
 
     def excess(self, first: int, last: int, room: Sequence[int], floor: int | None = None) -> int:
-        """Return by how much the fullest period that holds a part of a time is above `room`; below 0 it is not.
+        """Return the largest excess over `room` of the periods that overlap a time; it may be below 0.
 
-        A period is above by the least of its numbers: within the room is what has one total within it. A result that is
-        not above `floor` need not be the largest.
+        The excess of a period is the least total - room of its columns, because a budget is kept if one column is
+        within its limit. With a `floor` the search may stop early: a result of at most `floor` need not be the largest.
         """
         begin, end = self._range(first, last)
         totals = [column.total(begin) for column in self._columns]
@@ -154,7 +157,7 @@ class PeriodTotals:
         return self._search(begin, end, totals, room)
 
     def largest(self, first: int, last: int) -> list[int]:
-        """Return the largest totals, one by one, of the periods that hold a part of a time."""
+        """Return for each column its largest total among the periods that overlap a time."""
         begin, end = self._range(first, last)
         return [column.largest(begin, end, column.total(begin)) for column in self._columns]
 
@@ -164,13 +167,17 @@ class PeriodTotals:
             column.scale(factor)
 
     def _range(self, first: int, last: int) -> "tuple[_Place, _Place]":
-        """Return where the periods that hold a part of a time begin, and where the totals rise for the last time."""
+        """Return the place of the first period that overlaps a time, and that of the last rise of the totals."""
         start, rises = first - self.period + 1, bisect_right(self._rises, last)
         begin = self._place(start)
         return begin, self._place(self._rises[rises - 1]) if rises and self._rises[rises - 1] > start else begin
 
     def _search(self, begin: "_Place", end: "_Place", totals: list[int], room: Sequence[int]) -> int:
-        """Return `excess` from the totals at the first place: step by step where a block may hold more than found."""
+        """Return `excess` given the totals at `begin`.
+
+        A block's peaks bound the excess inside it; blocks are searched step by step, the largest bound first, until no
+        bound is above the excess found.
+        """
         (first, step), (last, beyond) = begin, end
         worst, totals = self._walk(first, slice(step, beyond if first == last else None), totals, room)
         spans = list[tuple[int, int, list[int]]]()
@@ -193,12 +200,12 @@ class PeriodTotals:
         return max(min(map(sub, row, room)) for row in zip(*runs, strict=True)), [run[-1] for run in runs]
 
     def _place(self, start: int) -> "_Place":
-        """Return the block of a period's start, and how many of its steps are not after it."""
+        """Return the block of a period's start, and the number of its steps at or before that start."""
         block = bisect_right(self._heads, start, 1) - 1
         return block, bisect_right(self._starts[block], start)
 
     def _step(self, start: int, row: Sequence[int]) -> None:
-        """Let the totals change by a row at a period's start; a step that changes nothing is dropped."""
+        """Change the totals by a row at a period's start; a step whose changes are all 0 is removed."""
         if not any(row):
             return
         block = bisect_right(self._heads, start, 1) - 1
@@ -241,7 +248,7 @@ class _Column:
     changes: list[list[int]] = field(default_factory=lambda: [[]])
     sums: list[int] = field(default_factory=lambda: [0])
     peaks: list[int] = field(default_factory=lambda: [0])
-    stale: set[int] = field(default_factory=set)  # Blocks whose largest partial sum is to be found anew.
+    stale: set[int] = field(default_factory=set)  # Blocks whose peak is out of date.
 
     def total(self, place: _Place) -> int:
         """Return the total at a place."""
@@ -249,11 +256,11 @@ class _Column:
         return sum(self.changes[block][:steps], sum(self.sums[:block]))
 
     def largest(self, begin: _Place, end: _Place, total: int) -> int:
-        """Return the largest total from one place, which has this one, to another, both included."""
+        """Return the largest total from `begin`, where it is `total`, to `end`, both included."""
         (first, step), (last, beyond) = begin, end
         if first == last:
             return max(accumulate(self.changes[first][step:beyond], initial=total))
-        self._look()
+        self._update_peaks()
         run = list(accumulate(self.changes[first][step:], initial=total))
         before = list(accumulate(self.sums[first + 1 : last], initial=run[-1]))
         final = accumulate(self.changes[last][:beyond], initial=before[-1])
@@ -261,7 +268,7 @@ class _Column:
         return most
 
     def change(self, block: int, step: int, change: int) -> int:
-        """Add to the change at a step and return what it is then."""
+        """Add to the change at a step and return the new value."""
         changes = self.changes[block]
         changes[step] += change
         self.sums[block] += change
@@ -269,8 +276,8 @@ class _Column:
         return changes[step]
 
     def split(self, block: int) -> None:
-        """Cut a block in two."""
-        self._look()
+        """Split a block in two."""
+        self._update_peaks()  # The numbers of later blocks shift, so none may stay marked as stale.
         changes = self.changes[block]
         halves = changes[:_BLOCK], changes[_BLOCK:]
         self.changes[block : block + 1] = halves
@@ -279,8 +286,8 @@ class _Column:
         self.stale |= {block, block + 1}
 
     def drop(self, block: int) -> None:
-        """Forget a block without steps."""
-        self._look()
+        """Remove a block without steps."""
+        self._update_peaks()  # As in `split`.
         del self.changes[block], self.sums[block], self.peaks[block]
 
     def scale(self, factor: int) -> None:
@@ -288,7 +295,7 @@ class _Column:
         self.changes = [[change * factor for change in changes] for changes in self.changes]
         self.sums, self.peaks = ([number * factor for number in numbers] for numbers in (self.sums, self.peaks))
 
-    def _look(self) -> None:
+    def _update_peaks(self) -> None:
         for block in self.stale:
             self.peaks[block] = max(accumulate(self.changes[block]), default=0)
         self.stale.clear()

@@ -1,8 +1,8 @@
-"""What a question loses for one answer, for one day, for all of it: the least epsilon at a delta that is proved.
+"""The loss of a question for one answer, one day and all answers: the least proven epsilon at a delta.
 
-Every bound that holds is tried and the least one taken; the choice is made here and nowhere else. Fractions are known
-to 1e-60. It must not put anything into words (`question_statement`). "Theorem" and "F" are those of docs/privacy.md, "A
-question".
+Every bound that holds is computed and the least one returned; only this module chooses among bounds. Fractions have an
+error below 1e-60. It must not word anything (`question_statement`). "Theorem" and "F" are those of docs/spec.md,
+"Losses".
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ from typing import Final
 
 from fleetcount_mechanisms.accounting.charges import (
     charge_relation,
+    equivalent_windows,
     moved_cells,
     noise_pure,
-    told_windows,
     truth_weight,
     unit_divergence,
     unit_pure,
@@ -52,24 +52,24 @@ class QuestionLosses:
 
 @lru_cache(maxsize=64)
 def question_losses(design: Design, shape: ScheduleShape, delta: Fraction) -> QuestionLosses:
-    """Return what the public, and all aggregators but one, learn of one device from the whole question.
+    """Return the losses of one device over the whole question, against the public and all aggregators but one.
 
     Raises:
         MechanismError: delta not in (0, 1), or a design without a finite loss.
     """
-    days = [_patch_loss(design, day, delta) for day in set(_patches(shape))]
-    answers = [_patch_loss(design, answer, delta) for answer in set(_patches(shape.answers))]
+    days = [_overlap_loss(design, day, delta) for day in set(_overlaps(shape))]
+    answers = [_overlap_loss(design, answer, delta) for answer in set(_overlaps(shape.answers))]
     return QuestionLosses(
         one_answer=max(answers), one_day=max(days), whole_question=units_loss(design, Counter(shape.units), delta)
     )
 
 
-_Patch = tuple[tuple[int, int, int], ...]
-"""Of a day: how many units of which size have how many windows in it."""
+_Overlap = tuple[tuple[int, int, int], ...]
+"""The units that overlap one day, as (size of the unit, its windows in that day, number of such units)."""
 
 
-def _patches(shape: ScheduleShape) -> Iterator[_Patch]:
-    """Yield what each day takes of which units."""
+def _overlaps(shape: ScheduleShape) -> Iterator[_Overlap]:
+    """Yield the overlap of each day with the units, in order."""
     ends = [0]
     for size in shape.units:
         ends.append(ends[-1] + size)
@@ -87,28 +87,29 @@ def _patches(shape: ScheduleShape) -> Iterator[_Patch]:
 
 
 def day_units(shape: ScheduleShape) -> tuple[tuple[int, ...], ...]:
-    """Return for each UTC day the sizes of the units of the coin that it touches."""
-    return tuple(tuple(size for size, _, count in patch for _ in range(count)) for patch in _patches(shape))
+    """Return for each UTC day the sizes of the units of the coin that overlap it."""
+    return tuple(tuple(size for size, _, count in overlap for _ in range(count)) for overlap in _overlaps(shape))
 
 
-def _patch_loss(design: Design, patch: _Patch, delta: Fraction) -> Fraction:
-    whole = Counter[int]({size: count for size, part, count in patch if size == part})
-    if len(whole) == len(patch):
+def _overlap_loss(design: Design, overlap: _Overlap, delta: Fraction) -> Fraction:
+    whole = Counter[int]({size: count for size, part, count in overlap if size == part})
+    if len(whole) == len(overlap):
         return units_loss(design, whole, delta)
-    if len(patch) == 1 and patch[0][2] == 1:
-        return part_loss(design, patch[0][0], patch[0][1], delta)
-    # Units that days cut: the change is at most that of all of them, and at most that of the day without a coin.
+    if len(overlap) == 1 and overlap[0][2] == 1:
+        return part_loss(design, overlap[0][0], overlap[0][1], delta)
+    # A day's boundary cuts units. Two bounds hold: the loss of all these units in full, and that of the day's answers
+    # without a coin.
     touched = Counter[int]()
-    for size, _, count in patch:
+    for size, _, count in overlap:
         touched[size] += count
-    together = sum(part * count for _, part, count in patch)
-    return min(units_loss(design, touched, delta), _uncoined_loss(design, together, delta, tosses=touched.total()))
+    together = sum(part * count for _, part, count in overlap)
+    return min(units_loss(design, touched, delta), _loss_without_coin(design, together, delta, tosses=touched.total()))
 
 
 def part_loss(design: Design, unit: int, changed: int, delta: Fraction) -> Fraction:
-    """Return the loss for a change of some answers of one unit, all of which share a coin.
+    """Return the loss for a change of `changed` of the `unit` answers that share one toss of the coin.
 
-    The coin gains only its weight on delta: the unit's other answers betray it.
+    The coin improves delta only, by the factor p: the unit's other answers reveal the coin.
 
     Raises:
         MechanismError: changed not in 1..unit, delta not in (0, 1), or a design without a finite loss.
@@ -119,18 +120,18 @@ def part_loss(design: Design, unit: int, changed: int, delta: Fraction) -> Fract
         return units_loss(design, Counter({1: changed}), delta)
     found = [units_loss(design, Counter({unit: 1}), delta)]
     if changed < unit:
-        found.append(_uncoined_loss(design, changed, delta))
+        found.append(_loss_without_coin(design, changed, delta))
         if isinstance(design.noise, TwoSidedNoise):
-            told, apart = (told_windows(design, windows) for windows in (unit, changed))
+            windows, moved = (equivalent_windows(design, count) for count in (unit, changed))
             epsilon, cells = design.noise.epsilon, zoom_cells(design)
-            found.append(panel_pure_epsilon(design.exposure, told, apart, epsilon, cells))
+            found.append(panel_pure_epsilon(design.exposure, windows, moved, epsilon, cells))
     return min(found)
 
 
-def _uncoined_loss(design: Design, answers: int, delta: Fraction, *, tosses: int = 1) -> Fraction:
-    """Return the loss of so many answers as if all were sure to be in the sample.
+def _loss_without_coin(design: Design, answers: int, delta: Fraction, *, tosses: int = 1) -> Fraction:
+    """Return the loss of `answers` answers as if all were in the sample.
 
-    Delta is multiplied by the chance that one of the `tosses` they share lets any through: p of a single one.
+    Delta is divided by the chance that at least one of the `tosses` that they share samples the device.
     """
     relaxed = delta / (1 - (1 - design.exposure) ** tosses)
     if relaxed >= 1:
@@ -139,7 +140,9 @@ def _uncoined_loss(design: Design, answers: int, delta: Fraction, *, tosses: int
 
 
 def noise_loss(noise: NoiseLaw, moved: int, delta: Fraction) -> Fraction:
-    """Return the loss of noised numbers of which `moved` change by 1: exact (KOV) or the tight zCDP conversion.
+    """Return the epsilon at delta of noised numbers of which `moved` change by 1.
+
+    Exact for geometric noise (Kairouz, Oh, Viswanath); the best zCDP conversion for Gaussian noise.
 
     Raises:
         MechanismError: a law of noise that is not two-sided, moved below 1, or delta not in (0, 1).
@@ -153,9 +156,9 @@ def noise_loss(noise: NoiseLaw, moved: int, delta: Fraction) -> Fraction:
 
 
 def units_loss(design: Design, sizes: _Sizes, delta: Fraction) -> Fraction:
-    """Return the loss for any change of all answers of whole units, `sizes` counting the units of each size.
+    """Return the loss for any change of all answers of whole units; `sizes` counts the units of each size.
 
-    Without a sampling coin units are single answers.
+    Without a sampling coin the answers of a unit are independent.
 
     Raises:
         MechanismError: no unit, delta not in (0, 1), or a design without a finite loss.
@@ -187,7 +190,7 @@ def _answer_bounds(design: Design, answers: int, delta: Fraction) -> Iterator[Fr
 
 
 def _amplified(design: Design, answers: int, delta: Fraction) -> Fraction:
-    """Return the truths' loss at delta/w, amplified by w, the chance that one toss lets them through."""
+    """Return the loss of the truths at delta/w, amplified by w, the chance that the answers depend on them."""
     weight = truth_weight(design)
     if delta >= weight:
         return _NOTHING
@@ -204,9 +207,9 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
         yield sum(known, _NOTHING)
     if sizes.total() == 1:
         yield _amplified(design, min(sizes), delta)
-    told = told_windows(design, min(sizes))
+    windows = equivalent_windows(design, min(sizes))
     if sizes.total() == 1 and isinstance(design.noise, TwoSidedNoise):
-        yield geometric_unit_epsilon(design.exposure, told, design.noise.epsilon, delta, sum(known, _NOTHING))
+        yield geometric_unit_epsilon(design.exposure, windows, design.noise.epsilon, delta, sum(known, _NOTHING))
         return
     order_bound = _best_order(
         lambda order: sum((unit_divergence(design, size, order) * count for size, count in sizes.items()), _NOTHING),
@@ -214,7 +217,7 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
     )
     yield order_bound
     if sizes.total() == 1 and isinstance(design.noise, GaussianNoise):
-        yield gaussian_unit_epsilon(design.exposure, told, design.noise.variance, delta, order_bound)
+        yield gaussian_unit_epsilon(design.exposure, windows, design.noise.variance, delta, order_bound)
 
 
 def _pure_copies(alone: Fraction, copies: int, delta: Fraction) -> Fraction:
@@ -222,7 +225,7 @@ def _pure_copies(alone: Fraction, copies: int, delta: Fraction) -> Fraction:
 
 
 def _best_order(loss: Callable[[int], Fraction], delta: Fraction) -> Fraction:
-    """Return the least epsilon over integer orders; all hold, and (a-1) times it is convex in a."""
+    """Return the least epsilon over integer orders; each order's epsilon holds, and (a-1) times it is convex in a."""
     known: dict[int, Fraction] = {}
 
     def at(order: int) -> Fraction:

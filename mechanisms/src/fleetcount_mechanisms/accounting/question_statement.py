@@ -1,8 +1,8 @@
 """The privacy statement of a question: for each adversary three lines, for one answer, one UTC day and the whole
 question.
 
-The only place where it is worded. It must not state a loss smaller than the truth: what is printed is rounded up. All
-lines are for one certificate: two keys on one vehicle, or a wiped ledger, add up.
+The only place where it is worded. It must not state a loss smaller than the truth: printed numbers are rounded up. All
+lines are for one certificate: the losses of two keys on one vehicle, or of a vehicle with a wiped ledger, add up.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ _CHANGES: Final = (
     "a change of all answers of one UTC day of one certificate",
     "a change of all answers of one certificate to the question",
 )
-_BETRAYED: Final = "; the sampling coin does not help here: other answers of the same toss betray it"
+_COIN_REVEALED: Final = "; the sampling coin does not help here: other answers of the same toss betray it"
 _SEES: Final = {
     "public_and_broker": ("all releases", "one aggregator"),
     "one_aggregator": ("its shares and all releases", "another"),
@@ -54,9 +54,8 @@ def question_views(design: Design, shape: ScheduleShape, delta: Fraction) -> tup
     """Return what each adversary could learn of one device from the whole question, the public first.
 
     Audiences are those of a single release; each has three views, in the order of `NEIGHBOURS`, and finite epsilons are
-    at `delta`. Of one window, where all answers are one answer, there is one view each: that of the release, whose
-    epsilon is pure unless its noise is Gaussian; only if that is asked for at another delta than a release is stated
-    at, it is the first of the three. A question of exact sums has no finite epsilon.
+    at `delta`. A question of one window has one view for each audience: that of its release, or with Gaussian noise and
+    a `delta` other than `STATED_DELTA` the first of the three. A question of exact sums has no finite epsilon.
 
     Raises:
         MechanismError: delta not in (0, 1), or a law of noise whose promise is not worked out.
@@ -70,7 +69,7 @@ def question_views(design: Design, shape: ScheduleShape, delta: Fraction) -> tup
 
 
 def _audiences(design: Design) -> tuple[AdversaryView, ...]:
-    # Who sees what of a release depends on whether it has noise, not on the law of it.
+    # What an audience sees depends on whether there is noise, not on its law.
     noise = TwoSidedNoise(Fraction(1)) if isinstance(design.noise, GaussianNoise) else design.noise
     return views_of(design.answer, noise, design.aggregators)
 
@@ -87,7 +86,7 @@ def _lines(audience: AdversaryView, design: Design, shape: ScheduleShape, delta:
         sees += _of_zooms(design)
         condition = f", as long as {honest} adds its noise" if design.noised else ""
         losses = question_losses(design, shape, delta)
-        ending, known = condition + _one_sided(design), _betrayed(design, shape)
+        ending, known = condition + _one_sided(design), _coin_revealed(design, shape)
         yield from _finite(audience, losses, delta, sees, ending, known, shape.levels)
     elif design.device_randomizes:
         local = replace(design, noise=NoNoise())
@@ -108,16 +107,16 @@ def _finite(
     delta: Fraction,
     sees: str,
     condition: str = "",
-    betrayed: tuple[bool, ...] = (False, False, False),
+    coin_revealed: tuple[bool, ...] = (False, False, False),
     levels: int = 1,
 ) -> Iterator[AdversaryView]:
     shown_delta = _exact_up(delta)
     epsilons = (losses.one_answer, losses.one_day, losses.whole_question)
     told = f", told at {levels} levels" if levels > 1 else ""
     changes = (_CHANGES[0] + told, *_CHANGES[1:])
-    for neighbours, change, epsilon, known in zip(NEIGHBOURS, changes, epsilons, betrayed, strict=True):
+    for neighbours, change, epsilon, known in zip(NEIGHBOURS, changes, epsilons, coin_revealed, strict=True):
         shown = rounded_up(epsilon, _PLACES)
-        ending = condition + _BETRAYED * known
+        ending = condition + _COIN_REVEALED * known
         yield replace(
             audience,
             epsilon=shown,
@@ -131,8 +130,8 @@ def _of_zooms(design: Design) -> str:
     return f" of {design.zoom_count} zooms each" if design.zoom_count > 1 else ""
 
 
-def _betrayed(design: Design, shape: ScheduleShape) -> tuple[bool, ...]:
-    """Return for which changes other answers of the same toss of the coin stay as they are."""
+def _coin_revealed(design: Design, shape: ScheduleShape) -> tuple[bool, ...]:
+    """Return for each of `NEIGHBOURS` whether unchanged answers of the same toss may reveal the coin."""
     if design.form is not AnswerForm.TWO_ROUNDS:
         return (False, False, False)
     return max(shape.units) > shape.levels, max(shape.units) > shape.largest_day, False
@@ -148,7 +147,7 @@ def _one_sided(design: Design) -> str:
 
 
 def _exact_up(delta: Fraction) -> Decimal:
-    """Return delta rounded up behind 25 places, without trailing zeros."""
+    """Return delta rounded up to 25 places, without trailing zeros."""
     return _ceiling(delta, 25).normalize(WIDE)
 
 
@@ -165,9 +164,10 @@ def _leaked(audience: AdversaryView, design: Design, shape: ScheduleShape, delta
 
 
 def _message_losses(design: Design, shape: ScheduleShape, delta: Fraction) -> QuestionLosses:
-    """Return the losses of round-two messages alone: ln(1 + p/((1-p) f**m)) a unit, f the rarest face of no coin.
+    """Return the losses of round-two messages alone: ln(1 + p/((1-p) f**m)) for a unit of m answers.
 
-    All messages of a unit say the truth, or none: the whole unit betrays a single answer of it.
+    f is the smallest face probability of a device that is not sampled. Either all messages of a unit say the truth or
+    no message does, so one answer loses as much as its whole unit.
     """
     die = cast("SamplingDie", design.answer)
     rest = 1 - die.sampling_rate
@@ -189,7 +189,7 @@ def _message_losses(design: Design, shape: ScheduleShape, delta: Fraction) -> Qu
     )
 
 
-# Truths that are seen, with a probability.
+# Truths that are seen with some probability.
 
 
 def _revealed(
@@ -231,7 +231,7 @@ def _chance(chance: Fraction) -> str:
 
 
 def plain_words(design: Design, shape: ScheduleShape, delta: Fraction) -> tuple[str, ...]:
-    """Return one to three short sentences that say the same to people, true as they stand.
+    """Return two or three short sentences with the same statement in plain words.
 
     Raises:
         MechanismError: as `question_views`.
@@ -248,7 +248,7 @@ def _public_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
     if not design.noised and not design.device_randomizes:
         return "The counts are exact: a reader who knows the other devices learns what the coin lets through."
     losses = question_losses(design, shape, delta)
-    # "Except with probability delta" is exact: what is seen follows from RR(eps) and, with chance delta, all (F2).
+    # "Except with probability delta" is exact: a release follows from RR(eps), or with chance delta from all data (F2).
     one, whole = (rounded_up(loss, 2) for loss in (losses.one_answer, losses.whole_question))
     who = "a reader" if design.aggregators == 2 else f"a reader together with {design.aggregators - 1} operators"
     one_sided = charge_relation(design) is Relation.ONE_SIDED
@@ -287,6 +287,6 @@ def _share(rate: Fraction) -> str:
 
 
 def _chance_down(chance: Fraction) -> str:
-    """Return a probability of something good, rounded down."""
+    """Return the probability of a favourable event, rounded down to two digits."""
     digits = Context(prec=2, rounding="ROUND_FLOOR")
     return str(digits.divide(Decimal(chance.numerator), Decimal(chance.denominator))).lower()

@@ -1,6 +1,6 @@
-"""The weakest noise with which a whole question keeps its promise, by the statement that is printed.
+"""The weakest noise with which the printed statement of a whole question is within a promise.
 
-It must not choose noise that loses more than the promise: noise is rounded to the strong side.
+It must not choose noise that loses more than the promise: parameters are rounded towards stronger noise.
 """
 
 from collections import Counter
@@ -26,15 +26,15 @@ from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNo
 from fleetcount_mechanisms.randomness import rounded_up
 
 LARGEST_SD: Final = 10_000
-"""The strongest noise that is planned: the standard deviation of one aggregator's."""
+"""The largest standard deviation of one aggregator's noise that is planned."""
 _SD_GRID: Final = 1000
 _EPSILON_GRID: Final = 10**6
 _PLACES: Final = 5
 _TURNS: Final = 8
 _TINY: Final = Fraction(1, 10**300)
 _HUGE: Final = Fraction(10**300)
-"""What is lost of the promise lies between both, or counts as one of them: logarithms are taken of floats."""
-_MOST_TOLD_SD: Final = 10**12
+"""Ratios of a loss to the promise are clamped to [_TINY, _HUGE], because `log` converts them to floats."""
+_LARGEST_REPORTED_SD: Final = 10**12
 _Geometric = TwoSidedNoise | OneSidedNoise
 
 
@@ -51,13 +51,14 @@ def noise_for_promise(
     """Return the weakest noise with which all answers of one device over the question lose at most (epsilon, delta).
 
     A Gaussian's standard deviation is the smallest multiple of 1/1000 from 1/2 on, a geometric e1 the largest multiple
-    of 10**-6 up to 10; what the statement prints, rounded up, is within the promise, and with `in_ledgers` so is what
-    a ledger of this budget adds up, which is a little more. One-sided noise keeps it for a value replaced by none. With
-    `zooms` every window is counted at all of them.
+    of 10**-6 up to 10. The printed epsilon, rounded up, is within the promise; with `in_ledgers` so is the sum in a
+    ledger with this budget, which is slightly larger. One-sided noise keeps the promise for a value replaced by none.
+    With `zooms` every window is counted at all of them.
 
     Raises:
         MechanismError: epsilon not in (0, 700], delta not in (0, 1), another law, or an answer without a finite loss.
-        InfeasibleTargetError: noise of the largest standard deviation, 10,000, is not enough; with one that would be.
+        InfeasibleTargetError: noise of the largest standard deviation, 10,000, is not enough; the message gives the
+            standard deviation that would be.
     """
     if require_positive("epsilon", epsilon) > LARGEST_BUDGET:
         raise MechanismError(f"epsilon is {epsilon}, allowed: 0 < epsilon <= {LARGEST_BUDGET}")
@@ -99,7 +100,7 @@ def _weakest_gaussian(loss: Callable[[GaussianNoise], Fraction], epsilon: Fracti
 
 def _weakest_geometric(law: type[_Geometric], keeps: Callable[[PlannedNoise], bool]) -> _Geometric:
     most = LARGEST_PLANNED_EPSILON * _EPSILON_GRID
-    # Counted from the weakest noise on, so that the first step that keeps the promise is the weakest that does.
+    # Steps go from weak to strong noise, so that the first one that keeps the promise is the weakest.
     step = _first(lambda one: keeps(law(Fraction(most - one, _EPSILON_GRID))), 0, most - 1)
     if step is None:
         raise _beyond(None)
@@ -110,7 +111,7 @@ def _weakest_geometric(law: type[_Geometric], keeps: Callable[[PlannedNoise], bo
 
 
 def _first(keeps: Callable[[int], bool], least: int, most: int) -> int | None:
-    """Return the first step that keeps the promise, None if none does; the loss falls from step to step."""
+    """Return the first step in `least`..`most` that keeps the promise, None if no step does; the loss decreases."""
     if keeps(least):
         return least
     if not keeps(most):
@@ -123,10 +124,10 @@ def _first(keeps: Callable[[int], bool], least: int, most: int) -> int | None:
 
 
 def _near(share: Callable[[int], Fraction], least: int, most: int) -> tuple[int, int]:
-    """Return steps close around the first where no more than the promise is lost; `share` of it falls with the step.
+    """Return a narrow bracket around the step where `share`, loss over promise, which decreases, passes 1.
 
-    It is nearly a power of the step, so a line through logarithms says where it is 1. An end that stays counts for
-    half (the Illinois rule), or it would stay for ever; what is left is halved by `_first`.
+    It is nearly a power of the step, so the secant of its logarithm is a good guess. The value at an end that did not
+    move is halved (the Illinois rule), or that end would never move; `_first` bisects the rest.
     """
     low, high, above, below = least, most, *(_log(share(one)) for one in (least, most))
     for _ in range(_TURNS):
@@ -144,8 +145,8 @@ def _log(share: Fraction) -> float:
 
 
 def _beyond(needed: int | None) -> InfeasibleTargetError:
-    told = needed is not None and needed <= _MOST_TOLD_SD
-    found = f"noise of a standard deviation of {needed}" if told else "more noise than a million"
+    known = needed is not None and needed <= _LARGEST_REPORTED_SD
+    found = f"noise of a standard deviation of {needed}" if known else "more noise than a million"
     return InfeasibleTargetError(f"the promise needs {found}, allowed: at most {LARGEST_SD} an aggregator")
 
 

@@ -1,6 +1,6 @@
 """Losses as vectors that add up: a Renyi divergence at each of some fixed orders, and the pure epsilon beside them.
 
-It must not know what a loss comes from (`charges`), a limit (`budget`) or a time (`periods`).
+It must not know the origin of a loss (`charges`) or a time (`periods`).
 """
 
 from collections.abc import Callable, Iterable
@@ -20,16 +20,15 @@ from fleetcount_mechanisms.errors import (
 from fleetcount_mechanisms.randomness import WIDE, fraction_up, near_decimal, near_exp, near_log
 from fleetcount_mechanisms.renyi import checked_rate, entry_price, gaussian_rho, unit_law, zcdp_delta
 
-# How the windows of a question fall into units of the sampling coin and into days: all that accounting needs to know.
-#
-# It must not know a date: the protocol's schedule counts windows.
+# How the windows of a question are divided into units of the sampling coin and into days. It must not know a date: the
+# protocol's schedule counts the windows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleShape:
     """`units`: windows of each unit of the coin, in order; `days`: windows of each UTC day, in order.
 
-    One answer is one truth, told in `levels` windows one after the other: 1, but in a drill-down one for each level.
+    One answer is about one truth over `levels` consecutive windows: 1, or in a drill-down the number of its levels.
 
     Raises:
         MechanismError: no window, an empty unit or day, sums that differ, or windows that are no multiple of `levels`.
@@ -56,7 +55,7 @@ class ScheduleShape:
 
     @property
     def answers(self) -> "ScheduleShape":
-        """The same windows with answers in place of days: one `day` is one truth, told at all levels."""
+        """The same windows with answers in place of days: one `day` is the `levels` windows of one truth."""
         return ScheduleShape(units=self.units, days=(self.levels,) * (self.windows // self.levels))
 
     @property
@@ -67,8 +66,8 @@ class ScheduleShape:
 
 # The (epsilon, delta) of one unit of a panel coin, better than any Renyi order says: exact, or by joint convexity.
 #
-# For one unit only: over many units `renyi` is better. It must not know a design. Fractions are known to 1e-60 and
-# never too small. Sources: docs/spec.md, "Losses", Theorems 2 and 4; Balle, Barthe, Gaboardi, "Privacy
+# For one unit only: over many units `renyi` is better. It must not know a design. Fractions have an error below 1e-60
+# and are never too small. Sources: docs/spec.md, "Losses", Theorems 2 and 4; Balle, Barthe, Gaboardi, "Privacy
 # amplification by subsampling" (2018), Theorem 2.
 
 _GRID: Final = 1 << 40
@@ -109,7 +108,7 @@ def _excess(law: list[tuple[Decimal, Decimal]], power: Decimal) -> Fraction:
     total = weight_below = ratio_below = Decimal(0)
     below = 0
     for weight, ratio in law:
-        # Ratios rise, so what lies below ratio/e**epsilon only grows.
+        # Ratios rise, so the outputs with a ratio below ratio/e**epsilon only increase: one pass is enough.
         while below < len(law) and WIDE.multiply(power, law[below][1]) < ratio:
             mass, other = law[below]
             weight_below = WIDE.add(weight_below, mass)
@@ -186,14 +185,14 @@ def checked_orders(orders: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossVector:
-    """What answers lose: `at[i]` bounds the Renyi divergence of order `orders[i]`, `pure` the pure epsilon.
+    """The loss of answers: `at[i]` bounds the Renyi divergence of order `orders[i]`, `pure` the pure epsilon.
 
     In integers of 2**-40, rounded up. `pure` is None where no finite pure epsilon exists. Vectors of the same orders
-    add, also when each question depends on all earlier outputs: the sums bound what all of them lose together.
+    add, also when each question depends on all earlier outputs: the sums bound the loss of all of them together.
 
     Raises:
-        MechanismError: orders that are none, another number of losses than orders, a loss below 0; in `+`, two vectors
-            of different orders.
+        MechanismError: no order or invalid orders, another number of losses than orders, a loss below 0; in `+`, two
+            vectors of different orders.
     """
 
     orders: tuple[int, ...]
@@ -210,7 +209,7 @@ class LossVector:
 
     @classmethod
     def nothing(cls, orders: tuple[int, ...]) -> "LossVector":
-        """Return the loss of no answer at all."""
+        """Return the zero vector, the loss without any answer."""
         return cls(orders=orders, at=(0,) * len(orders), pure=0)
 
     @classmethod
@@ -224,7 +223,7 @@ class LossVector:
         return cls(orders=orders, at=losses, pure=None if pure is None else scaled_up(pure))
 
     def __add__(self, other: "LossVector") -> "LossVector":
-        """Return what both lose together."""
+        """Return the loss of both together."""
         if self.orders != other.orders:
             raise MechanismError(f"orders are {other.orders}, allowed: those of the other losses, {self.orders}")
         pure = None if self.pure is None or other.pure is None else self.pure + other.pure
@@ -232,7 +231,7 @@ class LossVector:
         return LossVector(orders=self.orders, at=at, pure=pure)
 
     def times(self, count: int) -> "LossVector":
-        """Return what `count` answers of this loss lose together.
+        """Return the loss of `count` answers of this loss together.
 
         Raises:
             MechanismError: a count below 0.
@@ -244,11 +243,11 @@ class LossVector:
         return LossVector(orders=self.orders, at=tuple(loss * count for loss in self.at), pure=pure)
 
 
-# The limit of a filter: what a device may lose in a period, and whether a total of losses is still within it.
+# The budget of a filter: the loss allowed in a period, and the rule that a total is within it.
 #
-# The filter's rule and nothing else. It must not hold charges or times (`periods`). The orders, the share of delta of
-# each and the limits are constants: a filter that spends delta as it goes, or takes the best order of the moment
-# without sharing delta, is none (docs/privacy.md, "A question").
+# It must not know charges or times (`periods`). The orders, the part of delta of each order and the limits are
+# constants: choosing them, or the best order, after seeing charges would break the proof (docs/privacy.md, "A
+# question").
 
 LARGEST_BUDGET: Final = 700
 _ORDERS_TRIED: Final = 1024
@@ -320,9 +319,9 @@ class LossBudget:
         return any(loss <= limit for loss, limit in zip(total.at, self.limits, strict=True))
 
     def spent(self, total: LossVector) -> Decimal:
-        """Return the epsilon at this delta that a total comes to, rounded up to 12 places; above epsilon it is over.
+        """Return the epsilon of a total at this delta, rounded up to 12 places; above `epsilon` the total does not fit.
 
-        A cap and no running total of small things: an order has an entry price, so the figure grows slowly behind it.
+        Each order has an entry price, so small charges start at that price and increase the figure slowly.
 
         Raises:
             MechanismError: a total of other orders.

@@ -1,7 +1,7 @@
-"""X.509 certificates of a deployment: who may speak as what (docs/wire.md, "Certificates"; decision 21).
+"""X.509 certificates of a deployment, which bind a key to one role (docs/wire.md, "Certificates"; decision 21).
 
-P-256 leaves directly below a P-256 authority, each for one purpose. A device's certificate names nothing but a random
-text, never a vehicle. A fleet's own enrolment service may replace what builds certificates here.
+P-256 leaves directly below a P-256 authority, each for one purpose. The only name in a device's certificate is a random
+text, never that of a vehicle. A fleet's own enrolment service may issue the certificates in place of this module.
 """
 
 import enum
@@ -31,13 +31,13 @@ from fleetcount_protocol.ids import Digest, UserName
 from fleetcount_protocol.limits import MAX_CERTIFICATE_BYTES
 
 YEAR: Final = timedelta(days=365)
-"""What a test deployment's certificates and authorities live."""
+"""The lifetime of a test deployment's certificates and authorities."""
 _ARC: Final = "2.25.229226371858029907233568260518592717640"
 """The project's own arc of object identifiers, from a UUID (ITU-T X.667); decision 21 lists what is below it."""
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 _BACKDATING: Final = timedelta(minutes=5)
-# What the library raises on certificates it cannot read; they have no common base.
+# The exceptions of the library for certificates that it cannot read; they have no common base.
 _UNREADABLE: Final = (
     ValueError,
     TypeError,
@@ -53,7 +53,7 @@ _DNS_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL}(?:\.{_DNS_LABEL})*
 
 
 class Purpose(enum.Enum):
-    """Whose a certificate is; the value is the extended key usage that says so, and a leaf carries exactly one."""
+    """The role of a certificate's holder; the value is its extended key usage, and a leaf has exactly one of them."""
 
     DEVICE = x509.ObjectIdentifier(f"{_ARC}.1")
     READER = x509.ObjectIdentifier(f"{_ARC}.2")
@@ -63,7 +63,7 @@ class Purpose(enum.Enum):
 
     @property
     def label(self) -> str:
-        """The purpose as people and files spell it."""
+        """The purpose as it is written in files and messages."""
         return self.name.lower()
 
     @property
@@ -73,7 +73,7 @@ class Purpose(enum.Enum):
 
     @property
     def usages(self) -> tuple[x509.ObjectIdentifier, ...]:
-        """Every extended key usage of such a certificate: what it does in TLS, then the purpose itself."""
+        """Every extended key usage of such a certificate: its TLS roles, then the purpose itself."""
         calls = () if self is Purpose.BROKER else (_CLIENT,)
         return (*((_SERVER,) if self.listens else ()), *calls, self.value)
 
@@ -116,7 +116,7 @@ class CertificateAuthority:
         return self.issue_new(Purpose.AGGREGATOR, aggregator_id, hosts, now)
 
     def issue_device(self, name: str | None = None, now: datetime | None = None) -> Credential:
-        """Return a client certificate for a device; without a name (the rule) under a random one.
+        """Return a client certificate for a device; without a name, as in production, it gets a random one.
 
         Raises:
             UsageError: a name that is no DNS name.
@@ -126,7 +126,7 @@ class CertificateAuthority:
     def issue_new(
         self, purpose: Purpose, name: str, hosts: Sequence[str] = (), now: datetime | None = None
     ) -> Credential:
-        """Return a certificate and the key made for it, for a year: for tests, where one person makes everybody's keys.
+        """Return a certificate and a new key for it, for a year: for tests, where one person makes the keys of all.
 
         Raises:
             UsageError: see `issue`.
@@ -145,9 +145,9 @@ class CertificateAuthority:
         validity: timedelta,
         now: datetime | None = None,
     ) -> x509.Certificate:
-        """Return a leaf for somebody else's key, valid from `now` (default: this moment) and not beyond the authority.
+        """Return a leaf for a public key, valid from `now` (default: this moment) and not beyond the authority.
 
-        Its names are `name`, which is the common name too, then the hosts.
+        Its alternative names are `name`, which is the common name too, then the hosts.
 
         Raises:
             UsageError: a host that is neither a DNS name nor an address, a name that is no DNS name or no `UserName`,
@@ -177,7 +177,7 @@ class CertificateAuthority:
 
 
 def random_device_name() -> str:
-    """Return a name that says nothing about its device: "d-" and 96 random bits."""
+    """Return a random device name, "d-" and 96 random bits in hexadecimal."""
     return f"d-{os.urandom(12).hex()}"
 
 
@@ -189,8 +189,8 @@ def verify_chain(
 ) -> None:
     """Accept a leaf issued directly by one of the authorities, valid now, for this purpose (RFC 5280, section 6).
 
-    Signature, validity, names, usages and key strength are judged by the library under the Web PKI profile. Ours on
-    top: exactly this purpose, a P-256 key, no wildcard, and a SHA-256 signature.
+    The library checks signature, validity, names, usages and key strength under the Web PKI profile. In addition:
+    exactly this purpose, a P-256 key, no wildcard, and a SHA-256 signature.
 
     Raises:
         SignatureError: the first fault found, named.
@@ -213,10 +213,10 @@ def verify_chain(
 
 
 def purpose_of(certificate: x509.Certificate) -> Purpose:
-    """Return whose the certificate says it is; it is not verified here.
+    """Return the purpose that a certificate names; the certificate is not verified here.
 
     Raises:
-        SignatureError: it names none of our purposes, or more than one.
+        SignatureError: it names no purpose of this project, or more than one.
     """
     try:
         usages = list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
@@ -230,10 +230,10 @@ def purpose_of(certificate: x509.Certificate) -> Purpose:
 
 
 def aggregator_names(certificate: x509.Certificate) -> tuple[str, ...]:
-    """Return the DNS names of a certificate, the first of which is the aggregator's id; the common name never counts.
+    """Return the DNS names of a certificate, the first of which is the aggregator's id; the common name is ignored.
 
     Raises:
-        SignatureError: it has none, or its names cannot be read.
+        SignatureError: it has no alternative names, or they cannot be read.
     """
     return tuple(name.value for name in _alternative_names(certificate) if isinstance(name, x509.DNSName))
 
@@ -241,8 +241,8 @@ def aggregator_names(certificate: x509.Certificate) -> tuple[str, ...]:
 def key_digest(certificate: x509.Certificate) -> Digest:
     """Return SHA-256 of the certificate's SubjectPublicKeyInfo in DER: the device's identity for counting.
 
-    Not of the whole certificate: its holder can replace the authority's ECDSA signature (r, s) by (r, n - s) and so
-    make a second certificate that verifies as well, for a second report.
+    Not of the whole certificate: its holder can replace the authority's ECDSA signature (r, s) by (r, n - s), which
+    gives a second valid certificate, and with it a second report.
     """
     return public_key_digest(certificate.public_key())
 
@@ -257,16 +257,17 @@ def parse_certificate(der: bytes) -> x509.Certificate:
     """Return the certificate that these bytes encode; only its one DER encoding is accepted.
 
     Raises:
-        SignatureError: they are no certificate, or a second spelling of one.
+        SignatureError: they are not a certificate, or another encoding of one.
     """
     try:
         with warnings.catch_warnings():
-            # What the library still reads but warns of (a serial number that is not positive) is refused today.
+            # The library reads some invalid certificates with a warning only (a serial number below 1): refused here.
             warnings.simplefilter("error", CryptographyDeprecationWarning)
             certificate = x509.load_der_x509_certificate(der)
     except _UNREADABLE as error:
         raise SignatureError(f"certificate cannot be read: {type(error).__name__}") from None
-    # The library reads a signature whose BIT STRING claims unused bits (the octet before it) if those bits are zero.
+    # The library accepts a signature whose BIT STRING claims unused bits (the octet before it) if those bits are zero;
+    # that would be a second encoding.
     if certificate_der(certificate) != der or der[-len(certificate.signature) - 1] != 0:
         raise SignatureError("certificate is not in DER")
     return certificate
@@ -284,7 +285,7 @@ def save_private_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     """Write a private key as PKCS #8 PEM to a new file that only its owner can read (mode 0600).
 
     Raises:
-        FileExistsError: nothing is overwritten.
+        FileExistsError: the file exists; it is not overwritten.
     """
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     _write_new(path, pem, 0o600)
@@ -294,16 +295,16 @@ def save_certificates(path: Path, certificates: Sequence[x509.Certificate]) -> N
     """Write certificates as PEM, one after the other, to a new file (mode 0644).
 
     Raises:
-        FileExistsError: nothing is overwritten.
+        FileExistsError: the file exists; it is not overwritten.
     """
     _write_new(path, b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates), 0o644)
 
 
 def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the P-256 key of a PEM file that nobody but its owner can read.
+    """Return the P-256 key of a PEM file that only its owner can read.
 
     Raises:
-        UsageError: a file mode that lets others read it, more than one key, another kind of key, or no PEM.
+        UsageError: a file mode with which other users can read it, more than one key, another kind of key, or no PEM.
         OSError: it cannot be read.
     """
     mode = path.stat().st_mode & 0o777
@@ -323,7 +324,7 @@ def load_certificate(path: Path) -> x509.Certificate:
     """Return the only certificate of a PEM file.
 
     Raises:
-        UsageError: none, more than one, or something else in the file.
+        UsageError: the file has no certificate, more than one, or other contents.
         OSError: it cannot be read.
     """
     certificates = load_authorities(path)
@@ -336,7 +337,7 @@ def load_authorities(path: Path) -> tuple[x509.Certificate, ...]:
     """Return the certificates of a PEM file, at least one.
 
     Raises:
-        UsageError: none, or something that is no certificate.
+        UsageError: the file has no certificate, or other contents.
         OSError: it cannot be read.
     """
     data = _read(path)

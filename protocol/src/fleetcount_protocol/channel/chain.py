@@ -1,7 +1,7 @@
-"""The one-way chain of a session's keys: a key a window, and no way back once the chain has moved on.
+"""The one-way chain of a session's keys: one key for each window; earlier keys cannot be derived from later ones.
 
-A device takes the keys in order and moves on with each; an aggregator opens what comes in any order and moves on when
-windows end (docs/wire.md, "Window keys"). Pure: stores nothing; who keeps a chain overwrites the one before.
+A device uses the keys in order and advances with each; an aggregator needs them in any order and advances when windows
+end (docs/wire.md, "Window keys"). Pure: it stores nothing; callers that store a chain overwrite the one before.
 """
 
 import hmac
@@ -23,7 +23,7 @@ _ENTRY_BYTES: Final = _NUMBER_BYTES + SESSION_SECRET_BYTES
 def expand(secret: bytes, info: bytes, size: int = SESSION_SECRET_BYTES) -> bytes:
     """Return up to 32 bytes of HKDF-Expand with SHA-256: its first block, T(1) = HMAC(secret, info, 0x01).
 
-    The secret is 32 uniform bytes, so the extract step of HKDF has nothing to add (RFC 5869, sections 2.3 and 3.3).
+    The secret is 32 uniform bytes, so the extract step of HKDF is not needed (RFC 5869, sections 2.3 and 3.3).
     """
     return hmac.digest(secret, info + b"\x01", "sha256")[:size]
 
@@ -34,7 +34,7 @@ def window_key(chain_key: bytes) -> bytes:
 
 
 def next_key(chain_key: bytes) -> bytes:
-    """Return the chain key of the next number: whoever has it learns nothing of those before."""
+    """Return the chain key of the next number, 32 bytes; it reveals nothing about earlier ones."""
     return expand(chain_key, NEXT_KEY_LABEL)
 
 
@@ -59,10 +59,9 @@ class WindowKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChain:
-    """What an aggregator holds of a session: the chain key of `number`, and window keys below it that may still be
-    used.
+    """An aggregator's keys of a session: the chain key of `number`, and window keys of lower numbers still in use.
 
-    `kept` goes by ascending number and has `MAX_KEPT_WINDOW_KEYS` at most.
+    `kept` are (number, 32-byte window key), by ascending number, at most `MAX_KEPT_WINDOW_KEYS`.
     """
 
     number: int
@@ -70,7 +69,7 @@ class KeyChain:
     kept: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
 
     def window_key(self, number: int) -> bytes | None:
-        """Return a window key; None if it is erased, or further ahead than `MAX_KEYS_AHEAD`."""
+        """Return the 32-byte window key of a number; None if it is erased or more than `MAX_KEYS_AHEAD` ahead."""
         if number < self.number:
             return dict(self.kept).get(number)
         if number - self.number > MAX_KEYS_AHEAD or number > MAX_KEY_NUMBER:
@@ -81,15 +80,16 @@ class KeyChain:
         return window_key(key)
 
     def without(self, numbers: Collection[int]) -> "KeyChain":
-        """Return the chain moved on so far that the window keys of these numbers do not follow from it any more.
+        """Return the chain advanced so far that the window keys of these numbers cannot be derived from it.
 
-        Numbers between them stay open, the highest `MAX_KEPT_WINDOW_KEYS` of them: their reports may be on their way.
+        The keys of skipped numbers are kept, the highest `MAX_KEPT_WINDOW_KEYS` of them: their reports may still
+        arrive.
         """
-        gone = {number for number in numbers if number - self.number <= MAX_KEYS_AHEAD and number <= MAX_KEY_NUMBER}
-        kept = [(number, key) for number, key in self.kept if number not in gone]
+        erased = {number for number in numbers if number - self.number <= MAX_KEYS_AHEAD and number <= MAX_KEY_NUMBER}
+        kept = [(number, key) for number, key in self.kept if number not in erased]
         number, key = self.number, self.key
-        while number <= max(gone, default=0):
-            if number not in gone:
+        while number <= max(erased, default=0):
+            if number not in erased:
                 kept.append((number, window_key(key)))
             number, key = number + 1, next_key(key)
         return KeyChain(number=number, key=key, kept=tuple(kept[-MAX_KEPT_WINDOW_KEYS:]))
@@ -100,7 +100,11 @@ class KeyChain:
 
     @classmethod
     def decode(cls, encoded: bytes) -> "KeyChain":
-        """Return the chain `encode` gave; raises DecodeError for bytes of another size."""
+        """Return the chain that `encode` wrote.
+
+        Raises:
+            DecodeError: bytes of another size.
+        """
         if not encoded or len(encoded) % _ENTRY_BYTES:
             raise DecodeError(f"a stored key chain has {len(encoded)} bytes, no multiple of {_ENTRY_BYTES}")
         cut = [encoded[at : at + _ENTRY_BYTES] for at in range(0, len(encoded), _ENTRY_BYTES)]

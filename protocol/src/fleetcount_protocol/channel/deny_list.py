@@ -1,6 +1,7 @@
-"""The deny list: public keys that an authority has shut out before their certificates end (docs/wire.md, "Deny list").
+"""The deny list: public keys that an authority revokes before their certificates expire (docs/wire.md, "Deny list").
 
-Signed by the authority that enrols devices, numbered and with an end. It must not read a file or know who asks.
+The authority that enrols devices signs it; a list has a number and an expiry. It must not read a file or decide about
+a request.
 """
 
 from collections.abc import Sequence
@@ -29,10 +30,10 @@ MAX_DENY_LIST_BYTES: Final = 8 + 4 + _HEAD_BYTES + MAX_DENIED_KEYS * Digest.SIZE
 
 @dataclass(frozen=True, kw_only=True)
 class DenyList:
-    """Digests of public keys (`certificates.key_digest`) that nobody takes any more, ascending and each once.
+    """Digests of revoked public keys (`certificates.key_digest`), ascending and each once.
 
-    `authority` is the digest of the public key that signs; of two lists the one with the higher `number` holds. After
-    `expires` (Unix seconds, at most 100 days behind `issued_at`) it says nothing about keys that are not in it.
+    `authority` is the digest of the public key that signs; of two lists the one with the higher `number` is valid.
+    After `expires` (Unix seconds, at most 100 days after `issued_at`) it says nothing about keys that are not listed.
 
     Raises:
         UsageError: a number or a time out of range, keys that do not ascend, or more than 2**18 of them.
@@ -96,10 +97,10 @@ def sign_deny_list(
 
 
 def decode_signed_deny_list(data: bytes) -> SignedDenyList:
-    """Return the list of a file, not verified yet.
+    """Return the list of a file; its signature is not verified here.
 
     Raises:
-        DecodeError: it is no such file.
+        DecodeError: the bytes are not the file of a deny list.
     """
     outer = Reader(data, "signed deny list", MAX_DENY_LIST_BYTES)
     outer.expect(SIGNED_DENY_LIST_LABEL)
@@ -122,10 +123,10 @@ def decode_signed_deny_list(data: bytes) -> SignedDenyList:
 
 
 def verify_deny_list(signed: SignedDenyList, authorities: Sequence[x509.Certificate]) -> None:
-    """Accept a list signed by one of the authorities; whether it has ended is the caller's question.
+    """Accept a list signed by one of the authorities; the caller checks its expiry.
 
     Raises:
-        SignatureError: none of them is its authority, or the signature is not its authority's.
+        SignatureError: its authority is not among them, or the signature is not its authority's.
     """
     for certificate in authorities:
         key = certificate.public_key()

@@ -1,8 +1,8 @@
-"""What aggregators say beside every call: the time there, and which start of theirs this is, signed.
+"""Greetings: the metadata of every call between aggregators: the caller's time and its signed start epoch.
 
-A start has an epoch: a number that goes up, and drawn bytes that tell two starts of one number apart. Who has seen a
-newer epoch of an aggregator than the one that speaks can show it, and nobody can make one up. It must not read clocks,
-files or headers, nor decide what follows from a greeting (docs/wire.md, "Greetings").
+Each start of an aggregator has an epoch: a number that increases, and random bytes that distinguish two starts with one
+number. A peer that knows a newer epoch can prove to an older process that it is outdated; the signature prevents forged
+epochs. It must not read clocks, files or headers, nor decide about a call (docs/wire.md, "Greetings").
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,12 @@ _LARGEST: Final = 8 + 2 * (1 + _EPOCH_BYTES)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
-    """One start of an aggregator, `number` from 1, with its Ed25519 signature, which is not verified by being here.
+    """One start of an aggregator, `number` from 1, with an Ed25519 signature that is not verified yet.
 
-    Of two epochs of one aggregator the greater is the newer: by number, then by `tag` (8 drawn bytes).
+    Of two epochs of one aggregator the greater is the newer: by number, then by `tag` (8 random bytes).
+
+    Raises:
+        DecodeError: a number outside 1..2^63 - 1, or a tag of another size.
     """
 
     number: int
@@ -47,15 +50,15 @@ def _signed_bytes(aggregator_id: AggregatorId, number: int, tag: bytes) -> bytes
 
 
 def sign_epoch(aggregator_id: AggregatorId, number: int, tag: bytes, key: Ed25519PrivateKey) -> Epoch:
-    """Return a new epoch of an aggregator, signed with its key; run by itself, once a start."""
+    """Return a new epoch of an aggregator, signed with its key; run by this aggregator, once at each start."""
     return Epoch(number, tag, key.sign(_signed_bytes(aggregator_id, number, tag)))
 
 
 def verify_epoch(epoch: Epoch, of: TrustedAggregator) -> None:
-    """Accept an epoch that the aggregator itself has signed, with any key that is or was its own.
+    """Accept an epoch that the aggregator has signed with one of its present or former keys.
 
     Raises:
-        SignatureError: it has not.
+        SignatureError: the signature verifies under no such key.
     """
     message, what = _signed_bytes(of.aggregator_id, epoch.number, epoch.tag), f"signature under epoch {epoch.number}"
     for key in of.keys[:-1]:
@@ -71,7 +74,7 @@ def decode_epoch(data: bytes) -> Epoch:
     """Return the epoch that `Epoch.encode` wrote.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: the bytes are not an epoch.
     """
     reader = Reader(data, "epoch", _EPOCH_BYTES)
     epoch = Epoch(reader.uint(8), reader.take(TAG_BYTES), reader.take(ED25519_SIGNATURE_BYTES))
@@ -81,9 +84,9 @@ def decode_epoch(data: bytes) -> Epoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greeting:
-    """What one aggregator says to another: its time in milliseconds since the Unix epoch, and its own epoch.
+    """The sender's time in milliseconds since the Unix epoch (1970), and its own start epoch.
 
-    `known` is the newest epoch that it knows of the one it speaks to, None if it knows none.
+    `known` is the newest start epoch of the receiver that the sender knows, None if it knows none.
     """
 
     time_ms: int
@@ -101,7 +104,7 @@ def decode_greeting(data: bytes) -> Greeting:
     """Return the greeting that these bytes encode.
 
     Raises:
-        DecodeError: none, or not in its one spelling.
+        DecodeError: the bytes are not the one encoding of a greeting.
     """
     reader = Reader(data, "greeting", _LARGEST)
     time_ms = reader.count(8, 0, 1000 * MAX_UNIX_TIME)

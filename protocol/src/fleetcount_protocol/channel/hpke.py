@@ -1,7 +1,7 @@
 """Sealing to an aggregator's public key: HPKE in base mode (RFC 9180) over X25519, or over MLKEM768-X25519.
 
-The library's single-shot interface has no associated data, so everything that must be bound goes into `info`. Knows no
-session and no report.
+The library's single-shot interface has no associated data, so the context that must be bound is in `info`. This module
+knows neither sessions nor reports.
 """
 
 from typing import Final
@@ -32,8 +32,8 @@ _HYBRID_ENCAPSULATED_BYTES: Final = 1_120
 class HpkeKeyPair:
     """One sealing key pair of an aggregator, named by its key id (0..255).
 
-    The private key is 32 bytes (X25519) or 96 bytes (the 64-byte seed of ML-KEM-768, FIPS 203, then X25519); it is in
-    no representation.
+    The private key is 32 bytes (X25519) or 96 bytes (the 64-byte seed of ML-KEM-768, FIPS 203, then X25519); the
+    representation does not show it.
 
     Raises:
         UsageError: a key id or a private key outside its range.
@@ -71,7 +71,7 @@ class HpkeKeyPair:
         return f"HpkeKeyPair(key_id={self.key_id}, public_key={self.public_key.hex()[:16]}…)"
 
     def open(self, sealed: bytes, info: bytes) -> bytes:
-        """Return what was sealed to this key under this info.
+        """Return the plaintext that was sealed to this key under this info.
 
         Raises:
             SealError: another key, other info, a changed byte, or an encapsulated point of small order.
@@ -83,7 +83,7 @@ class HpkeKeyPair:
 
 
 def seal_overhead(public_key: bytes) -> int:
-    """Return by how much sealing to this key lengthens a text: 48 bytes, or 1,136 for the hybrid."""
+    """Return how many bytes sealing to this key adds to a plaintext: 48, or 1,136 for the hybrid."""
     encapsulated = X25519_KEY_BYTES if len(public_key) == X25519_KEY_BYTES else _HYBRID_ENCAPSULATED_BYTES
     return encapsulated + AES_GCM_TAG_BYTES
 

@@ -1,6 +1,6 @@
 """Receipts: an aggregator's promise that a part of a report is durable there; only the session's device can check it.
 
-A receipt leaves after the commit, never before; the aggregator's intake keeps that order.
+An aggregator sends a receipt after the commit, never before; its intake keeps that order.
 """
 
 import hmac
@@ -37,7 +37,7 @@ def check_receipt(secret: SessionSecret, instalment: Instalment, receipt: Receip
     """Accept a receipt only for exactly these bytes under this session; run by the device.
 
     Raises:
-        SignatureError: it is for something else, or was not made by the holder of the session's receipt key.
+        SignatureError: it is for another part, or was not made with the session's receipt key.
     """
     expected = make_receipt(secret, instalment)
     same = (receipt.window_id, receipt.report_id, receipt.round, receipt.session_id, receipt.digest) == (

@@ -1,8 +1,8 @@
 """Sessions between a device and one aggregator, and sealing of reports under them (docs/wire.md, "Session", "Report").
 
-A session's keys come from a secret sealed to the aggregator and from two ephemeral keys that both sides throw away, so
-that nothing either side still has opens it a second time. Never stores a session: both sides do that, durably, before
-they act on it.
+A session's keys are derived from a secret sealed to the aggregator and from two ephemeral keys that both sides discard,
+so that no key that is kept can derive them again. This module stores nothing: both sides store the session durably
+before they use it.
 """
 
 import hashlib
@@ -52,8 +52,7 @@ REPORT_LABEL: Final = b"fleetcount v1 report"
 RECEIPT_KEY_LABEL: Final = b"fleetcount v1 receipt key"
 REPORT_KEY_BYTES: Final = 16
 NONCE: Final = bytes(12)
-"""AES-GCM's nonce is zero because every key seals one message: it follows from window key, random report id and
-round.
+"""AES-GCM's nonce is zero because every key seals one message: a key is derived from window key, report id and round.
 """
 
 
@@ -74,10 +73,10 @@ class DeviceIdentity:
 
     @classmethod
     def load(cls, certificate_file: Path, key_file: Path) -> "DeviceIdentity":
-        """Return the identity kept in two PEM files.
+        """Return the identity in two PEM files.
 
         Raises:
-            UsageError: a file that holds something else, or a key file others may read.
+            UsageError: a file with other contents, or a key file that other users may read.
             OSError: a file cannot be read.
         """
         certificate = certificates.load_certificate(certificate_file)
@@ -92,10 +91,10 @@ class DeviceIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSecret:
-    """What device and aggregator share for one session until `expiry` (Unix seconds): 32 secret bytes, two times.
+    """The two 32-byte secrets that device and aggregator have for one session until `expiry` (Unix seconds).
 
-    `secret` is the chain key of the window that is the session's `number`-th, 1 at first; `receipt_key` stays and opens
-    nothing.
+    `secret` is the chain key of the session's `number`-th window, from 1 on; `receipt_key` stays the same and opens no
+    report.
 
     Raises:
         UsageError: a secret of another size.
@@ -115,15 +114,15 @@ class SessionSecret:
 
     @property
     def window_key(self) -> WindowKey:
-        """The key of the window whose turn it is.
+        """The key of window `number` of this session.
 
         Raises:
-            UsageError: the session has had a key for as many windows as it may.
+            UsageError: `number` is above the largest number of windows of a session.
         """
         return WindowKey(session_id=self.session_id, number=self.number, key=window_key(self.secret))
 
     def moved_on(self) -> "SessionSecret":
-        """Return the session for the next window: no key of a window before follows from it."""
+        """Return the session for the next window; the keys of earlier windows cannot be derived from it."""
         return replace(self, secret=next_key(self.secret), number=self.number + 1)
 
 
@@ -152,7 +151,7 @@ def check_session_request(request: SessionRequest) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningSession:
-    """What a device knows while it waits for the answer to `request`; kept in memory only, and for one answer."""
+    """The secrets of a device that waits for the answer to `request`; in memory only, and used for one answer."""
 
     request: SessionRequest
     secret: bytes = field(repr=False)
@@ -162,7 +161,7 @@ class OpeningSession:
         """Return the session that the aggregator has accepted; run by the device.
 
         Raises:
-            SignatureError: the answer is for another request, or not from who holds the aggregator's sealing key.
+            SignatureError: the answer is for another request, or its sender does not have the aggregator's sealing key.
         """
         same = (accepted.session_id, accepted.expiry) == (self.request.session_id, self.request.expiry)
         try:
@@ -178,13 +177,13 @@ class OpeningSession:
 def new_session(
     aggregator: Aggregator, key: HpkeKey, device: DeviceIdentity, expiry: int, source: RandomSource
 ) -> tuple[SessionRequest, OpeningSession]:
-    """Return a signed request and what its answer is finished with; run by the device.
+    """Return a signed request, and the secrets to finish the session with its answer; run by the device.
 
-    Sent again, the same request opens the same session. An aggregator accepts an `expiry` (Unix seconds) that is on the
-    hour alone.
+    Sent again, the same request opens the same session. An aggregator accepts only an `expiry` (Unix seconds) that is a
+    full hour.
 
     Raises:
-        UsageError: the aggregator's key cannot be sealed to.
+        UsageError: a sealing key of the wrong size or of small order.
     """
     secret = source.random_bytes(SESSION_SECRET_BYTES)
     ephemeral = X25519PrivateKey.from_private_bytes(source.random_bytes(X25519_KEY_BYTES))
@@ -198,8 +197,8 @@ def new_session(
         expiry=expiry,
         signature=b"",
     )
-    # The signature covers everything else, and the session's name is the hash of what it covers: ECDSA is randomized,
-    # so a name that covered the signature too would differ at every signing.
+    # The signature covers all other fields, and the session id is the hash of these: ECDSA is randomized, so an id that
+    # covered the signature too would differ at every signing.
     signature = device.private_key.sign(unsigned.signed_bytes, ec.ECDSA(hashes.SHA256()))
     request = replace(unsigned, signature=signature)
     return request, OpeningSession(request=request, secret=secret, ephemeral=ephemeral)
@@ -214,9 +213,9 @@ def accept_session(
 ) -> tuple[SessionAccepted, SessionSecret, Digest]:
     """Return the answer, the session and the digest of the sender's key; run by the aggregator, once a request.
 
-    Every call makes another session: who has accepted a request stores the answer and gives it again. The digest is the
-    device's identity for "one report a window" (`certificates.key_digest`). Cheap checks come first: sizes, key id and
-    expiry before the chain, the chain before the signature, the signature before the seal.
+    Every call makes another session: an aggregator stores the answer and repeats it for the same request. The digest is
+    the device's identity for "one report a window" (`certificates.key_digest`). Cheap checks come first: sizes, key id
+    and expiry before the chain, the chain before the signature, the signature before the seal.
 
     Raises:
         Refused: MALFORMED, UNKNOWN_KEY, EXPIRED, BAD_CERTIFICATE, BAD_SIGNATURE or BAD_SEAL.
@@ -234,10 +233,10 @@ def judge_request(
     *,
     known: bool = False,
 ) -> Digest:
-    """Return the digest of the sender's key if everything but the seal is right: the checks that need no private key.
+    """Return the digest of the sender's key after all checks that need no private key: everything but the seal.
 
-    Of a `known` request, which this aggregator accepted and stored before, neither the signature is checked a second
-    time nor whether the key is still there that it was sealed to.
+    A `known` request was accepted and stored here before: its signature is not verified again, and the key that it was
+    sealed to may be erased.
 
     Raises:
         Refused: MALFORMED, UNKNOWN_KEY, EXPIRED, BAD_CERTIFICATE or BAD_SIGNATURE.
@@ -254,7 +253,7 @@ def open_request(
 ) -> tuple[SessionAccepted, SessionSecret]:
     """Return the answer and the session of a request that `judge_request` has accepted with this digest.
 
-    `ephemeral`: only vectors choose it; it is used once and goes with this call.
+    Only test vectors give `ephemeral`; otherwise it is generated, used once and discarded.
 
     Raises:
         Refused: BAD_SEAL or MALFORMED.
@@ -323,13 +322,13 @@ def _session_info(aggregator_id: AggregatorId, key_id: int, sender_digest: Diges
 
 
 def _session_keys(request: SessionRequest, secrets: bytes, ephemeral_key: bytes) -> tuple[SessionSecret, bytes]:
-    """Return the session and the confirmation that follow from the sealed secret with the shared one (64 bytes).
+    """Return the session and the confirmation derived from `secrets`: the sealed one, then the X25519 one (64 bytes).
 
-    HKDF-SHA256 (RFC 5869) salted with the hash of all that was said, so that both sides have the same keys only if they
-    heard the same; the confirmation is one more output, which only a holder of both secrets can give.
+    HKDF-SHA256 (RFC 5869), salted with the hash of the transcript, so that both sides derive the same keys only if they
+    saw the same messages; the confirmation is one more output, which proves the knowledge of both secrets.
     """
-    said = hashlib.sha256(SESSION_KEYS_LABEL + sized(request.signed_bytes, 2) + ephemeral_key).digest()
-    extracted = hmac.digest(said, secrets, "sha256")
+    transcript = hashlib.sha256(SESSION_KEYS_LABEL + sized(request.signed_bytes, 2) + ephemeral_key).digest()
+    extracted = hmac.digest(transcript, secrets, "sha256")
     session = SessionSecret(
         session_id=request.session_id,
         aggregator_id=request.aggregator_id,
@@ -344,7 +343,7 @@ def _session_keys(request: SessionRequest, secrets: bytes, ephemeral_key: bytes)
 
 
 def report_key(key: WindowKey, window_id: WindowId, report_id: ReportId, round_number: int) -> bytes:
-    """Return the 16-byte AES key of one part of one report (HKDF-Expand, RFC 5869, section 2.3)."""
+    """Return the 16-byte AES key of one part of one report: HKDF-Expand of the window key (RFC 5869, section 2.3)."""
     return expand(key.key, REPORT_KEY_LABEL + window_id + report_id + uint(round_number, 1), REPORT_KEY_BYTES)
 
 

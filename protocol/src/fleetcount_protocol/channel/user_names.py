@@ -1,6 +1,6 @@
-"""The names by which brokers know parties: read from certificates, never from what a party says of itself.
+"""The names by which brokers know parties: read from certificates, never from a party's own claim.
 
-It must not verify a certificate; who takes one from strangers does (`certificates.verify_chain`).
+It must not verify a certificate: code that accepts one from a peer does (`certificates.verify_chain`).
 """
 
 from cryptography import x509
@@ -12,10 +12,10 @@ from fleetcount_protocol.ids import AggregatorId, UserName
 
 
 def certified_name(certificate: x509.Certificate) -> UserName:
-    """Return the name under which a broker that checks certificates knows the holder: the one common name.
+    """Return the name by which a broker that checks certificates knows the holder: the only common name.
 
     Raises:
-        SignatureError: it has none, more than one, or one that cannot stand in a topic.
+        SignatureError: no common name, more than one, or one that is not a `UserName`.
     """
     try:
         names = [one.value for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
@@ -30,17 +30,17 @@ def certified_name(certificate: x509.Certificate) -> UserName:
 
 
 def key_name(certificate: x509.Certificate) -> UserName:
-    """Return the holder's name at a broker that asks for none: the digest of its key, 64 hexadecimal digits."""
+    """Return the holder's name at a broker that checks no certificates: its key's digest, 64 hexadecimal digits."""
     return UserName(key_digest(certificate).hex())
 
 
 def slot_name(aggregator_id: AggregatorId, slot: int) -> UserName:
-    """Return the name that a certificate gives a slot of an aggregator: slot 0 goes by the aggregator's own."""
+    """Return the name in the certificate of a slot of an aggregator; slot 0 has the aggregator's own id."""
     return UserName(f"{aggregator_id}-slot{slot}" if slot else aggregator_id)
 
 
 def is_user(certificate: x509.Certificate, user: UserName) -> bool:
-    """Return whether the holder of a certificate goes by this name, at a broker of either kind."""
+    """Return whether this is the holder's name at a broker of either kind."""
     if user == key_name(certificate):
         return True
     try:

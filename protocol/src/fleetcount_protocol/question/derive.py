@@ -1,4 +1,4 @@
-"""What follows from a question for one window, the same at every party: its window and its verify key.
+"""Derivation of one window of a question and of its verify key, with the same result at every party.
 
 It must not decide whether a window is asked: orders and clocks do (`orders`).
 """
@@ -23,13 +23,13 @@ VERIFY_KEY_LABEL: Final = b"fleetcount v1 verify key"
 def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -> Window:
     """Return a window, 0 to `windows` - 1: the same bytes at every party.
 
-    Run by every party when the window comes near. It shares domain, design and all bytes but the times with the other
-    windows of the question object, so that it costs a copy of the bytes. A later step of a drill-down takes the cells
-    that survived the step before it (`surviving_cells` of the window before) and is made and checked anew.
+    Run by every party shortly before the window opens. It shares domain, design and all bytes but the times with the
+    other windows of the question object, so that it costs a copy of the bytes. A later step of a drill-down needs the
+    cells that survived the step before it (`surviving_cells`) and is made and checked anew.
 
     Raises:
-        UsageError: the question has no such window, none at all before its start, or survivors that cannot be those of
-            the step before.
+        UsageError: the question has no such window, or survivors that are impossible for the step before.
+        QuestionError: the question has not started.
     """
     if type(index) is not int or not 0 <= index < question.schedule.windows:
         raise UsageError(f"window is {str(index)[:40]}, allowed: 0 to {question.schedule.windows - 1}")
@@ -58,7 +58,7 @@ def _window(of: WindowFields) -> Window:
 def window_verify_key(seed: bytes, window_id: WindowId) -> bytes:
     """Return the 32-byte verify key of a window: HKDF-Expand (RFC 5869, section 2.3) of the seed, its first block.
 
-    Run by aggregators. The seed is 32 uniform bytes, so that the extract step has nothing to add.
+    Run by aggregators. The seed is 32 uniform bytes, so the extract step of HKDF is not needed.
 
     Raises:
         UsageError: a seed of another size (the message withholds it).
@@ -69,7 +69,7 @@ def window_verify_key(seed: bytes, window_id: WindowId) -> bytes:
 
 
 def check_verify_seed(question: Question, seed: bytes) -> None:
-    """Refuse a seed of verify keys that is not the one the question was signed with.
+    """Refuse a seed of verify keys whose digest is not in the signed question.
 
     Raises:
         QuestionError: another size or another digest (the message withholds it).

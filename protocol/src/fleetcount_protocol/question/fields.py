@@ -1,6 +1,6 @@
-"""What a question is made of: the question of every window, the schedule, how long a coin holds, and the promise.
+"""The fields of a question, unchecked: what every window asks, the schedule, the unit of the coin, and the promise.
 
-Unchecked values. This module must not apply rules, encode, sign or derive a window.
+This module must not apply rules, encode, sign or derive a window.
 """
 
 import enum
@@ -19,11 +19,11 @@ from fleetcount_protocol.window.domain import Prefixes, ValueDomain
 from fleetcount_protocol.window.fields import Aggregator, Mode, QuestionRef, Release, UploadStyle, WindowFields
 
 DAY_S: Final = 86_400
-"""A coin of a day holds for one UTC day, which always has this many seconds of Unix time."""
+"""The unit of a coin of a day is one UTC day, which always has this many seconds of Unix time."""
 
 
 class Coin(enum.Enum):
-    """How long one toss of the sampling coin holds: its unit. The baseline is tossed anew in every window."""
+    """The unit of the sampling coin: the windows that share one toss. The baseline is drawn anew in every window."""
 
     WINDOW = 1
     DAY = 2
@@ -31,25 +31,26 @@ class Coin(enum.Enum):
 
 
 class Participants(enum.Enum):
-    """What a release says about how many devices took part, beyond the signed lower bound."""
+    """What a release reveals about the number of participants, beyond the signed lower bound."""
 
     HIDDEN = 1
     NOISED = 2
 
 
 class Admission(enum.Enum):
-    """Who may answer. Number 2 is reserved, and refused like every other."""
+    """Which devices may answer. Number 2 is reserved; every number but 1 is refused."""
 
     CERTIFICATE = 1
-    """Who opens a session with a certificate of the deployment's authority."""
+    """Devices that open a session with a certificate of the deployment's authority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillDown:
-    """Walks from coarse to fine: each takes one window a level, and asks about the children of what was busy before.
+    """Walks from coarse to fine places: one window for each level asks about the children of the busy cells before.
 
-    `levels` are the bits of a place (`Prefixes`) at each step of a walk, ascending; the first is that of the question'
-    domain. A cell survives a step if its estimate reaches `threshold`; at most `most_survivors` do, the busiest.
+    `levels` are the bits of a place (`Prefixes`) at each step of a walk, ascending; the first is that of the question's
+    domain. A cell survives a step if its estimate is at least `threshold`; at most `most_survivors` cells survive,
+    those with the largest estimates.
     """
 
     levels: tuple[int, ...]
@@ -57,16 +58,16 @@ class DrillDown:
     most_survivors: int
 
     def step_of(self, index: int) -> int:
-        """Return which step of its walk a window is, from 0 on: a new walk begins every `len(levels)` windows."""
+        """Return the step of a window in its walk, from 0 on; a new walk begins every `len(levels)` windows."""
         return index % len(self.levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What everybody signs of a start that the leader fixes when the question is submitted to it.
+    """The signed limits of a start that the leader fixes when the question is submitted to it.
 
-    The leader chooses the first time of the grid that is `delay_s` seconds or more after it took the question; every
-    party checks that this lies from `earliest` to `latest`, Unix seconds UTC.
+    The leader chooses the first time of the grid that is at least `delay_s` seconds after it accepted the question;
+    every party checks that it lies from `earliest` to `latest`, Unix seconds UTC.
     """
 
     delay_s: int
@@ -76,13 +77,14 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """When the windows are: window i opens at `first + i * every_s`, all times Unix seconds UTC.
+    """The times of the windows: window i opens at `first + i * every_s`, Unix seconds UTC.
 
     `windows` is their number; round one takes `round_one_s`, round two `round_two_s` after it (0 in one-round modes and
     for one envelope); a window expires `expiry_s` after its last round has closed.
 
     A fixed schedule has no `submission`. One that is counted from submission has `first` None until it is started
-    (`orders.started_question`): it has no windows before, and whatever asks for a time of one raises `QuestionError`.
+    (`orders.started_question`): before that it has no windows, and the methods that return a time raise
+    `QuestionError`.
     """
 
     first: int | None
@@ -95,21 +97,25 @@ class Schedule:
 
     @property
     def latest_start(self) -> int:
-        """When window 0 opens at the latest, by what everybody signs; started or not."""
+        """The latest time at which window 0 may open by the signed schedule, whether it has started or not."""
         return self.opens(0) if self.submission is None else self.submission.latest
 
     def at_latest(self) -> Self:
-        """Return the schedule itself if it has a start, else as if it starts as late as it may."""
+        """Return the schedule itself if it has a start, else with its latest start."""
         return self if self.first is not None else replace(self, first=self.latest_start)
 
     def opens(self, index: int) -> int:
-        """Return when round one of a window opens."""
+        """Return when round one of a window opens, Unix seconds.
+
+        Raises:
+            QuestionError: the question is counted from submission and has not started.
+        """
         if self.first is None:
             raise QuestionError("the question is counted from submission and has not started: it has no windows yet")
         return self.first + index * self.every_s
 
     def closes(self, index: int) -> int:
-        """Return when the last round of a window closes."""
+        """Return when the last round of a window closes, Unix seconds; raises as `opens`."""
         return self.opens(index) + self.round_one_s + self.round_two_s
 
     @property
@@ -118,11 +124,11 @@ class Schedule:
         return self.closes(self.windows - 1)
 
     def unit_of(self, coin: Coin, index: int) -> int:
-        """Return the number of the coin's unit that holds a window; windows of one unit share one toss.
+        """Return the number of the coin's unit to which a window belongs; windows of one unit share one toss.
 
-        A day is the UTC day in which the window's round one opens, counted from 1970-01-01. Counted from submission
-        it is the n-th 24 hours from the start on, so that a promise needs no start: no UTC day has more windows than
-        the first of them.
+        A day is the UTC day in which the window's round one opens, counted from 1970-01-01. In a schedule counted from
+        submission it is the n-th 24 hours after the start, so that the promise does not depend on the start: no UTC day
+        has more windows than the first 24 hours.
         """
         if coin is Coin.WINDOW:
             return index
@@ -131,7 +137,7 @@ class Schedule:
         return (index * self.every_s if self.submission is not None else self.opens(index)) // DAY_S
 
     def units(self, coin: Coin) -> dict[int, tuple[int, ...]]:
-        """Return the windows of every unit, in order."""
+        """Return the indices of the windows of every unit, in order, by the unit's number."""
         found: dict[int, list[int]] = {}
         for index in range(self.windows):
             found.setdefault(self.unit_of(coin, index), []).append(index)
@@ -149,12 +155,12 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionFields:
-    """The fields of a question, whether or not it may be asked.
+    """The fields of a question, not checked against the rules.
 
-    Every window asks the same question of `domain` by the same `mode`, `mechanism` and `release`, in the sense of
-    `WindowFields`. `coin` is `WINDOW` in one-round modes. `delta` is the delta at which every epsilon of the question
-    is stated. `aggregators` name no sealing keys: devices take those of each aggregator's signed key list that is valid
-    at the window. `verify_seed_digest` is SHA-256 of the 32 bytes from which all verify keys are derived. With
+    Every window asks about `domain` with the same `mode`, `mechanism` and `release`, as defined in `WindowFields`.
+    `coin` is `WINDOW` in one-round modes. `delta` is the delta at which every epsilon of the question is stated.
+    `aggregators` name no sealing keys: devices use the key of each aggregator's signed key list that is valid during
+    the window. `verify_seed_digest` is SHA-256 of the 32 bytes from which all verify keys are derived. With
     `drill_down`, `domain` is that of the first step of every walk.
     """
 
@@ -178,9 +184,7 @@ class QuestionFields:
     admission: Admission = Admission.CERTIFICATE
 
 
-# What one window holds, as its question and its index say, whether or not it may be asked.
-#
-# It must not apply rules (`rules`) or make the window itself (`derive`).
+# The fields of one window, from its question and its index, not checked; `derive` makes the window itself.
 
 _SHARED: Final = (
     "name",
@@ -198,7 +202,7 @@ _SHARED: Final = (
 
 
 def window_times(schedule: Schedule, index: int) -> dict[str, int]:
-    """Return the four times of a window by the names of its fields."""
+    """Return the four times of a window, Unix seconds, by the names of its fields; raises as `Schedule.opens`."""
     opens, closes = schedule.opens(index), schedule.closes(index)
     return {
         "round_one_opens": opens,
@@ -219,8 +223,8 @@ def window_fields(
 ) -> WindowFields:
     """Return the fields of a window: those of the question, the window's times and its place in the question.
 
-    The times of a question that has not started are those of its latest start: for rules and what all windows share.
-    A later step of a drill-down asks about its own `domain`; its uniform die has as many faces and the same rate.
+    Before the start the times are those of the latest start, for the rules and for the bytes that all windows share. A
+    later step of a drill-down has its own `domain`; its uniform die has the same rate and a face for each of its cells.
     """
     shared: dict[str, Any] = {name: getattr(question, name) for name in _SHARED}
     if domain is not None:
@@ -236,17 +240,17 @@ def window_fields(
     )
 
 
-# Which places a drill-down asks about next: the children of the cells that the record before found busy.
+# The places of the next step of a drill-down: the children of the cells that are busy in the record before.
 #
-# Run by every party on the signed public record of the step before, so that nothing more is signed. It must not see
-# anything else of a release: what follows from public numbers costs no further privacy.
+# Run by every party on the signed public record of the step before, so that no further signature is needed. It must not
+# use anything else of a release: a function of public numbers has no further loss.
 
 
 def surviving_cells(domain: Prefixes, estimates: Sequence[Fraction], walk: DrillDown) -> tuple[int, ...]:
-    """Return the cells whose estimate reached the threshold, ascending; of too many those with the largest estimates.
+    """Return the cells whose estimate is at least the threshold, ascending; of too many those with the largest ones.
 
-    `estimates` are those of the record, one a cell of the `domain` of its window, in its order. Of equal estimates the
-    smaller cell is kept. Nothing is returned where no cell reached the threshold: the walk has ended.
+    `estimates` are those of the record, one for each cell of the `domain` of its window, in its order. Of equal
+    estimates the smaller cell is kept. If no cell reached the threshold the result is empty: the walk has ended.
 
     Raises:
         UsageError: another number of estimates than of cells.
@@ -260,11 +264,11 @@ def surviving_cells(domain: Prefixes, estimates: Sequence[Fraction], walk: Drill
 
 
 def candidates(survivors: tuple[int, ...], walk: DrillDown, step: int) -> Prefixes:
-    """Return what step 1, 2, ... of a walk asks: all children of the cells that survived the step before.
+    """Return the domain of step 1, 2, ... of a walk: all children of the cells that survived the step before.
 
     Raises:
-        UsageError: no survivor, more than the question allows, or cells that are not those of the step before,
-        ascending.
+        UsageError: no survivor, more than the question allows, or cells that do not ascend or are not of the level
+            before.
     """
     bits = walk.levels[step - 1]
     if not 1 <= len(survivors) <= walk.most_survivors:
@@ -277,6 +281,6 @@ def candidates(survivors: tuple[int, ...], walk: DrillDown, step: int) -> Prefix
 
 
 def parents(domain: Prefixes, walk: DrillDown, step: int) -> tuple[int, ...]:
-    """Return the cells whose children a step asks about, ascending: none for the first step of a walk."""
+    """Return the cells whose children a step asks about, ascending; empty for the first step of a walk."""
     deeper = walk.levels[step] - walk.levels[step - 1] if step else 0
     return tuple(sorted({cell >> deeper for cell in domain.cells})) if step else ()

@@ -1,7 +1,6 @@
-"""The signed list of an aggregator's sealing keys and when each is valid: from it come the keys of a question's
-windows.
+"""The signed list of an aggregator's sealing keys with their validity; a window's keys are chosen from such lists.
 
-It must not hold a private key, and it does not open or seal.
+It must not have a private key, and it neither seals nor opens.
 """
 
 from collections.abc import Iterable
@@ -26,7 +25,7 @@ KEY_LIST_LABEL: Final = b"FCKEYS01"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedKey:
-    """A sealing key that its aggregator opens from `not_before` until before `not_after`, Unix seconds."""
+    """A sealing key that is valid from `not_before` on, before `not_after`, Unix seconds."""
 
     key: HpkeKey
     not_before: int
@@ -35,10 +34,10 @@ class ListedKey:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyList:
-    """The sealing keys of an aggregator, 1 to 32, ascending by key id; of two lists the one issued later counts.
+    """The sealing keys of an aggregator, 1 to 32, ascending by key id; of two lists the one issued later is valid.
 
     Raises:
-        QuestionError: another number of keys, keys out of order or that no device could use, or times out of order.
+        QuestionError: another number of keys, keys out of order, twice or of small order, or times out of order.
     """
 
     aggregator_id: AggregatorId
@@ -67,7 +66,7 @@ class KeyList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedKeyList:
-    """A key list with its aggregator's Ed25519 signature, 64 bytes, not verified by being here."""
+    """A key list with its aggregator's Ed25519 signature, 64 bytes, which is not verified yet."""
 
     key_list: KeyList
     signature: bytes
@@ -77,7 +76,7 @@ def decode_key_list(data: bytes) -> KeyList:
     """Return the key list whose canonical bytes these are.
 
     Raises:
-        DecodeError: they are not those of a key list.
+        DecodeError: they are not the canonical bytes of a key list.
     """
     reader = Reader(data, "key list", MAX_KEY_LIST_BYTES)
     reader.expect(KEY_LIST_LABEL)
@@ -96,10 +95,10 @@ def encode_signed_key_list(signed: SignedKeyList) -> bytes:
 
 
 def decode_signed_key_list(data: bytes) -> SignedKeyList:
-    """Return what `encode_signed_key_list` wrote; the signature is not verified here.
+    """Return the key list that `encode_signed_key_list` wrote; the signature is not verified here.
 
     Raises:
-        DecodeError: it is no such file.
+        DecodeError: the bytes are not such a file.
     """
     canonical, signature = read_with_signature(data, "key list", KEY_LIST_LABEL, MAX_KEY_LIST_BYTES)
     return SignedKeyList(key_list=decode_key_list(canonical), signature=signature)
@@ -111,12 +110,12 @@ def sign_key_list(key_list: KeyList, key: Ed25519PrivateKey) -> SignedKeyList:
 
 
 def verify_key_list(signed: SignedKeyList, aggregator: Aggregator, trusted: TrustedAggregator | None = None) -> None:
-    """Accept a key list only from the aggregator whose keys it lists, as a verified question describes it.
+    """Accept a key list only if the aggregator whose keys it lists has signed it with its key in a verified question.
 
-    With `trusted`, also under a successor of the key that the question names, at the time the list was issued.
+    With `trusted` also with a successor of that key that was valid when the list was issued.
 
     Raises:
-        QuestionError: it is another aggregator's.
+        QuestionError: the list is another aggregator's.
         SignatureError: the signature is missing or does not verify.
     """
     listed = signed.key_list.aggregator_id
@@ -128,10 +127,10 @@ def verify_key_list(signed: SignedKeyList, aggregator: Aggregator, trusted: Trus
 
 
 def check_distinct_keys(lists: Iterable[KeyList]) -> None:
-    """Refuse a sealing key that two aggregators of one question list: each must be the only one to open its parts.
+    """Refuse a sealing key that two aggregators of one question list: only one of them may open a part.
 
     Raises:
-        QuestionError: which aggregators.
+        QuestionError: with the two aggregators.
     """
     owners: dict[bytes, AggregatorId] = {}
     for key_list in lists:
@@ -144,10 +143,10 @@ def check_distinct_keys(lists: Iterable[KeyList]) -> None:
 
 
 def key_for(key_list: KeyList, opens: int, closes: int) -> HpkeKey:
-    """Return the key to which devices seal for a window: valid all the time it is open, and of those the newest.
+    """Return the key to which devices seal for a window: the newest key that is valid while the window is open.
 
-    `opens` and `closes` are those of the window's first and last round. Of keys that begin at the same time the one
-    with the larger id is taken.
+    `opens` is the time of the window's first round, `closes` the end of its last, Unix seconds. Of keys that begin at
+    the same time the one with the larger id is chosen.
 
     Raises:
         QuestionError: no key is valid from `opens` until `closes`.

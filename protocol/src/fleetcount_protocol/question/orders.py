@@ -1,7 +1,7 @@
-"""Orders about a question: the start of one that is counted from submission; pause, resume, stop of any that runs.
+"""Orders about a question: the start of one that is counted from submission; pause, resume and stop of any.
 
-The start fixes all times, once; the others skip windows, and never move, reorder or lengthen anything. It must not know
-which windows have opened: an aggregator refuses an order about those when it arrives.
+The start fixes all times, once; the other orders skip windows, and never move, reorder or lengthen one. It must not
+know which windows have opened: an aggregator refuses an order about these when it arrives.
 """
 
 import enum
@@ -27,28 +27,27 @@ _LARGEST_NUMBER: Final = 2**32 - 1
 
 
 class OrderAction(enum.Enum):
-    """What an order does: `START` fixes when window 0 opens, the others are about the windows from `from_window` on."""
+    """The kind of an order: a start fixes when window 0 opens, the others are about windows from `from_window` on."""
 
     PAUSE = 1
-    """The leader's: they are skipped, until a later order of the leader resumes."""
+    """By the leader: the windows are skipped until the leader resumes."""
     RESUME = 2
-    """The leader's: they are asked again."""
+    """By the leader: the windows are asked again."""
     STOP = 3
-    """Any aggregator's, for its own part, without which nothing can be opened: they are skipped for ever."""
+    """By any aggregator: the windows are skipped for ever, because no sum can be opened without its share."""
     START = 4
-    """The leader's first, of a question that is counted from submission, and of no other."""
+    """By the leader, as its first order, and only for a question that is counted from submission."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionOrder:
-    """What one aggregator orders about a question; `number` is above that of every order it gave before for the
-    question.
+    """An order of one aggregator about a question; its `number` is above those of its earlier orders for the question.
 
-    `start` is when window 0 opens, Unix seconds, in a start alone, which is about all windows: its `from_window` is 0.
+    `start` is when window 0 opens, Unix seconds, and None in all orders but a start; a start has `from_window` 0.
 
     Raises:
-        QuestionError: a number outside 1 to 2**32 - 1, a window that no question has, a start that is missing, out of
-            range or given to another action, or a start that has a number above 1.
+        QuestionError: a number outside 1 to 2**32 - 1, a window out of range, a start that is missing, out of range or
+            in another kind of order, or a start with a number above 1.
     """
 
     question_id: QuestionId
@@ -70,7 +69,7 @@ class QuestionOrder:
 
     @property
     def name(self) -> str:
-        """What the order is called: `start`, `pause`, `resume` or `stop`."""
+        """The kind as a word: `start`, `pause`, `resume` or `stop`."""
         return self.action.name.lower()
 
     @cached_property
@@ -83,7 +82,7 @@ class QuestionOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedOrder:
-    """An order with its aggregator's Ed25519 signature, 64 bytes, not verified by being here."""
+    """An order with its aggregator's Ed25519 signature, 64 bytes, which is not verified yet."""
 
     order: QuestionOrder
     signature: bytes
@@ -93,7 +92,7 @@ def decode_order(data: bytes) -> QuestionOrder:
     """Return the order whose canonical bytes these are.
 
     Raises:
-        DecodeError: they are not those of an order.
+        DecodeError: they are not the canonical bytes of an order.
     """
     reader = Reader(data, "order", MAX_ORDER_BYTES)
     reader.expect(ORDER_LABEL)
@@ -122,10 +121,10 @@ def encode_signed_order(signed: SignedOrder) -> bytes:
 
 
 def decode_signed_order(data: bytes) -> SignedOrder:
-    """Return what `encode_signed_order` wrote; the signature is not verified here.
+    """Return the order that `encode_signed_order` wrote; the signature is not verified here.
 
     Raises:
-        DecodeError: it is no such file.
+        DecodeError: the bytes are not such a file.
     """
     canonical, signature = read_with_signature(data, "order", ORDER_LABEL, MAX_ORDER_BYTES)
     return SignedOrder(order=decode_order(canonical), signature=signature)
@@ -141,13 +140,13 @@ def verify_order(
 ) -> None:
     """Accept an order only from an aggregator of this question that may give it.
 
-    With `trusted`, also under a successor of the key that the question names, at the time of the order's first window.
-    Of a question that has not started only its start is accepted.
+    With `trusted` also with a successor of the key in the question that is valid when the order's first window opens.
+    Before the question has started only its start is accepted.
 
     Raises:
-        QuestionError: another question, an aggregator it does not list, a start, pause or resume that is not the
-            leader's, a start that the question does not take, another first order of a leader that has to start it, or
-            a window that the question has not.
+        QuestionError: another question, an aggregator that it does not list, a start, pause or resume that is not the
+            leader's, a start outside the signed limits, another order before the start, or a window that the question
+            does not have.
         SignatureError: the signature is missing or does not verify.
     """
     order, leader = signed.order, question.aggregators[0]
@@ -173,7 +172,7 @@ def verify_order(
 def verify_orders(
     orders: Iterable[SignedOrder], question: Question, trusted: Mapping[AggregatorId, TrustedAggregator] | None = None
 ) -> Question:
-    """Accept orders as `verify_order` does, the start first; return the question with its start, if that is known.
+    """Verify orders with `verify_order`, the start first; return the question, started if a start is among them.
 
     Raises:
         QuestionError, SignatureError: as `verify_order` and `started_question`.
@@ -186,13 +185,13 @@ def verify_orders(
 
 
 def started_question(question: Question, orders: Iterable[QuestionOrder]) -> Question:
-    """Return the question with its windows: by the leader's start, or as it is where no start is among the orders.
+    """Return the question with the leader's start, or unchanged if no start is among the orders.
 
-    The orders are verified, or will be: this decides what they say.
+    The orders are not verified here: the caller does that before or afterwards.
 
     Raises:
-        QuestionError: a start for a question with fixed times, outside what was signed, or another one than that it
-        has.
+        QuestionError: a start for a question with fixed times, one outside the signed limits, or a second, different
+            one.
     """
     for order in orders:
         if order.start is not None:
@@ -201,12 +200,12 @@ def started_question(question: Question, orders: Iterable[QuestionOrder]) -> Que
 
 
 def started_by_window(question: Question, window: Window) -> Question:
-    """Return the question with the start that follows from a window, say of a record; fixed times stay.
+    """Return the question with the start that follows from a window, for instance of a record; fixed times stay.
 
-    Whether the window is one of the question shows when it is made again from it (`derive.window_at`).
+    It does not check that the window belongs to the question: the caller compares it with `derive.window_at`.
 
     Raises:
-        QuestionError: no start that was signed puts this window there.
+        QuestionError: the start is outside the signed limits.
     """
     if question.schedule.submission is None:
         return question
@@ -214,7 +213,7 @@ def started_by_window(question: Question, window: Window) -> Question:
 
 
 def check_follows(order: QuestionOrder, known: Iterable[QuestionOrder]) -> None:
-    """Refuse an order that does not come after all orders known of its aggregator about this question.
+    """Refuse an order that does not follow all known orders of its aggregator about this question.
 
     Raises:
         QuestionError: its number is not above theirs, or the aggregator has stopped its part.
@@ -228,15 +227,15 @@ def check_follows(order: QuestionOrder, known: Iterable[QuestionOrder]) -> None:
 
 
 def stopped_at(orders: Iterable[QuestionOrder]) -> int | None:
-    """Return the first window that a stop skips for good, None while none is stopped."""
+    """Return the first window that a stop skips, None without a stop."""
     return min((one.from_window for one in orders if one.action is OrderAction.STOP), default=None)
 
 
 def skipped_windows(question: Question, orders: Iterable[QuestionOrder]) -> tuple[range, ...]:
-    """Return the windows that are not asked, ascending: the same at every party that holds the same verified orders.
+    """Return the windows that are not asked, ascending: the same at every party that has the same verified orders.
 
-    In the order of their numbers each pause or resume decides about all windows from its own on, whatever was decided
-    before; a stop ends the question at its window for good.
+    In the order of their numbers each pause or resume decides about all windows from its own on and replaces earlier
+    decisions about them; a stop ends the question at its window.
 
     Raises:
         QuestionError: two different orders of one aggregator under one number.

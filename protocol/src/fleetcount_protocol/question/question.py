@@ -1,6 +1,6 @@
-"""The question: one signed counting question asked again and again, immutable, the same bytes for every party.
+"""The question: one signed counting question with one or more windows, immutable, the same bytes for every party.
 
-Making a `Question` checks every rule, so each one that exists may be asked. `derive` makes the windows.
+The constructor of `Question` checks every rule, so every `Question` may be asked. `derive` makes the windows.
 """
 
 import hashlib
@@ -44,8 +44,8 @@ from fleetcount_protocol.window.window import check_fraction, check_range, check
 
 # The canonical bytes of a question's fields (docs/wire.md, "Question").
 #
-# What every window asks has the bytes it has in a window, so that a window's bytes are those of the question with its
-# times in between. It must not apply the rules of a question.
+# The fields that all windows share have the same bytes in the question and in a window, so that a window's bytes are
+# cut from the question's, with the window's times in between.
 
 QUESTION_LABEL: Final = b"FCQUES01"
 _FIXED: Final = 1
@@ -53,7 +53,7 @@ _FROM_SUBMISSION: Final = 2
 
 
 def encode_question_fields(question: QuestionFields) -> bytes:
-    """Return the canonical bytes that are hashed into the question id and signed: the same before and after its start.
+    """Return the canonical bytes, which are signed and hashed into the question id; a start does not change them.
 
     Raises:
         QuestionError: they are more than `MAX_QUESTION_BYTES`.
@@ -77,7 +77,7 @@ def encode_question_fields(question: QuestionFields) -> bytes:
 
 
 def decode_question_fields(data: bytes) -> QuestionFields:
-    """Return the fields these bytes hold, whether or not they may be asked.
+    """Return the fields that these bytes encode; the rules of a question are not checked.
 
     Raises:
         DecodeError: the bytes are not the fields of a question.
@@ -148,21 +148,21 @@ def _read_schedule(reader: Reader) -> Schedule:
     )
 
 
-# The rules that every question keeps (docs/wire.md, "Rules of a question"): schedule, coin, promise, windows.
+# The rules of every question (docs/wire.md, "Rules of a question"): schedule, coin, promise, windows.
 #
-# Run by every party. It must not read bytes (`codec`) or decide for a device's owner.
+# Run by every party. They must not decide for a device's owner.
 
 _LARGEST_DELTA: Final = Fraction(1, 1000)
 _LARGEST_THRESHOLD: Final = 2**32 - 1
 
 
 def check_question(question: QuestionFields) -> None:
-    """Refuse a question that no honest party may ask or answer: its own rules, then those of a window for its windows.
+    """Refuse a question that breaks a rule: its own rules, then those of a window for its first and its last window.
 
-    The first and the last window stand for all: only the times differ between windows, by multiples of `every_s`.
+    These two are enough: windows differ only in their times, by multiples of `every_s`.
 
     Raises:
-        QuestionError: the field, its value and the allowed range.
+        QuestionError: with the field, its value and the allowed range.
     """
     _check_lengths(question)
     _check_window(question, 0)
@@ -215,7 +215,7 @@ def _check_start(question: QuestionFields) -> None:
         return
     for what, moment in (("earliest", signed.earliest), ("latest", signed.latest)):
         require(moment % step == 0, f"{what} start is {moment}, not a multiple of time_precision_s = {step}")
-    # A promise for a UTC day whose windows share a toss would depend on when the question starts.
+    # With a toss for each UTC day the promise would depend on the time of the start.
     require(question.coin is not Coin.DAY, "coin is day, allowed when counted from submission: window or questions")
     if (start := schedule.first) is not None:
         check_range("start of the question", start, signed.earliest, signed.latest)
@@ -229,7 +229,7 @@ def _check_promise(question: QuestionFields) -> None:
     )
     delta = check_fraction("delta", question.delta)
     require(0 < delta <= _LARGEST_DELTA, f"delta is {delta}, allowed: above 0 and at most {_LARGEST_DELTA}")
-    # Without a finite loss there is no promise over many windows.
+    # Exact sums have no finite loss, so there is no promise over several windows.
     several = question.schedule.windows > 1
     require(
         not several or question.release.kind is not ReleaseKind.EXACT, "release is exact, allowed in one window only"
@@ -246,21 +246,21 @@ def _check_drill_down(question: QuestionFields, walk: DrillDown) -> None:
         raise QuestionError(f"a drill-down begins with two or more prefixes of {levels[0]} bits as its domain")
     schedule, windows = question.schedule, question.schedule.windows
     least = schedule.round_one_s + schedule.round_two_s + question.time_precision_s
-    # A record is of the next point of the time grid behind its rounds; the next step has to open after it.
+    # A record's time is the next point of the time grid after its rounds; the next step must open after it.
     require(schedule.every_s >= least, f"every_s is {schedule.every_s}, a drill-down needs at least {least} s")
     require(windows % len(levels) == 0, f"windows is {windows}, allowed: a multiple of the {len(levels)} levels")
     check_range("threshold", walk.threshold, 1, _LARGEST_THRESHOLD)
     children = 1 << max(high - low for low, high in pairwise(levels))
     require(children <= MAX_VALUES, f"a cell has {children} children, allowed: at most {MAX_VALUES}")
     check_range(f"most_survivors, each of {children} children,", walk.most_survivors, 1, MAX_VALUES // children)
-    # Thresholds are for the cells of the first step, and what survives a step is decided by estimates.
+    # A one-sided release has a threshold for each cell of the first step only, and estimates decide what survives.
     two_sided = question.release.kind is not ReleaseKind.ONE_SIDED
     require(two_sided, "release is one-sided, allowed in a drill-down: noise on both sides")
     _check_any_number_of_values(question)
 
 
 def _check_any_number_of_values(question: QuestionFields) -> None:
-    # The steps ask about different numbers of places: the law must promise the same for each of them.
+    # The steps ask about different numbers of places: the law must have the same loss for each of them.
     mechanism = question.mechanism
     uniform = isinstance(mechanism, SamplingDie) and mechanism.face_probabilities is None
     require(mechanism is None or uniform, "a drill-down is direct or throws a uniform die")
@@ -289,7 +289,7 @@ class Question(QuestionFields):
 
     @cached_property
     def first_window(self) -> WindowFields:
-        """The fields of window 0; but for its times and place those of every window (of a walk, of its first step).
+        """The fields of window 0, which all windows share except times and place (in a drill-down: first steps only).
 
         Before the start its times are those of the latest start.
         """
@@ -297,16 +297,16 @@ class Question(QuestionFields):
 
     @cached_property
     def shared_bytes(self) -> tuple[bytes, bytes]:
-        """What stands before and behind the times in the canonical bytes of every window."""
+        """The bytes before and after the times in the canonical bytes of every window, without its label."""
         return encode_question(self.first_window), encode_terms(self.first_window)
 
     def started(self, start: int) -> Self:
-        """Return the question with its windows, counted from a start (Unix seconds) that the leader fixed.
+        """Return the question with windows, counted from the start (Unix seconds) that the leader fixed.
 
-        It is the same question: canonical bytes, id and signatures stay.
+        It is the same question: canonical bytes, id and signatures stay the same.
 
         Raises:
-            QuestionError: its times are fixed, it has another start already, or the start is outside what was signed.
+            QuestionError: its times are fixed, it has another start already, or the start is outside the signed limits.
         """
         if self.schedule.submission is None:
             raise QuestionError(f"question {self.name!r} has fixed times; no start is given to it")
@@ -315,12 +315,12 @@ class Question(QuestionFields):
         return replace(self, schedule=replace(self.schedule, first=start))
 
     def at_latest(self) -> Self:
-        """Return the question itself if it has a start, else as if it starts as late as it may: to judge it before."""
+        """Return the question itself if it has a start, else with its latest start, for checks before the start."""
         return self if self.schedule.first is not None else replace(self, schedule=self.schedule.at_latest())
 
     @property
     def design(self) -> Design:
-        """The design of every window's question (in a drill-down, of every walk's first step: V differs later)."""
+        """The design of every window; in a drill-down that of the first step of a walk: later steps have another V."""
         return self.first_window.design
 
     @cached_property
@@ -354,5 +354,5 @@ class SignedQuestion:
 
     @property
     def complete(self) -> bool:
-        """Whether every place holds a signature (not whether it verifies)."""
+        """Whether no signature is missing; they are not verified here."""
         return len(self.signatures) == len(self.question.aggregators) and all(self.signatures)

@@ -1,4 +1,4 @@
-"""Signatures of a question: every listed aggregator signs the canonical bytes once, and they stand for every window.
+"""Signatures of a question: every listed aggregator signs the canonical bytes once, for all windows.
 
 It must not decide what a device's owner allows: that is the client's `policy`.
 """
@@ -23,18 +23,18 @@ from fleetcount_protocol.window.window_json import window_to_json
 def sign_question(question: Question, key: Ed25519PrivateKey) -> bytes:
     """Return an aggregator's Ed25519 signature (RFC 8032, pure) over the canonical bytes, 64 bytes.
 
-    The label at their front keeps them apart from everything else such a key signs.
+    The bytes begin with a label, so that no signature of another kind of message verifies for a question.
     """
     return key.sign(question.canonical)
 
 
 def verify_signed_question(signed: SignedQuestion, trusted: Mapping[AggregatorId, TrustedAggregator]) -> None:
-    """Accept a question only with valid signatures of all its aggregators, each trusted under this very key and
-    operator.
+    """Accept a question only with valid signatures of all its aggregators, each trusted with the same key and operator.
 
     Raises:
         QuestionError: an aggregator that is not trusted or is described otherwise, or fewer than two distinct
-        operators. SignatureError: a signature that is missing or does not verify.
+            operators.
+        SignatureError: a signature that is missing or does not verify.
     """
     question = signed.question
     check_trusted(question.aggregators, trusted, question.schedule.latest_start)
@@ -42,8 +42,6 @@ def verify_signed_question(signed: SignedQuestion, trusted: Mapping[AggregatorId
 
 
 # The `.question` file: a question with the signatures it has so far (docs/wire.md, "Question").
-#
-# It must not sign or verify (`signing`).
 
 SIGNED_QUESTION_LABEL: Final = b"FCSQUE01"
 MAX_SIGNED_QUESTION_BYTES: Final = MAX_QUESTION_BYTES + 512
@@ -53,7 +51,7 @@ def encode_signed_question(signed: SignedQuestion) -> bytes:
     """Return the `.question` file of a question with the signatures it has so far.
 
     Raises:
-        UsageError: a signature that has neither 0 nor 64 bytes, or not one place an aggregator.
+        UsageError: a signature of other than 0 or 64 bytes, or not as many signatures as aggregators.
     """
     fault = fault_of_signatures(signed.signatures, len(signed.question.aggregators))
     if fault:
@@ -62,10 +60,10 @@ def encode_signed_question(signed: SignedQuestion) -> bytes:
 
 
 def decode_signed_question(data: bytes) -> SignedQuestion:
-    """Return the question and the signatures of a `.question` file, none of which is verified here.
+    """Return the question and the signatures of a `.question` file; no signature is verified here.
 
     Raises:
-        DecodeError: it is no such file.
+        DecodeError: the bytes are not such a file.
     """
     reader = Reader(data, "signed question", MAX_SIGNED_QUESTION_BYTES)
     reader.expect(SIGNED_QUESTION_LABEL)
@@ -76,10 +74,10 @@ def decode_signed_question(data: bytes) -> SignedQuestion:
 
 
 def signed_question(question: Question, signatures: tuple[bytes, ...]) -> SignedQuestion:
-    """Return the pair, refusing signatures that cannot belong to the question.
+    """Return the question with its signatures, after a check of their number and sizes.
 
     Raises:
-        DecodeError: not one place an aggregator, or a signature that has neither 0 nor 64 bytes.
+        DecodeError: a signature of other than 0 or 64 bytes, or not as many signatures as aggregators.
     """
     fault = fault_of_signatures(signatures, len(question.aggregators))
     if fault:
@@ -87,17 +85,13 @@ def signed_question(question: Question, signatures: tuple[bytes, ...]) -> Signed
     return SignedQuestion(question=question, signatures=signatures)
 
 
-# A question as people read it: plain values for a JSON file.
-#
-# It must not be read back: programs exchange the canonical bytes.
+# A question as plain values for a JSON file that people read; programs exchange the canonical bytes.
 
 _OF_A_WINDOW: Final = ("window_id", "window", "round_one_opens", "round_one_closes", "round_two_closes", "expiry")
 
 
 def question_to_json(question: Question) -> dict[str, Any]:
-    """Return the question as plain values for a JSON file that people read; what all windows ask as in
-    `window_to_json`.
-    """
+    """Return the question as plain values for a JSON file; the fields that all windows share as in `window_to_json`."""
     schedule = question.schedule
     asked = window_to_json(window_at(question.at_latest(), 0))
     shared = {name: value for name, value in asked.items() if name not in _OF_A_WINDOW}
@@ -123,7 +117,7 @@ def question_to_json(question: Question) -> dict[str, Any]:
 
 
 def _start(schedule: Schedule) -> dict[str, int]:
-    """Return when the first window opens, or what was signed of it; of a schedule that has started both."""
+    """Return when the first window opens, the signed limits of that time, or after a start both."""
     signed = schedule.submission
     limits = (
         {}

@@ -1,6 +1,6 @@
-"""Everything about a release in one place to import from: the record, its JSON form, and the commitments.
+"""The names of a release in one place to import from: the record, its JSON form, and the commitments.
 
-Holds no code: see `record`, `record_json` and `commitment`.
+The code is in `record`, `record_json`, `chain` and `commitments`.
 """
 
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow

@@ -1,4 +1,4 @@
-"""How the records of a question hang together: which one came before, and why windows between them have none.
+"""The chain of a question's records: a record names the one before it, and the reasons of the windows without a record.
 
 It must not decide why a window is missing: the aggregators do. Digests are of records, never of a set of reports.
 """
@@ -18,7 +18,7 @@ _MAX_RUNS: Final = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingWindow:
-    """A window that has no record, and why: a word or a sentence for the public, 1 to 200 bytes."""
+    """A window without a record, and the reason: a word or a sentence for the public, 1 to 200 bytes."""
 
     index: int
     reason: str
@@ -26,10 +26,10 @@ class MissingWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainLink:
-    """What a window's record says of the windows before it.
+    """The part of a window's record about the windows before it.
 
-    `previous` is the digest (`ReleaseRecord.digest`) of the last record of the question before it and `previous_index`
-    its window, both None if it is the first; `missing` are all windows in between, ascending.
+    `previous` is the digest (`ReleaseRecord.digest`) of the question's record before this one and `previous_index` its
+    window, both None in the first record; `missing` are all windows in between, ascending.
     """
 
     previous: Digest | None
@@ -41,8 +41,9 @@ def check_link(link: ChainLink, index: int) -> None:
     """Refuse a link that does not account for every window before `index`.
 
     Raises:
-        UsageError: a digest without a window or the other way round, a record that is not before this one, windows
-            missing that are not exactly those in between, a reason that is no plain text, or more than 4,096 runs.
+        UsageError: a digest without a window or the other way round, a previous record that is not before this one,
+            missing windows that are not exactly those in between, a reason that `check_text` refuses, or more than
+            4,096 runs.
     """
     if (link.previous is None) != (link.previous_index is None):
         raise UsageError("a previous record needs its digest and its window, allowed: both or none")
@@ -62,7 +63,7 @@ def check_link(link: ChainLink, index: int) -> None:
 
 
 def encode_link(link: ChainLink) -> bytes:
-    """Return a link as it stands in a record: what came before, then runs of missing windows of one reason."""
+    """Return the bytes of a link in a record: the previous record, then runs of missing windows with one reason."""
     before = b""
     if link.previous is not None and link.previous_index is not None:
         before = link.previous + uint(link.previous_index, 4)
@@ -72,7 +73,11 @@ def encode_link(link: ChainLink) -> bytes:
 
 
 def read_link(reader: Reader) -> ChainLink:
-    """Return a link, which `check_link` has still to accept."""
+    """Return the link that these bytes encode; the caller checks it with `check_link`.
+
+    Raises:
+        DecodeError: a field out of its range, or too few bytes.
+    """
     previous, previous_index = None, None
     if reader.flag():
         previous, previous_index = Digest(reader.take(Digest.SIZE)), reader.uint(4)

@@ -1,6 +1,6 @@
-"""Opening a release: commitments to noised shares, their sum, and which may be published (docs/wire.md, "Opening").
+"""Opening a release: commitments to noised shares, their sum, the check before publication (docs/wire.md, "Opening").
 
-It must not see a share without noise: the aggregator adds the noise before it calls anything here.
+It must not see a share without noise: the aggregator adds the noise before it calls this module.
 """
 
 import hashlib
@@ -20,10 +20,9 @@ from fleetcount_protocol.vdaf.field import FIELD64
 
 # The digest by which the aggregators of a window agree on the exact set of reports (docs/wire.md, "Set digest").
 #
-# It is the root over 256 leaves: leaf n is of the reports whose ids begin with byte n. Two aggregators whose sets
-# differ find out where from the leaves, and tell each other no other ids. Neither root nor leaves must leave the
-# aggregators: with them, an observer of the sealed reports could find out which of them were accepted, and so how
-# many.
+# It is the root over 256 leaves: leaf n covers the reports whose ids begin with byte n. Two aggregators whose sets
+# differ learn from the leaves where, and exchange the ids of these leaves only. Root and leaves must stay among the
+# aggregators: from them, an observer of the sealed reports could compute which were accepted, and so how many.
 
 _SET_LABEL: Final = b"fleetcount v2 report set"
 _LEAF_LABEL: Final = b"fleetcount v2 set leaf"
@@ -35,7 +34,7 @@ def public_share_digest(public_share: bytes) -> Digest:
 
 
 def leaf_head(window_id: WindowId, number: int, count: int) -> bytes:
-    """Return what the hash of leaf `number` (0 to 255) begins with: label, window, number, count of its reports.
+    """Return the first bytes under the hash of leaf `number` (0 to 255): label, window, number, count of its reports.
 
     Raises:
         UsageError: more than `MAX_REPORTS_PER_LEAF` reports.
@@ -48,8 +47,8 @@ def leaf_head(window_id: WindowId, number: int, count: int) -> bytes:
 def leaf_digests(window_id: WindowId, items: Iterable[tuple[ReportId, Digest]]) -> bytes:
     """Return the digests of all leaves, joined: SHA-256 over `leaf_head` and each (id, share digest) by ascending id.
 
-    A hash of the sorted list, not an exclusive or of hashes: with that, linear algebra finds within milliseconds other
-    sets of 129 reports with the same digest. `items` are report ids with the digests of their public shares.
+    A hash of the sorted list, not an exclusive or of hashes, for which linear algebra finds other sets of 129 reports
+    with the same digest within milliseconds. `items` are report ids with the digests of their public shares.
 
     Raises:
         UsageError: a report id that appears twice, or more reports than a leaf or a window may have.
@@ -80,7 +79,7 @@ def set_root(window_id: WindowId, leaves: bytes) -> Digest:
 
 
 def set_digest(window_id: WindowId, items: Iterable[tuple[ReportId, Digest]]) -> Digest:
-    """Return the digest of a set of reports of a window, whatever their order; see `leaf_digests`."""
+    """Return the digest of a set of reports of a window, in any order; raises as `leaf_digests`."""
     return set_root(window_id, leaf_digests(window_id, items))
 
 
@@ -124,7 +123,7 @@ def commit_to(share: NoisedShare) -> Commitment:
 
 
 def check_commitment(made: Commitment, share: NoisedShare) -> None:
-    """Accept an opened share only if it is what its aggregator committed to.
+    """Accept an opened share only if its aggregator's commitment is to this share.
 
     Raises:
         VerificationFailed: the window, aggregator, set or bytes differ from those committed to.
@@ -156,15 +155,15 @@ def open_noised_shares(shares: Sequence[NoisedShare], length: int) -> tuple[int,
     Raises:
         DecodeError: a share that does not hold `length` canonical elements.
     """
-    # Sums and noise lie far inside +-(p-1)/2, so the lift gives back the signed number that the field wrapped around.
+    # Sums and noise are far below (p-1)/2 in magnitude, so the lift is the signed number before reduction modulo p.
     vectors = [FIELD64.decode_vector(share.vector, length) for share in shares]
     return tuple(centred_lift(element) for element in FIELD64.add_vectors(vectors, length))
 
 
 def noise_bound(noise: NoiseLaw, aggregators: int) -> int:
-    """Return B, which all noise on a cell together exceeds with probability below 1e-26; 0 without noise."""
+    """Return B, which the noise of all aggregators on a cell exceeds with probability below 1e-26; 0 without noise."""
     if isinstance(noise, GaussianNoise):
-        from fleetcount_mechanisms.gaussian import noise_reach  # For such releases alone.
+        from fleetcount_mechanisms.gaussian import noise_reach  # Imported here: only Gaussian releases need it.
 
         return noise_reach(noise.variance, aggregators, _GAUSSIAN_TAIL_EXPONENT)
     if noise.epsilon is None:
@@ -174,12 +173,12 @@ def noise_bound(noise: NoiseLaw, aggregators: int) -> int:
 
 
 def check_range(values: Iterable[int], *, bound: int, reports: int) -> None:
-    """Refuse to publish numbers that no honest aggregators could have opened: outside [-B, reports + B].
+    """Refuse opened numbers outside [-B, reports + B], which cannot be sums of shares and noise.
 
-    The number of reports stays with the caller; it is in no message.
+    The number of reports is secret, so no message shows it.
 
     Raises:
-        VerificationFailed: a number is outside, so an aggregator added something else than shares and noise.
+        VerificationFailed: a number is outside, so an aggregator did not add its share and its noise.
     """
     if any(not -bound <= value <= reports + bound for value in values):
         raise VerificationFailed("an opened number is outside what the reports and the noise allow")

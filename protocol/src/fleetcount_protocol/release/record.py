@@ -1,7 +1,7 @@
-"""The release record: what all aggregators of a window sign and the public reads (docs/wire.md, "Release record").
+"""The release record, which all aggregators of a window sign and the public reads (docs/wire.md, "Release record").
 
-It must not hold a round's sum, a share, the set digest or the exact number of participants. The aggregator opens the
-numbers, analysis computes estimates and intervals; this module encodes, signs and verifies them.
+It must not contain a round's sum, a share, the set digest or the exact number of participants. The aggregator opens the
+numbers, analysis computes estimates and intervals; this module encodes, signs and verifies the record.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ from fleetcount_protocol.window.signing import TrustedAggregator, verify_by
 from fleetcount_protocol.window.window import Window, decode_window
 
 RECORD_LABEL: Final = b"FCRECD02"
-"""First bytes of a record; "FCRECD01" began those of windows that were asked without a question."""
+"""First bytes of a record."""
 _MAX_VIEWS: Final = 32
-"""Each adversary could learn from one answer, from a day and from the whole question."""
+"""Each adversary has up to three views: for one answer, one day and the whole question."""
 _MAX_SENTENCE_BYTES: Final = 1_000
 _MAX_INT64: Final = 2**63 - 1
 _PLAIN_DECIMAL: Final = re.compile(r"(?:0|[1-9][0-9]{0,9})(?:\.[0-9]{0,24}[1-9])?", re.ASCII)
@@ -54,7 +54,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisedParticipants:
-    """How many took part: the opened number, which is theirs plus every aggregator's noise, and interval ends.
+    """The number of participants: the opened number, which has the noise of every aggregator, and interval ends.
 
     `low` <= `high` are the whole-number ends of the interval at the window's level.
     """
@@ -66,7 +66,7 @@ class NoisedParticipants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseLaw:
-    """What an aggregator added to every opened number: the law's name and its parameters (mechanisms, `noise`)."""
+    """The law of an aggregator's noise on every opened number: its name and parameters (mechanisms, `noise`)."""
 
     aggregator_id: AggregatorId
     law: str
@@ -74,7 +74,7 @@ class NoiseLaw:
 
 
 def noise_laws(window: Window) -> tuple[NoiseLaw, ...]:
-    """Return what each aggregator of the window adds, in the window's order, each at full strength."""
+    """Return the law of each aggregator's noise, in the window's order; each adds noise of full strength."""
     law = window.design.noise
     return tuple(
         NoiseLaw(aggregator_id=one.aggregator_id, law=law.name, parameters=law.parameters) for one in window.aggregators
@@ -83,12 +83,12 @@ def noise_laws(window: Window) -> tuple[NoiseLaw, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseRecord:
-    """A window's release: its cells with intervals, and what each adversary could learn.
+    """A window's release: its cells with intervals, and the privacy statement.
 
     `baseline_raw` is the opened number of output 0 in response mode (for vector Mangat, of the participation bit),
-    from which the estimates follow; None in the other modes. `released_at` is a Unix time on the window's grid, not
-    before the last round closed. Level, noise and the least number of participants follow from the window. `chain` says
-    what came of the windows before; `participants` is for windows whose question says that the number is noised.
+    which the estimates need; None in the other modes. `released_at` is a Unix time on the window's grid, not before the
+    last round closed. Level, noise and the least number of participants follow from the window. `chain` is about the
+    windows before; `participants` is None unless the question has noised participants.
 
     Raises:
         UsageError: cells that are not those of the window with its labels, ends out of order, numbers beyond 64 bits,
@@ -120,7 +120,7 @@ class ReleaseRecord:
 
     @property
     def window_id(self) -> WindowId:
-        """The window the record answers."""
+        """The window of the record."""
         return self.window.window_id
 
     @property
@@ -130,12 +130,12 @@ class ReleaseRecord:
 
     @property
     def participants_at_least(self) -> int:
-        """The lower bound that every aggregator checked, min_batch_size; a record says no more about the number."""
+        """min_batch_size, the lower bound that every aggregator checked; the record has no exact number."""
         return self.window.min_batch_size
 
     @property
     def noise(self) -> tuple[NoiseLaw, ...]:
-        """What each aggregator added, in the window's order."""
+        """The noise law of each aggregator, in the window's order."""
         return noise_laws(self.window)
 
     @cached_property
@@ -145,13 +145,14 @@ class ReleaseRecord:
 
     @cached_property
     def digest(self) -> Digest:
-        """SHA-256 of the canonical bytes: what the next record of a question holds of this one."""
+        """SHA-256 of the canonical bytes, which the question's next record contains."""
         return Digest(hashlib.sha256(self.canonical).digest())
 
     def side(self, cell: Cell) -> Side | None:
-        """Return on which side of its threshold a one-sided release shows a count; None in other releases.
+        """Return the side of its threshold on which a one-sided release shows a count; None in other releases.
 
-        "safe" is never wrong, since the noise only adds; "danger" is wrong in a cell with 1 - level at most.
+        "safe" is never wrong, since the noise only adds; "danger" is wrong in a cell with probability 1 - level at
+        most.
         """
         thresholds = self.window.release.thresholds
         return side_of(cell.low, cell.raw, thresholds[cell.value - 1]) if thresholds else None
@@ -217,7 +218,10 @@ def decode_record(data: bytes) -> ReleaseRecord:
 
 
 def sign_record(record: ReleaseRecord, key: Ed25519PrivateKey) -> bytes:
-    """Return an aggregator's Ed25519 signature over the canonical bytes, 64 bytes, made after full recomputation."""
+    """Return an aggregator's Ed25519 signature over the canonical bytes, 64 bytes.
+
+    Run by each aggregator after it has recomputed the whole record.
+    """
     return key.sign(record.canonical)
 
 
@@ -228,10 +232,10 @@ def verify_record_signatures(
 ) -> None:
     """Accept a record only with valid signatures of all aggregators of its window.
 
-    With `trusted`, each must be trusted under the very key that the window names, and may have signed with a successor
-    of it that was its own when the record was made. Without, the keys are taken from the
-    window inside the record: that proves agreement among them, and who they are only to a reader who knows the window
-    id.
+    With `trusted`, each must be trusted with the same key as in the window, and may have signed with a successor of it
+    that was valid when the record was made. Without `trusted` the keys are those of the window inside the record: the
+    signatures then prove that the holders of these keys agree; that they are the right aggregators only follows for a
+    reader who knows the window id.
 
     Raises:
         SignatureError: a signature that is missing or does not verify, or an aggregator that is not trusted.

@@ -1,4 +1,4 @@
-"""The release record as a JSON file for people, which carries the canonical bytes so that programs need not trust it.
+"""The release record as a JSON file for people; programs read only the canonical bytes, which it contains.
 
 The readable part is not signed: a file whose readable part does not follow from the canonical bytes is refused.
 """
@@ -26,7 +26,7 @@ def record_to_json(record: ReleaseRecord, signatures: Sequence[bytes]) -> str:
     """Return the record with its signatures (in the window's order) as indented JSON, UTF-8, ending in a line feed.
 
     Raises:
-        UsageError: not one signature an aggregator.
+        UsageError: not as many signatures as aggregators.
     """
     if len(signatures) != len(record.window.aggregators):
         raise UsageError(f"{len(signatures)} signatures for {len(record.window.aggregators)} aggregators")
@@ -34,7 +34,7 @@ def record_to_json(record: ReleaseRecord, signatures: Sequence[bytes]) -> str:
 
 
 def record_from_json(text: str) -> tuple[ReleaseRecord, tuple[bytes, ...]]:
-    """Return the record and its signatures, none of which is verified here (`verify_record_signatures`).
+    """Return the record and its signatures, which `verify_record_signatures` verifies.
 
     Raises:
         DecodeError: not JSON of this format, or a readable part that differs from the canonical bytes.
@@ -45,7 +45,7 @@ def record_from_json(text: str) -> tuple[ReleaseRecord, tuple[bytes, ...]]:
     if not isinstance(listed, list) or len(listed) != len(record.window.aggregators):
         raise DecodeError("release file needs one signature an aggregator")
     signatures = tuple(_base64(_field(one, "signature"), "signature") for one in listed)
-    # Compared as text: to Python 1, 1.0 and true are equal, to a reader they are not.
+    # Compared as text, because 1, 1.0 and true are equal in Python and different for a reader.
     if _plain(_readable(record, signatures)) != _plain(parsed):
         raise DecodeError("the readable part of the release file is not what the signed record says")
     return record, signatures
@@ -60,7 +60,7 @@ def decimal_text(value: Fraction, places: int = _PLACES) -> str:
 
 
 def sides_words(record: ReleaseRecord) -> str | None:
-    """Return how sure the sides are that a one-sided release shows; None of other releases."""
+    """Return a sentence about the certainty of a one-sided release's sides; None for other releases."""
     if not record.window.release.thresholds:
         return None
     wrong = decimal_text(100 * (1 - record.level))
@@ -103,7 +103,7 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
 
 
 def _readable_window(record: ReleaseRecord) -> dict[str, Any]:
-    """Return what the record says of its question: the window, who took part, and the windows before."""
+    """Return the readable part about the question: the window, the participants, and the windows before."""
     question, chain, noised = record.window.question, record.chain, record.participants
     shown = None if noised is None else {"raw": noised.raw, "low": noised.low, "high": noised.high}
     return {

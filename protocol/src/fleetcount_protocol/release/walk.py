@@ -1,7 +1,7 @@
-"""From the signed record of one step of a drill-down to the next step: its cells, or why it is not asked.
+"""From the signed record of one step of a drill-down to the next step: its cells, or the reason why it is not asked.
 
-Run by every party on the same public bytes, so that nobody has to say it. It verifies no signature (`record`) and knows
-no clock: whether a record came in time stands in the record.
+Run by every party on the same public bytes, so that no message is needed. It verifies no signature (`record`) and has
+no clock: the time of a record is in the record.
 """
 
 import enum
@@ -21,14 +21,14 @@ class WalkEnd(enum.Enum):
     """The step before has no record."""
     NOTHING_SURVIVED = "nothing_survived"
     RECORD_LATE = "record_late"
-    """The record before is of a time after the step opens, or did not arrive while it was open."""
+    """The record before has a time after the step opens, or did not arrive while the step was open."""
 
 
 def next_step(question: Question, before: ReleaseRecord) -> tuple[int, ...] | WalkEnd:
     """Return the cells whose children the window after `before` asks about (`window_at`), or why it is not asked.
 
     Raises:
-        UsageError: no record of a window of this drill-down, or of the last step of a walk.
+        UsageError: a record that is not of this drill-down, or of the last step of a walk.
     """
     walk, window = question.drill_down, before.window.question
     if walk is None or window.question_id != question.question_id:

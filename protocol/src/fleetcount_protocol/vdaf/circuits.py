@@ -1,7 +1,7 @@
 """Validity circuits: fleetcount's own TwoRoundOneHot and OneHot, and the draft's SumVec for vectors of bits.
 
-Each says how a measurement becomes field elements and which of them are valid; none shares, proves or touches
-randomness.
+A circuit defines how a measurement becomes field elements and which of them are valid. This module neither shares nor
+proves anything and has no source of randomness.
 
 TwoRoundOneHot(L) and OneHot(L), private code points 0xFFFF1001 and 0xFFFF1002, are fleetcount's own, not reviewed by
 the CFRG. With one element rho of joint randomness, weights w_0 = 0 and w_v = rho**v, and for each vector r
@@ -27,23 +27,35 @@ from fleetcount_protocol.vdaf.field import FIELD64, FIELD128, PrimeField
 from fleetcount_protocol.vdaf.flp import GadgetCall, Mul, ParallelMul
 
 MAX_LENGTH: Final = 1 << 24
-"""Largest vector any circuit admits: a bound against absurd parameters, far above the 4,096 of a window."""
+"""The longest vector of any circuit, far above the 4,096 of a window: it limits memory with absurd parameters."""
 
 
 def check_range(what: str, value: int, low: int, high: int) -> None:
-    """Refuse a parameter outside low..high; raises UsageError with value and range."""
+    """Refuse a parameter outside low..high.
+
+    Raises:
+        UsageError: with value and range.
+    """
     if not low <= value <= high:
         raise UsageError(f"{what} is {value}, not {low}..{high}")
 
 
 def check_size(what: str, vector: Sequence[object], length: int) -> None:
-    """Refuse a vector of another length; raises UsageError with both lengths, never an entry."""
+    """Refuse a vector of another length.
+
+    Raises:
+        UsageError: with both lengths, never an entry.
+    """
     if len(vector) != length:
         raise UsageError(f"{what} has {len(vector)} entries, not {length}")
 
 
 def unit_vector(length: int, position: int) -> list[int]:
-    """Return e_position; raises UsageError outside 0..length-1, without the position, which is a secret."""
+    """Return e_position, `length` integers.
+
+    Raises:
+        UsageError: a position outside 0..length-1; the message does not show it, because it is secret.
+    """
     if not 0 <= position < length:
         raise UsageError(f"the measurement is not 0..{length - 1}")
     vector = [0] * length
@@ -52,9 +64,9 @@ def unit_vector(length: int, position: int) -> list[int]:
 
 
 def range_weights(maximum: int) -> list[int]:
-    """Return weights such that sums of some of them give exactly 0..maximum: 1, 2, 4, ... and a last one that fills up.
+    """Return weights whose subset sums are exactly 0..maximum: 1, 2, 4, ... and maximum less the sum of these.
 
-    draft-irtf-cfrg-vdaf, section 7.4.2.
+    Source: draft-irtf-cfrg-vdaf, section 7.4.2.
     """
     bits = maximum.bit_length()
     powers = [1 << place for place in range(bits - 1)]
@@ -62,9 +74,10 @@ def range_weights(maximum: int) -> list[int]:
 
 
 def encode_in_range(value: int, maximum: int) -> list[int]:
-    """Return the zeros and ones whose weighted sum is `value`; the last weight only if the others are too small.
+    """Return the zeros and ones whose weighted sum is `value`, without the last weight if the others are enough.
 
-    Raises UsageError outside 0..maximum, without the value, which is a secret.
+    Raises:
+        UsageError: a value outside 0..maximum; the message does not show it, because it is secret.
     """
     if not 0 <= value <= maximum:
         raise UsageError(f"the measurement is not 0..{maximum}")
@@ -84,7 +97,7 @@ def bit_checks(
 ) -> int:
     """Return sum over chunks of sum_j r**(j+1) m_j (m_j - 1), zero if all entries are 0 or 1 (draft, section 7.4.3).
 
-    The last chunk is filled up with zeros. One element r of joint randomness a chunk.
+    The last chunk is padded with zeros. Each chunk has one element r of joint randomness.
     """
     modulus = field.modulus
     padding = [0] * (len(joint_rand) * chunk_length - len(measurement))
@@ -102,14 +115,18 @@ def bit_checks(
 
 
 def check_bits_fit(field: PrimeField, maximum: int) -> None:
-    """Refuse a maximum whose weighted bits could wrap around the modulus; raises UsageError."""
+    """Refuse a maximum whose weighted bits could wrap around the modulus.
+
+    Raises:
+        UsageError: with the maximum and its number of bits.
+    """
     if 1 << maximum.bit_length() >= field.modulus:
         raise UsageError(f"max_measurement is {maximum}: its {maximum.bit_length()} bits do not fit {field.name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitVector:
-    """What the circuits of the bit check share: `length` entries, `chunk_length` products a gadget call."""
+    """The common part of circuits with the bit check: `length` entries, `chunk_length` products in each gadget call."""
 
     field: PrimeField = FIELD128
     length: int
@@ -198,9 +215,9 @@ class SumVec(BitVector):
 class _PowerSum:
     """The linear form r -> sum of base**v r[v], v = 1 and up: the circuit's x for base rho, its y for base rho**2.
 
-    Computed by blocks of B entries, B about the square root of the length: 2 B powers instead of one an entry.
-    Sums start at a large multiple of p, so that every addition is one of long integers: the time that a device takes
-    does not depend on where its one is.
+    Computed by blocks of B entries, B about the square root of the length: 2 B powers instead of one for each entry.
+    Sums start at a large multiple of p, so that every addition is one of long integers: the running time on a device
+    does not depend on the position of its one.
     """
 
     __slots__ = ("_block_powers", "_modulus", "_start", "_table")
@@ -213,7 +230,7 @@ class _PowerSum:
         self._start = field.modulus << field.modulus.bit_length()
 
     def of(self, vector: Sequence[int]) -> int:
-        """Return the form's value; the place 0 has weight 0."""
+        """Return the form's value; entry 0 has weight 0."""
         table, block, start, modulus = self._table, len(self._table), self._start, self._modulus
         blocks = [sum(map(mul, table, vector[at : at + block]), start) % modulus for at in range(0, len(vector), block)]
         total: int = sum(map(mul, self._block_powers, blocks), start)
@@ -256,7 +273,8 @@ class TwoRoundOneHot:
     def encode(self, measurement: tuple[int, int]) -> list[int]:
         """Return r1 || r2 for positions (round one, round two), each 0..V; round one is 0 or equals round two.
 
-        Raises UsageError for any other pair.
+        Raises:
+            UsageError: any other pair; the message does not show it.
         """
         check_size("the measurement", measurement, 2)
         round_one, round_two = measurement

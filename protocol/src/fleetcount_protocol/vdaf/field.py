@@ -1,6 +1,6 @@
 """Prime fields of Prio3: constants, vector arithmetic and the canonical encoding of draft-irtf-cfrg-vdaf, section 6.1.
 
-Elements are plain integers in 0..p-1. This module draws nothing at random and never reduces what it decodes: a word
+Elements are plain integers in 0..p-1. This module has no source of randomness, and decoding never reduces a word: one
 that is not below p is refused.
 """
 
@@ -22,8 +22,11 @@ _NATIVE_WORD_BYTES: Final = 8
 class PrimeField:
     """A prime field with a subgroup whose order is a power of two (an "NTT-friendly" field).
 
-    `encoded_size` is in bytes, little-endian. `generator` generates the subgroup of order 2**`two_adicity`.
-    Whether `modulus` is prime is the caller's promise. Raises UsageError for constants that contradict each other.
+    `encoded_size` is in bytes, little-endian. `generator` generates the subgroup of order 2**`two_adicity`. The caller
+    guarantees that `modulus` is prime.
+
+    Raises:
+        UsageError: a modulus that does not fit `encoded_size`, or a generator of another order.
     """
 
     name: str
@@ -40,26 +43,35 @@ class PrimeField:
 
     @property
     def mask(self) -> int:
-        """The smallest 2**b - 1 that covers every element: what the draft's next_vec keeps of a drawn word."""
+        """The smallest 2**b - 1 that covers every element: the bits of a word that the draft's next_vec keeps."""
         return (1 << (self.modulus - 1).bit_length()) - 1
 
     def root_of_unity(self, order: int) -> int:
-        """Return the principal root of unity of `order`, a power of two up to 2**two_adicity."""
+        """Return the principal root of unity of `order`, a power of two up to 2**two_adicity.
+
+        Raises:
+            UsageError: another order.
+        """
         exponent = order.bit_length() - 1
         if order < 1 or order != 1 << exponent or exponent > self.two_adicity:
             raise UsageError(f"order {order} is not a power of two up to 2**{self.two_adicity}")
         return pow(self.generator, 1 << (self.two_adicity - exponent), self.modulus)
 
     def inverse(self, element: int) -> int:
-        """Return 1/element; raises UsageError for 0."""
+        """Return 1/element.
+
+        Raises:
+            UsageError: the element is 0.
+        """
         if element % self.modulus == 0:
             raise UsageError("zero has no inverse")
         return pow(element, -1, self.modulus)
 
     def add_vectors(self, vectors: Iterable[Sequence[int]], length: int) -> list[int]:
-        """Return the sum of any number of vectors of `length` elements; no vector at all gives zeros.
+        """Return the sum of any number of vectors of `length` elements, `length` zeros without a vector.
 
-        Raises UsageError when a vector has another length.
+        Raises:
+            UsageError: a vector has another length.
         """
         total: list[int] = [0] * length
         for vector in vectors:
@@ -69,7 +81,11 @@ class PrimeField:
         return [word % self.modulus for word in total]
 
     def subtract_vectors(self, left: Sequence[int], right: Sequence[int]) -> list[int]:
-        """Return left - right, element by element; raises UsageError when the lengths differ."""
+        """Return left - right, element by element.
+
+        Raises:
+            UsageError: the lengths differ.
+        """
         if len(left) != len(right):
             raise UsageError(f"vectors have {len(left)} and {len(right)} elements")
         modulus = self.modulus
@@ -93,7 +109,8 @@ class PrimeField:
     def encode_vector(self, vector: Sequence[int]) -> bytes:
         """Return the elements one after the other, little-endian, `encoded_size` bytes each (draft: encode_vec).
 
-        Raises UsageError for a word outside 0..p-1; the message does not name it, it may be a secret.
+        Raises:
+            UsageError: a word is outside 0..p-1; the message does not show it, because it may be secret.
         """
         if vector and not 0 <= min(vector) <= max(vector) < self.modulus:
             raise UsageError(f"a word is outside 0..{self.modulus - 1}")
@@ -104,7 +121,8 @@ class PrimeField:
     def decode_vector(self, encoded: bytes, length: int) -> list[int]:
         """Return the `length` elements of `encoded` (draft: decode_vec, with the length known beforehand).
 
-        Raises DecodeError for any other number of bytes and for a word that is not below p: one encoding per vector.
+        Raises:
+            DecodeError: another number of bytes, or a word that is not below p: each vector has one encoding.
         """
         if len(encoded) != length * self.encoded_size:
             raise DecodeError(
@@ -116,7 +134,7 @@ class PrimeField:
         return words
 
     def unpack_words(self, encoded: bytes) -> list[int]:
-        """Return the little-endian words of `encoded` as they stand, not checked against p; whole words only."""
+        """Return the little-endian words of `encoded`, a whole number of them, not checked against p."""
         size = self.encoded_size
         if size == _NATIVE_WORD_BYTES:
             return list(struct.unpack(f"<{len(encoded) // size}Q", encoded))
@@ -144,7 +162,7 @@ FIELD128: Final = PrimeField(
 
 # Polynomials over a prime field, given by their values at roots of unity (draft-irtf-cfrg-vdaf, section 6.1.3; Faz25).
 #
-# Pure arithmetic on public parameters and secret values alike; no step depends on a value, only on lengths.
+# Pure arithmetic, also on secret values; the steps depend on lengths only, never on a value.
 
 
 def next_power_of_two(number: int) -> int:
@@ -225,10 +243,10 @@ def extend_values(prime_field: PrimeField, values: Sequence[int]) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _extension_rows(prime_field: PrimeField, count: int, size: int) -> tuple[tuple[int, ...], ...]:
-    """For each node count..size-1, the Lagrange basis on the first `count` nodes there.
+    """Return, for each node x of count..size-1, the values at x of the Lagrange basis on the first `count` nodes.
 
-    basis[i] = prod over j != i, j < count of (x - x_j) / (x_i - x_j). A gadget of degree two always lacks exactly one
-    node.
+    basis[i] = prod over j != i, j < count of (x - x_j) / (x_i - x_j). With a gadget of degree two exactly one node is
+    missing.
     """
     modulus = prime_field.modulus
     nodes = evaluation_domain(prime_field, size).nodes
@@ -262,7 +280,7 @@ def _coefficients(prime_field: PrimeField, values: Sequence[int]) -> list[int]:
 def _transform(modulus: int, values: Sequence[int], nodes: Sequence[int]) -> list[int]:
     """Return the values at all nodes of the polynomial with these coefficients: radix-2 number-theoretic transform.
 
-    Whole half-vectors a level: list comprehensions cost a third of an indexed butterfly in Python.
+    Each level computes whole half-vectors: in Python, list comprehensions cost a third of an indexed butterfly.
     """
     size = len(values)
     if size == 1:
@@ -278,8 +296,6 @@ def _transform(modulus: int, values: Sequence[int], nodes: Sequence[int]) -> lis
 
 
 # The extendable output function of Prio3, XofTurboShake128 (draft-irtf-cfrg-vdaf, section 6.2), and vectors from it.
-#
-# This module holds no key and chooses no seed.
 
 SEED_SIZE: Final = 32
 """Bytes of every seed, blind and verify key."""
@@ -308,7 +324,8 @@ Xof = Callable[[bytes, bytes, bytes], ByteStream]
 class XofTurboShake128:
     """TurboSHAKE128 (RFC 9861, domain byte 1) over len(dst) as 2 bytes, dst, len(seed) as 1 byte, seed, binder.
 
-    Raises UsageError for a tag above 65,535 bytes or a seed above 255.
+    Raises:
+        UsageError: a tag above 65,535 bytes or a seed above 255.
     """
 
     __slots__ = ("_sponge",)
@@ -329,7 +346,10 @@ class XofTurboShake128:
 def domain_separation_tag(algorithm_id: int, usage: int, ctx: bytes) -> bytes:
     """Return version, class, algorithm and usage (big-endian, 8 bytes together), then the application's context.
 
-    draft-irtf-cfrg-vdaf, section 6.2.3 (format_dst). Raises UsageError outside 0..2**32-1 and 0..2**16-1.
+    Source: draft-irtf-cfrg-vdaf, section 6.2.3 (format_dst).
+
+    Raises:
+        UsageError: an algorithm id outside 0..2**32-1, or a usage outside 0..2**16-1.
     """
     if not 0 <= algorithm_id < 1 << 32:
         raise UsageError(f"algorithm id is {algorithm_id}, not 0..{(1 << 32) - 1}")

@@ -1,6 +1,6 @@
 """The fully linear proof of Prio3 (draft-irtf-cfrg-vdaf, section 7.3, FlpBBCGGI19): prove, query, decide.
 
-Works on vectors of field elements and given randomness; it neither shares nor encodes anything.
+It works on vectors of field elements; randomness is an argument. It neither shares nor encodes anything.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from fleetcount_protocol.vdaf.field import (
 )
 
 GadgetCall = Callable[[Sequence[int]], int]
-"""One call of the circuit's gadget: its input wires in, its output out."""
+"""One call of the circuit's gadget: from its input wires to its output."""
 
 
 class QueryPointError(VerificationFailed):
-    """The query point fell on a node of the wire polynomials, where a verifier would open a wire (2**-62 a proof)."""
+    """The query point is a node of the wire polynomials, where a verifier would reveal a wire (2**-62 a proof)."""
 
 
 class Gadget(Protocol):
@@ -84,10 +84,10 @@ class ParallelMul:
 
 
 class Circuit(Protocol):
-    """A validity circuit with one gadget, and the encoding of what it checks (draft, section 7.3.2: Valid).
+    """A validity circuit with one gadget, and the encoding of its measurements (draft, section 7.3.2: Valid).
 
     Every circuit of this project has exactly one kind of gadget; the draft allows more. Lengths are in field elements.
-    `Any` stands for the measurement's own type: each circuit names its own and checks it in `encode`.
+    `Any` is the measurement's type: each circuit declares its own and checks it in `encode`.
     """
 
     @property
@@ -131,7 +131,11 @@ class Circuit(Protocol):
         ...
 
     def encode(self, measurement: Any) -> list[int]:
-        """Return the encoded measurement; raises UsageError for one the circuit does not admit, without naming it."""
+        """Return the encoded measurement, `measurement_length` elements.
+
+        Raises:
+            UsageError: a measurement that the circuit does not allow; the message does not show it.
+        """
         ...
 
     def truncate(self, measurement: Sequence[int]) -> list[int]:
@@ -145,7 +149,7 @@ class Circuit(Protocol):
     def evaluate(
         self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
     ) -> list[int]:
-        """Return the outputs for a share of the measurement; constants enter as 1/shares, products through `call`."""
+        """Return the outputs for a share of the measurement; constants count as 1/shares, products come from `call`."""
         ...
 
 
@@ -172,7 +176,7 @@ class Flp:
 
     @property
     def wire_length(self) -> int:
-        """Values of a wire polynomial: the seed and one a call, filled up to a power of two (draft: wire_poly_len)."""
+        """Values of a wire polynomial: the seed and one a call, padded to a power of two (draft: wire_poly_len)."""
         return next_power_of_two(1 + self.circuit.gadget_calls)
 
     @property
@@ -204,7 +208,8 @@ class Flp:
     def prove(self, measurement: Sequence[int], prove_rand: Sequence[int], joint_rand: Sequence[int]) -> list[int]:
         """Return the proof for an encoded measurement, valid or not (device; draft: prove).
 
-        Raises UsageError when an argument has the wrong length.
+        Raises:
+            UsageError: an argument has the wrong length.
         """
         circuit, field = self.circuit, self.circuit.field
         self._check_lengths(measurement, joint_rand)
@@ -225,8 +230,10 @@ class Flp:
     ) -> list[int]:
         """Return this aggregator's share of the verifier (draft: query); `shares_inverse` is 1/shares in the field.
 
-        Raises QueryPointError when the query point is a root of unity of the wire domain: the verifier would then
-        contain an input of the gadget as it is.
+        Raises:
+            QueryPointError: the query point is a root of unity of the wire domain, so that the verifier would contain
+                an input of the gadget.
+            UsageError: an argument has the wrong length.
         """
         circuit, field = self.circuit, self.circuit.field
         self._check_lengths(measurement, joint_rand)
@@ -249,7 +256,11 @@ class Flp:
         return [reduced, *wires, field.inner_product(gadget_domain.lagrange_coefficients(point), values)]
 
     def decide(self, verifier: Sequence[int]) -> bool:
-        """Return whether the sum of all verifier shares proves the measurement valid (draft: decide)."""
+        """Return whether the sum of all verifier shares proves the measurement valid (draft: decide).
+
+        Raises:
+            UsageError: a verifier of the wrong length.
+        """
         _check_length("verifier", verifier, self.verifier_length)
         # First: the circuit's outputs are zero. Last: the outputs that the proof claims are those of the gadget, since
         # two different polynomials agree at a random point with probability degree/p only.
@@ -262,7 +273,7 @@ class Flp:
 
     def _gadget_values(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Return the gadget polynomial's first `gadget_length` values: the gadget applied to the wire polynomials."""
-        # A gadget of degree d makes polynomials of d times the wires' degree: they need as many more nodes.
+        # A gadget of degree d makes polynomials of d times the wires' degree, which need d times as many nodes.
         field, gadget = self.circuit.field, self.circuit.gadget
         padding = [0] * (self.wire_length - len(rows))
         size = next_power_of_two(self.gadget_length)
@@ -278,7 +289,7 @@ def _stretch(field: PrimeField, values: list[int], size: int) -> list[int]:
 
 
 def _wires_at(domain: EvaluationDomain, rows: Sequence[Sequence[int]], point: int) -> list[int]:
-    """Return every wire polynomial at the point; the places behind the last call are zero."""
+    """Return every wire polynomial at the point; the values after the last call are zero."""
     coefficients = domain.lagrange_coefficients(point)
     return [domain.prime_field.inner_product(coefficients, column) for column in zip(*rows, strict=True)]
 

@@ -1,7 +1,7 @@
 """Prio3 of draft-irtf-cfrg-vdaf, section 7: shares of a measurement, the proof that it is valid, its verification.
 
-Bytes at every border, byte for byte the draft's. Randomness is an argument; nothing here keeps state, logs or reads a
-clock.
+Arguments and results are bytes, exactly those of the draft. Randomness is an argument; the module has no state, no log
+and no clock.
 """
 
 import hmac
@@ -47,10 +47,10 @@ _USAGE_JOINT_RAND_PART: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyState:
-    """What an aggregator keeps of a report between its verifier share and the verifier message.
+    """The state of a report at an aggregator between its verifier share and the verifier message.
 
     `output_share` canonical field elements, encoded; `joint_rand_seed` the corrected seed, empty without joint
-    randomness. Both are secret shares of a device's answer.
+    randomness. The output share is a secret share of a device's answer.
     """
 
     output_share: bytes = field(repr=False)
@@ -62,7 +62,11 @@ class VerifyState:
 
     @classmethod
     def decode(cls, prio3: "Prio3", encoded: bytes) -> "VerifyState":
-        """Return the state `encode` gave under the same algorithm; raises DecodeError for anything else."""
+        """Return the state that `encode` wrote under the same algorithm.
+
+        Raises:
+            DecodeError: the bytes are not such a state.
+        """
         split = prio3.output_share_size
         seed_size = SEED_SIZE if prio3.uses_joint_rand else 0
         if len(encoded) != split + seed_size:
@@ -76,8 +80,10 @@ class Prio3:
     """One Prio3 algorithm: circuit, identifier, number of shares (2..255) and of proofs (1..255).
 
     Aggregator 0 (the leader) gets explicit elements, every other a 32-byte seed. With Field64 and joint randomness the
-    draft demands at least three proofs; the constructors of this module keep to that. Raises UsageError outside the
-    ranges.
+    draft requires at least three proofs, which is the default of the functions at the end of this module.
+
+    Raises:
+        UsageError: an argument outside its range.
     """
 
     circuit: Circuit
@@ -163,17 +169,22 @@ class Prio3:
     def shard(self, ctx: bytes, measurement: Any, nonce: bytes, rand: bytes) -> tuple[bytes, tuple[bytes, ...]]:
         """Return (public share, input shares) of a measurement of the circuit's type (device; draft, section 7.2.1).
 
-        `nonce` is 16 and `rand` `rand_size` bytes, both fresh from the system's generator. Raises UsageError for a
-        wrong size or a measurement the circuit does not admit.
+        `nonce` is 16 and `rand` `rand_size` bytes, both fresh from the system's generator.
+
+        Raises:
+            UsageError: a wrong size, or a measurement that the circuit does not allow.
         """
         return self.shard_encoded(ctx, self.circuit.encode(measurement), nonce, rand)
 
     def shard_encoded(
         self, ctx: bytes, encoded: Sequence[int], nonce: bytes, rand: bytes
     ) -> tuple[bytes, tuple[bytes, ...]]:
-        """Return (public share, input shares) of field elements as they stand, valid or not.
+        """Return (public share, input shares) of encoded field elements, valid or not.
 
-        The second half of `shard`; called directly only by tests and simulated attackers.
+        The second half of `shard`; only tests and simulated attackers call it directly.
+
+        Raises:
+            UsageError: a wrong size.
         """
         if len(nonce) != self.nonce_size:
             raise UsageError(f"the nonce has {len(nonce)} bytes, not {self.nonce_size}")
@@ -188,7 +199,11 @@ class Prio3:
         return b"".join(parts), tuple(map(bytes.__add__, bodies, seeds.blinds or [b""] * self.shares))
 
     def split_rand(self, rand: bytes) -> "_Seeds":
-        """Return the seeds inside `rand`, in the draft's order; raises UsageError for a wrong size."""
+        """Return the seeds inside `rand`, in the draft's order.
+
+        Raises:
+            UsageError: a wrong size.
+        """
         if len(rand) != self.rand_size:
             raise UsageError(f"the randomness has {len(rand)} bytes, not {self.rand_size}")
         seeds = [rand[start : start + SEED_SIZE] for start in range(0, len(rand), SEED_SIZE)]
@@ -199,7 +214,7 @@ class Prio3:
     def helper_measurement_share(
         self, ctx: bytes, aggregator: int, seed: bytes, length: int | None = None
     ) -> list[int]:
-        """Return a helper's measurement share, or its first `length` elements (streams are prefix-stable)."""
+        """Return a helper's measurement share, or its first `length` elements: a prefix of the same stream."""
         count = self.circuit.measurement_length if length is None else length
         return self._expand(ctx, _USAGE_MEAS_SHARE, seed, bytes((aggregator,)), count)
 
@@ -223,8 +238,12 @@ class Prio3:
     ) -> tuple[VerifyState, bytes]:
         """Return an aggregator's state and verifier share of one report (draft, section 7.2.2).
 
-        `aggregator` is 0..shares-1. Raises DecodeError for a nonce, public share or input share that is not canonical,
-        QueryPointError (a VerificationFailed) for the draft's abort, UsageError for a wrong key or aggregator.
+        `aggregator` is 0..shares-1.
+
+        Raises:
+            DecodeError: a nonce, public share or input share that is not canonical.
+            QueryPointError: the draft's abort; it is a VerificationFailed.
+            UsageError: a key of the wrong size or another aggregator.
         """
         if len(verify_key) != self.verify_key_size:
             raise UsageError(f"the verify key has {len(verify_key)} bytes, not {self.verify_key_size}")
@@ -245,8 +264,10 @@ class Prio3:
     def combine_verifier_shares(self, ctx: bytes, shares: Sequence[bytes]) -> bytes:
         """Return the verifier message of a report from all aggregators' verifier shares, in their order (leader).
 
-        Raises VerificationFailed when the proof does not hold, DecodeError for a share that is not canonical,
-        UsageError unless there is one share an aggregator.
+        Raises:
+            VerificationFailed: the proof does not hold.
+            DecodeError: a share that is not canonical.
+            UsageError: the shares are not as many as the aggregators.
         """
         if len(shares) != self.shares:
             raise UsageError(f"there are {len(shares)} verifier shares, not {self.shares}")
@@ -260,8 +281,11 @@ class Prio3:
     def verify_next(self, ctx: bytes, state: VerifyState, message: bytes) -> list[int]:
         """Return the output share of a report whose verifier message agrees with this aggregator's state.
 
-        Raises VerificationFailed when the device's joint-randomness parts were not the true ones, DecodeError for a
-        message of the wrong size. `ctx` is not used by this step; it stands for the draft's signature.
+        `ctx` is not used; it is an argument because it is one in the draft.
+
+        Raises:
+            VerificationFailed: the device's joint-randomness parts were wrong.
+            DecodeError: a message of the wrong size.
         """
         if len(message) != self.verifier_message_size:
             raise DecodeError(f"the verifier message has {len(message)} bytes, not {self.verifier_message_size}")
@@ -270,11 +294,19 @@ class Prio3:
         return self.decode_output_share(state.output_share)
 
     def aggregate(self, output_shares: Sequence[Sequence[int]]) -> list[int]:
-        """Return the sum of one aggregator's output shares: its aggregate share. No share at all gives zeros."""
+        """Return the sum of one aggregator's output shares, its aggregate share: zeros without a share.
+
+        Raises:
+            UsageError: a share of another length.
+        """
         return self.field.add_vectors(output_shares, self.circuit.output_length)
 
     def unshard(self, aggregate_shares: Sequence[Sequence[int]], measurements: int) -> Any:
-        """Return the aggregate result of `measurements` >= 1 reports from all aggregate shares (collector)."""
+        """Return the aggregate result of `measurements` >= 1 reports from all aggregate shares (collector).
+
+        Raises:
+            UsageError: the shares are not as many as the aggregators, or `measurements` is below 1.
+        """
         if len(aggregate_shares) != self.shares:
             raise UsageError(f"there are {len(aggregate_shares)} aggregate shares, not {self.shares}")
         if measurements < 1:
@@ -282,13 +314,21 @@ class Prio3:
         return self.circuit.decode(self.aggregate(aggregate_shares), measurements)
 
     def encode_output_share(self, share: Sequence[int]) -> bytes:
-        """Return an output or aggregate share as bytes."""
+        """Return an output or aggregate share as bytes.
+
+        Raises:
+            UsageError: another number of elements, or an element outside 0..p-1.
+        """
         if len(share) != self.circuit.output_length:
             raise UsageError(f"the share has {len(share)} elements, not {self.circuit.output_length}")
         return self.field.encode_vector(share)
 
     def decode_output_share(self, encoded: bytes) -> list[int]:
-        """Return an output or aggregate share from its bytes; raises DecodeError unless canonical."""
+        """Return an output or aggregate share from its bytes.
+
+        Raises:
+            DecodeError: the bytes are not canonical.
+        """
         return self.field.decode_vector(encoded, self.circuit.output_length)
 
     # Shared derivations (draft, section 7.2.6).
@@ -405,7 +445,7 @@ def _split(vector: Sequence[int], parts: int) -> list[Sequence[int]]:
 def prio3_sum_vec_with_multiproof(
     length: int, max_measurement: int, chunk_length: int, shares: int, proofs: int = _WINDOW_PROOFS
 ) -> Prio3:
-    """Return Prio3SumVecWithMultiproof (Field64, three proofs unless told)."""
+    """Return Prio3SumVecWithMultiproof over Field64, by default with three proofs."""
     circuit = SumVec(field=FIELD64, length=length, max_measurement=max_measurement, chunk_length=chunk_length)
     return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["SumVecWithMultiproof"], shares=shares, proofs=proofs)
 
@@ -431,8 +471,11 @@ def bits_chunk_length(length: int) -> int:
     """Return the chunk length of `prio3_bits`: the shortest proof's, about the square root of `length`.
 
     A proof has 2 c wire seeds and 2 P - 1 gadget values, with P the power of two above the ceil(length / c) calls. So
-    for each P the best c is ceil(length / (P - 1)); the smallest 2 c + 2 P wins, and of equals the smaller P. Devices
-    of every make must compute the same number.
+    for each P the best c is ceil(length / (P - 1)); the smallest 2 c + 2 P wins, and of equals the smaller P. All
+    implementations must compute the same number, because it decides the bytes of a report.
+
+    Raises:
+        UsageError: length below 1.
     """
     if length < 1:
         raise UsageError(f"length is {length}, not 1 or more")

@@ -1,8 +1,8 @@
 """The two instalments of a two-round Prio3 report: which bytes of each input share travel in which round.
 
 Round one: the leader gets the explicit words of r1's share, a helper its 32-byte seed. Round two: the leader gets the
-words of r2's share, the proofs and its blind, a helper its blind. The parts joined are the input shares of
-`Prio3.shard`, byte for byte. Neither coins nor truths are chosen here, and nothing is sealed or sent.
+words of r2's share, the proofs and its blind, a helper its blind. The concatenated parts are the input shares of
+`Prio3.shard`, byte for byte. This module neither draws answers nor seals or sends anything.
 """
 
 from fleetcount_protocol.errors import DecodeError, UsageError
@@ -14,23 +14,30 @@ from fleetcount_protocol.vdaf.prio3 import Prio3
 def first_instalment_size(prio3: Prio3, aggregator: int) -> int:
     """Return the bytes of an aggregator's part of round one: 8 L for the leader (aggregator 0), 32 for a helper.
 
-    Raises UsageError for an algorithm whose circuit is not TwoRoundOneHot, or an aggregator outside 0..shares-1.
+    Raises:
+        UsageError: an algorithm whose circuit is not TwoRoundOneHot, or an aggregator outside 0..shares-1.
     """
     prio3.input_share_size(aggregator)
     return prio3.field.encoded_size * _length(prio3) if aggregator == 0 else SEED_SIZE
 
 
 def second_instalment_size(prio3: Prio3, aggregator: int) -> int:
-    """Return the bytes of an aggregator's part of round two; raises UsageError as `first_instalment_size` does."""
+    """Return the bytes of an aggregator's part of round two.
+
+    Raises:
+        UsageError: as `first_instalment_size`.
+    """
     return prio3.input_share_size(aggregator) - first_instalment_size(prio3, aggregator)
 
 
 def first_instalments(prio3: Prio3, ctx: bytes, nonce: bytes, rand: bytes, round_one: int) -> tuple[bytes, ...]:
     """Return every aggregator's part of round one (device): e_r1 less the helpers' streams, and the helpers' seeds.
 
-    `round_one` is the position 0..V; `nonce` and `rand` are those of the whole report and must be given again,
-    unchanged, for round two. No proof is made. Raises UsageError for a wrong size, a position outside 0..V or another
-    circuit.
+    `round_one` is the position 0..V; `nonce` and `rand` are those of the whole report: round two needs the same ones.
+    No proof is made.
+
+    Raises:
+        UsageError: a wrong size, a position outside 0..V or another circuit.
     """
     length = _length(prio3)
     if len(nonce) != prio3.nonce_size:
@@ -51,7 +58,9 @@ def second_instalments(
     """Return (public share, every aggregator's part of round two) (device).
 
     The arguments are those of `first_instalments` and the position of round two; round one is 0 or equals round two.
-    Raises UsageError for anything else.
+
+    Raises:
+        UsageError: a wrong size, another pair of positions or another circuit.
     """
     public_share, input_shares = prio3.shard(ctx, (round_one, round_two), nonce, rand)
     offsets = [first_instalment_size(prio3, aggregator) for aggregator in range(prio3.shares)]
@@ -59,7 +68,12 @@ def second_instalments(
 
 
 def join_instalments(prio3: Prio3, aggregator: int, first: bytes, second: bytes) -> bytes:
-    """Return an aggregator's Prio3 input share from its two parts; raises DecodeError for a part of the wrong size."""
+    """Return an aggregator's Prio3 input share from its two parts.
+
+    Raises:
+        DecodeError: a part of the wrong size.
+        UsageError: as `first_instalment_size`.
+    """
     for name, part, size in (
         ("one", first, first_instalment_size(prio3, aggregator)),
         ("two", second, second_instalment_size(prio3, aggregator)),

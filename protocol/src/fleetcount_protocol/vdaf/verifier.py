@@ -29,17 +29,19 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedProof:
-    """The report is out: MALFORMED when its bytes are not canonical, INVALID_PROOF when the draft aborts."""
+    """The report is rejected: MALFORMED if its bytes are not canonical, INVALID_PROOF if the draft aborts."""
 
     reason: RejectReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarVerifier:
-    """The verifier that needs nothing but Python: one report after the other.
+    """The verifier in pure Python, which verifies one report after the other.
 
     `verify_key` is the window's 32 bytes, `ctx` its context, `aggregator` this party's position (0 is the leader).
-    Raises UsageError for a key of the wrong size or a position the algorithm does not have.
+
+    Raises:
+        UsageError: a key of the wrong size or a position outside 0..shares-1.
     """
 
     prio3: Prio3

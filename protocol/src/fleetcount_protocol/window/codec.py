@@ -64,12 +64,12 @@ def encode_fields(window: WindowFields) -> bytes:
 
 
 def window_label(ref: QuestionRef) -> bytes:
-    """Return the first bytes of a window: label, question id, index, and what is said of participants."""
+    """Return the first bytes of a window: label, question id, index, and whether participants are noised."""
     return WINDOW_LABEL + ref.question_id + uint(ref.index, 4) + uint(1 + ref.noised_participants, 1)
 
 
 def encode_question(window: WindowFields) -> bytes:
-    """Return what stands before a window's times, the same bytes in every window of a question and in the question."""
+    """Return the bytes before a window's times, which are the same in the question and in all its windows."""
     return b"".join(
         (
             text_bytes(window.name),
@@ -89,7 +89,7 @@ def encode_times(window: WindowFields) -> bytes:
 
 
 def encode_terms(window: WindowFields) -> bytes:
-    """Return what stands behind a window's times, the same bytes in every window of a question and in the question."""
+    """Return the bytes after a window's times, which are the same in the question and in all its windows."""
     parts = (
         uint(window.time_precision_s, 4),
         uint(window.min_batch_size, 4),
@@ -103,7 +103,7 @@ def encode_terms(window: WindowFields) -> bytes:
 
 
 def decode_fields(data: bytes) -> WindowFields:
-    """Return the fields these bytes hold, whether or not they may be asked.
+    """Return the fields that these bytes encode; the rules of a window are not checked.
 
     Raises:
         DecodeError: the bytes are not the fields of a window.
@@ -133,7 +133,12 @@ def _read_label(reader: Reader) -> QuestionRef:
 
 
 def read_question(reader: Reader) -> dict[str, Any]:
-    """Return the fields that stand before a window's times, by name (`encode_question`)."""
+    """Return the fields before a window's times, by name (`encode_question`).
+
+    Raises:
+        DecodeError: the bytes are not those fields.
+        QuestionError, MechanismError: a domain or a mechanism with a value outside its range.
+    """
     name, deployment, signal = (reader.text(1, MAX_TEXT_BYTES) for _ in range(3))
     domain = _read_domain(reader)
     return {
@@ -147,7 +152,11 @@ def read_question(reader: Reader) -> dict[str, Any]:
 
 
 def read_terms(reader: Reader) -> dict[str, Any]:
-    """Return the fields that stand behind a window's times, by name (`encode_terms`)."""
+    """Return the fields after a window's times, by name (`encode_terms`).
+
+    Raises:
+        DecodeError: the bytes are not those fields.
+    """
     return {
         "time_precision_s": reader.uint(4),
         "min_batch_size": reader.uint(4),
@@ -232,7 +241,7 @@ def _encode_mechanism(mechanism: AnswerLaw | None) -> bytes:
 def _read_die(reader: Reader, values: int) -> SamplingDie:
     rate = reader.fraction()
     faces = tuple(reader.fraction() for _ in range(reader.count(2, 0, MAX_VALUES + 1)))
-    # Which rates a window may have is for the rules of a window.
+    # Any rate: the rules of a window check the range.
     return SamplingDie(sampling_rate=rate, values=values, face_probabilities=faces or None, allow_large_rate=True)
 
 
@@ -258,7 +267,7 @@ def _encode_release(release: Release) -> bytes:
     number = release.noise_variance if release.kind is ReleaseKind.GAUSSIAN else release.noise_epsilon
     noise = b"" if number is None else fraction_bytes(number)
     thresholds = b"".join(uint(threshold, 4) for threshold in release.thresholds)
-    # More zooms than one stand behind the noise, which they need.
+    # The number of zooms follows the noise, if it is above 1; zooms need noise.
     zooms = uint(release.zooms, 1) if release.zooms > 1 else b""
     head = uint(release.kind.value, 1) + uint(bool(noise) + bool(zooms), 1) + noise + zooms
     return head + fraction_bytes(release.level) + uint(len(release.thresholds), 2) + thresholds
@@ -284,8 +293,8 @@ def _encode_aggregator(aggregator: Aggregator) -> bytes:
 
 
 def encode_key(key: HpkeKey) -> bytes:
-    """Return a sealing key behind its id and its KEM."""
-    # The KEM follows from the key's size (`check_window` allows no other), so it need not be held twice.
+    """Return the bytes of a sealing key: id, KEM number, public key."""
+    # The KEM follows from the key's size (`check_window` allows no other), so `HpkeKey` has no field for it.
     kem = next(kem for kem, size in _KEM_SIZES.items() if size == len(key.public_key))
     return uint(key.key_id, 1) + uint(kem, 2) + key.public_key
 
@@ -304,7 +313,11 @@ def _read_aggregator(reader: Reader) -> Aggregator:
 
 
 def read_key(reader: Reader) -> HpkeKey:
-    """Return a sealing key (`encode_key`)."""
+    """Return a sealing key (`encode_key`).
+
+    Raises:
+        DecodeError: an unknown KEM, or too few bytes.
+    """
     key_id, kem = reader.uint(1), reader.uint(2)
     if kem not in _KEM_SIZES:
         raise DecodeError(f"window names the unknown KEM {kem:#06x}")

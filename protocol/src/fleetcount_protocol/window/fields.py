@@ -1,6 +1,6 @@
-"""What a window is made of: its fields, unchecked, and the design of its question that follows from them.
+"""The fields of a window, unchecked, and the design of its question that follows from them.
 
-Only a `Window` may be asked. This module must not apply rules (`rules`), encode (`codec`) or use a key.
+Only a `Window` may be asked. This module must not apply rules (`window`), encode (`codec`) or use a key.
 """
 
 import enum
@@ -28,7 +28,7 @@ class Mode(enum.Enum):
     RESPONSE = 2
     """One round, the device randomizes; circuit OneHot over 0..V, or one bit a cell for vector Mangat."""
     DIRECT = 3
-    """One round, the truth in shares; circuit OneHot; privacy is the aggregators' noise alone. Devices must opt in."""
+    """One round, the truth in shares; circuit OneHot; only the aggregators' noise protects it. Devices must opt in."""
 
 
 MODE_FORMS: Final = {
@@ -36,7 +36,7 @@ MODE_FORMS: Final = {
     Mode.RESPONSE: (AnswerForm.POSITION, AnswerForm.BITS),
     Mode.DIRECT: (AnswerForm.TRUTH,),
 }
-"""What an answer is in each mode."""
+"""The allowed forms of an answer in each mode."""
 
 MECHANISM_NUMBERS: Final[dict[type, int]] = {
     SamplingDie: 1,
@@ -46,18 +46,18 @@ MECHANISM_NUMBERS: Final[dict[type, int]] = {
     MangatVector: 5,
     KaryResponse: 6,
 }
-"""The number on the wire of every answer law a device can be asked for; 0 is none, no number is ever used again."""
+"""The number on the wire of every answer law of a question; 0 is no mechanism, and no number is ever reused."""
 
 
 class UploadStyle(enum.Enum):
-    """When the parts of a two-round report travel."""
+    """When a device sends the parts of a two-round report."""
 
     TWO_INSTALMENTS = 1
     ONE_ENVELOPE = 2
 
 
 class ReleaseKind(enum.Enum):
-    """What the aggregators publish."""
+    """The kind of the published numbers: which noise the aggregators add."""
 
     GEOMETRIC = 1
     EXACT = 2
@@ -66,7 +66,7 @@ class ReleaseKind(enum.Enum):
 
     @property
     def label(self) -> str:
-        """What question files and readable records call it."""
+        """The name in question files and readable records."""
         return self.name.lower().replace("_", "-")
 
 
@@ -77,9 +77,9 @@ class Release:
     `noise_epsilon` is the strength of every aggregator's own noise: e1 of the two-sided geometric noise
     (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `GAUSSIAN` has `noise_variance` in
     its place, the parameter s of N_Z(0, s), which is None for every other kind. `level` is the level of the published
-    intervals, strictly between 0 and 1. `thresholds` is empty but for `ONE_SIDED`: there it holds, for each published
-    cell, the largest count that is called safe. `zooms` is at how many zooms a square grid is counted, 1 for itself
-    alone: the squares 1..V are then followed by those of twice, four times, ... the side.
+    intervals, strictly between 0 and 1. `thresholds` has, for `ONE_SIDED` only, the largest safe count of each
+    published cell. `zooms` is the number of zooms at which a square grid is counted: with more than 1 the squares 1..V
+    are followed by those of twice, four times, ... the side.
     """
 
     kind: ReleaseKind
@@ -91,7 +91,7 @@ class Release:
 
     @property
     def noise(self) -> NoiseLaw:
-        """What every aggregator adds to each opened number.
+        """The law of the noise that every aggregator adds to each opened number.
 
         Raises:
             MechanismError: a kind with noise whose `noise_epsilon` or `noise_variance` is missing or outside its range.
@@ -117,11 +117,10 @@ class HpkeKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregator:
-    """One aggregator as the window names it: who runs it, where devices reach it, which keys it answers for.
+    """One aggregator as the window names it: its operator, its endpoints for devices and its keys.
 
-    `grpc_endpoint` is "host:port" or "" when it has none; `mqtt_broker` likewise; at least one of both.
-    `signing_public_key` is Ed25519, 32 bytes. Questions name no sealing keys: they come from key lists, and a
-    device fills in those it seals to.
+    `grpc_endpoint` is "host:port" or ""; `mqtt_broker` likewise; at least one of both is given. `signing_public_key` is
+    Ed25519, 32 bytes. `hpke_keys` is empty in questions: a device fills in the keys that it seals to, from key lists.
     """
 
     aggregator_id: AggregatorId
@@ -134,9 +133,9 @@ class Aggregator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionRef:
-    """Which window of which signed questions a window is; `index` counts from 0.
+    """The place of a window in its signed question; `index` counts from 0.
 
-    `noised_participants`: the record tells the number of participants, with every aggregator's noise.
+    With `noised_participants` the record has the number of participants plus the noise of every aggregator.
     """
 
     question_id: QuestionId
@@ -146,14 +145,13 @@ class QuestionRef:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowFields:
-    """The fields of one window of a counting question (docs/wire.md, "Window"), whether or not it may be asked.
+    """The fields of one window of a counting question (docs/wire.md, "Window"), not checked against the rules.
 
     Times are whole Unix seconds on the grid of `time_precision_s`; round two opens when round one closes. In one-round
-    modes and with `ONE_ENVELOPE`, reports are taken from `round_one_opens` to `round_one_closes` and
-    `round_two_closes == round_one_closes` in one-round modes. Aggregator 0 is the leader and holds explicit shares.
-    `question` says which window of which question this is: what was signed is the question, so the window has no
-    signatures of its own, its aggregators name no sealing keys, and `verify_key_digest` is that of the seed of all
-    windows' verify keys.
+    modes and with `ONE_ENVELOPE`, aggregators accept reports from `round_one_opens` to `round_one_closes`; in one-round
+    modes `round_two_closes` equals `round_one_closes`. Aggregator 0 is the leader and gets explicit shares. `question`
+    is the window's place in its question. The operators sign the question, so the window has no signatures of its own,
+    its aggregators name no sealing keys, and `verify_key_digest` is that of the seed of all windows' verify keys.
     """
 
     name: str
@@ -184,8 +182,7 @@ class WindowFields:
         """The design of the question, from which statement, charge, outputs and reading follow.
 
         Raises:
-            MechanismError, QuestionError: parts that do not fit together. A `Window` has checked them and does not
-            raise.
+            MechanismError, QuestionError: parts that do not fit together; never for a `Window`, which is checked.
         """
         return Design(
             answer=Truth(self.values) if self.mechanism is None else self.mechanism,
@@ -196,7 +193,7 @@ class WindowFields:
         )
 
     def label(self, cell: int) -> str:
-        """Return the name of a published cell: that of value 1..V, behind them of larger squares, as in '0,1/2'."""
+        """Return the name of a published cell: of a value 1..V, or above V of a larger square, such as '0,1/2'."""
         domain = grid = self.domain
         zoom = 0
         while isinstance(domain, SquareGrid) and cell > grid.values and zoom + 1 < self.release.zooms:
@@ -206,12 +203,12 @@ class WindowFields:
 
     @property
     def two_instalments(self) -> bool:
-        """Whether the two rounds of a report travel one by one."""
+        """Whether a device sends the two rounds of a report separately."""
         return self.design.rounds == 2 and self.upload_style is UploadStyle.TWO_INSTALMENTS
 
     @property
     def leader(self) -> Aggregator:
-        """The aggregator that proposes batches and holds explicit shares."""
+        """The aggregator that proposes batches and gets explicit shares."""
         return self.aggregators[0]
 
     def position_of(self, aggregator_id: str) -> int:

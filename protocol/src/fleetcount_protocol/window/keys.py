@@ -1,7 +1,7 @@
 """Which public keys a window may name: points of the right curve that are not of small order (their secret is public).
 
-Holds no private key and makes no signature. Loads OpenSSL's curves with the first sealing key that is checked: a device
-starts, and waits for its first window, without them.
+The module has no private key and makes no signature. OpenSSL's curves are loaded when the first sealing key is checked,
+because a device starts, and waits for its first window, without them.
 """
 
 from functools import cache
@@ -26,12 +26,12 @@ _SMALL_ORDER_Y: Final = frozenset({0, 1, _P - 1, _ORDER_8_Y, _P - _ORDER_8_Y})
 
 
 def check_signing_public_key(key: bytes) -> None:
-    """Refuse what is not the one encoding of an Ed25519 point, and the points of small order (RFC 8032, section 5.1.3).
+    """Refuse bytes that are not the canonical encoding of an Ed25519 point, and points of small order.
 
-    Under a key of small order, signatures verify that were made without any private key.
+    Under a key of small order, signatures verify that were made without a private key. Source: RFC 8032, section 5.1.3.
 
     Raises:
-        ValueError: which fault.
+        ValueError: with the fault.
     """
     if len(key) != ED25519_KEY_BYTES:
         raise ValueError(f"signing key has {len(key)} bytes, not {ED25519_KEY_BYTES}")
@@ -49,14 +49,14 @@ def check_hpke_public_key(key: bytes) -> None:
     """Refuse a sealing key of the wrong size or of small order (RFC 7748, section 6.1: the all-zero check).
 
     Raises:
-        ValueError: which fault.
+        ValueError: with the fault.
     """
     if len(key) not in (X25519_KEY_BYTES, HYBRID_KEY_BYTES):
         raise ValueError(f"sealing key has {len(key)} bytes, not {X25519_KEY_BYTES} or {HYBRID_KEY_BYTES}")
     point = key[-X25519_KEY_BYTES:]
     if int.from_bytes(point, "little") >= _P:
         raise ValueError("sealing key is not a canonical X25519 key")
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # As said above.
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # See the module's docstring.
 
     try:
         _probe().exchange(X25519PublicKey.from_public_bytes(point))
@@ -66,29 +66,31 @@ def check_hpke_public_key(key: bytes) -> None:
 
 @cache
 def _probe() -> "X25519PrivateKey":
-    """Any scalar shows a point of small order, since X25519 multiplies by the cofactor; it protects nothing."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # As said above.
+    """Return a fixed X25519 key: with any scalar a point of small order gives zero. It protects no secret."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # See the module's docstring.
 
     return X25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
-# How signatures stand behind what was signed, in files and in stores (docs/wire.md, "Question").
-#
-# It must not sign or verify (`signing`).
+# The encoding of signatures after the signed bytes, in files and stores (docs/wire.md, "Question"); `signing` verifies.
 
 
 def encode_signatures(signatures: tuple[bytes, ...]) -> bytes:
-    """Return the end of a file of something signed: how many places there are, and what stands in each."""
+    """Return the signatures as they end a signed file: their number, then each with its length, 0 if it is missing."""
     return uint(len(signatures), 1) + b"".join(sized(signature, 1) for signature in signatures)
 
 
 def read_signatures(reader: Reader) -> tuple[bytes, ...]:
-    """Return the signatures at the end of a file of something signed (`encode_signatures`)."""
+    """Return the signatures at the end of a signed file (`encode_signatures`).
+
+    Raises:
+        DecodeError: a number or length out of range, or too few bytes.
+    """
     return tuple(reader.sized(1, 0, ED25519_SIGNATURE_BYTES) for _ in range(reader.count(1, 0, MAX_AGGREGATORS)))
 
 
 def fault_of_signatures(signatures: tuple[bytes, ...], aggregators: int) -> str:
-    """Return why these cannot be the signatures of all aggregators, some perhaps still missing; "" if they can."""
+    """Return why these cannot be signatures of all aggregators, some of them empty; "" if they can."""
     if len(signatures) != aggregators:
         return f"{len(signatures)} signatures for {aggregators} aggregators"
     wrong = any(len(signature) not in (0, ED25519_SIGNATURE_BYTES) for signature in signatures)
@@ -96,15 +98,15 @@ def fault_of_signatures(signatures: tuple[bytes, ...], aggregators: int) -> str:
 
 
 def encode_with_signature(canonical: bytes, signature: bytes) -> bytes:
-    """Return the file of something that one aggregator alone has signed: its canonical bytes, then the signature."""
+    """Return a file with one signature: the canonical bytes with their length, then the signature."""
     return sized(canonical, 4) + signature
 
 
 def read_with_signature(data: bytes, what: str, label: bytes, largest: int) -> tuple[bytes, bytes]:
-    """Return canonical bytes, which begin with `label` if they are any, and signature of such a file.
+    """Return the canonical bytes, at least as long as `label`, and the signature of a file of `encode_with_signature`.
 
     Raises:
-        DecodeError: it is no such file.
+        DecodeError: the bytes are not such a file.
     """
     reader = Reader(data, f"signed {what}", 4 + largest + ED25519_SIGNATURE_BYTES)
     canonical, signature = reader.sized(4, len(label), largest), reader.take(ED25519_SIGNATURE_BYTES)

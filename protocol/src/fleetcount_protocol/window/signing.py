@@ -1,4 +1,4 @@
-"""Signatures of aggregators and who is trusted: everyone demands one of every listed aggregator.
+"""Signatures of aggregators and trusted aggregators: each party requires a signature of every listed aggregator.
 
 It must not decide what a device's owner allows: that is the client's `policy`.
 """
@@ -19,7 +19,7 @@ from fleetcount_protocol.window.window import operator_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessorKey:
-    """A signing key (32 bytes) that is an aggregator's from `not_before`; the key before it is until `former_until`."""
+    """A signing key (32 bytes) that is valid from `not_before`; the key before it is valid before `former_until`."""
 
     key: bytes
     not_before: int
@@ -28,9 +28,9 @@ class SuccessorKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedAggregator:
-    """An aggregator that this party was configured to trust: its id, who runs it, its Ed25519 public key (32 bytes).
+    """An aggregator that this party is configured to trust: its id, its operator, its Ed25519 public key (32 bytes).
 
-    `successors` are the keys that follow it by verified statements (`succession.with_successions`), in their order.
+    `successors` are the later keys by verified successions (`succession.with_successions`), in order.
     """
 
     aggregator_id: AggregatorId
@@ -40,11 +40,11 @@ class TrustedAggregator:
 
     @property
     def keys(self) -> tuple[bytes, ...]:
-        """Every signing key the aggregator has had, in their order."""
+        """All signing keys of the aggregator, the oldest first."""
         return (self.signing_public_key, *(one.key for one in self.successors))
 
     def keys_at(self, moment: int) -> tuple[bytes, ...]:
-        """Return the signing keys that are the aggregator's at a second: two while one succeeds the other."""
+        """Return the signing keys that are valid at a second: two during a succession."""
         begins = (0, *(one.not_before for one in self.successors))
         ends = (*(one.former_until for one in self.successors), moment + 1)
         return tuple(key for key, since, until in zip(self.keys, begins, ends, strict=True) if since <= moment < until)
@@ -53,9 +53,9 @@ class TrustedAggregator:
 def check_trusted(
     aggregators: Sequence[Aggregator], trusted: Mapping[AggregatorId, TrustedAggregator], moment: int
 ) -> None:
-    """Accept aggregators that are all trusted under these very keys and operators, at least two distinct operators.
+    """Accept aggregators that are all trusted with the same keys and operators, at least two distinct operators.
 
-    `moment` is when the first window opens, Unix seconds: a key that has been succeeded is named until its end.
+    `moment` is when the first window opens, Unix seconds: until a key's end a question may name it.
 
     Raises:
         QuestionError: one that is not trusted or is described otherwise, or fewer than two distinct operators.
@@ -103,10 +103,11 @@ def verify_by(
 ) -> None:
     """Verify a signature of an aggregator as a question describes it, made at `moment` (Unix seconds).
 
-    It is that of the key named there, or, for who trusts the aggregator under successors, of a key it has at that time.
+    It must verify under the key in the question; if `trusted` has successors of that key, under a key that is valid at
+    `moment`.
 
     Raises:
-        SignatureError: it is missing or verifies under none of them.
+        SignatureError: the signature is missing, or verifies under none of these keys.
     """
     if trusted is None or not trusted.successors or aggregator.signing_public_key not in trusted.keys:
         verify_ed25519(aggregator.signing_public_key, signature, message, what)

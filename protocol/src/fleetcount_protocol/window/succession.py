@@ -1,7 +1,7 @@
-"""The succession of a signing key: the old one signs the new one, and for a while both are the aggregator's.
+"""The succession of a signing key: the old key signs the new one, and for a while both are valid.
 
-For planned replacement. A stolen key can name a successor too: who fears that replaces the key where it is trusted. It
-must not read files or clocks.
+For planned replacement. A stolen key can sign a successor too: after a theft, every party replaces the key in its
+configuration. This module must not read files or clocks.
 """
 
 from collections.abc import Iterable
@@ -27,12 +27,12 @@ _KEY_BYTES: Final = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Succession:
-    """An aggregator's old and new signing key; both are its own from `not_before` until before `not_after`.
+    """An aggregator's old and new Ed25519 key, 32 bytes each; both are valid from `not_before` on, before `not_after`.
 
-    Unix seconds. Before that the old one alone is, after it the new one.
+    Unix seconds. Before that only the old key is valid, afterwards only the new one.
 
     Raises:
-        QuestionError: keys that are alike or none, or times out of order.
+        QuestionError: equal keys, bytes that are not a key, or times out of order.
     """
 
     aggregator_id: AggregatorId
@@ -60,7 +60,7 @@ class Succession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedSuccession:
-    """A succession with the old key's Ed25519 signature, 64 bytes, not verified by being here."""
+    """A succession with the old key's Ed25519 signature, 64 bytes, which is not verified yet."""
 
     succession: Succession
     signature: bytes
@@ -70,7 +70,7 @@ def sign_succession(succession: Succession, old_key: Ed25519PrivateKey) -> Signe
     """Return the succession with the signature of the old key (RFC 8032, pure) over the canonical bytes.
 
     Raises:
-        QuestionError: it is not the key that is succeeded.
+        QuestionError: `old_key` is not the old key of the succession.
     """
     require(old_key.public_key().public_bytes_raw() == succession.old_key, "the signing key is not the old key")
     return SignedSuccession(succession=succession, signature=old_key.sign(succession.canonical))
@@ -82,10 +82,10 @@ def encode_signed_succession(signed: SignedSuccession) -> bytes:
 
 
 def decode_signed_succession(data: bytes) -> SignedSuccession:
-    """Return what `encode_signed_succession` wrote; the signature is not verified here.
+    """Return the succession that `encode_signed_succession` wrote; the signature is not verified here.
 
     Raises:
-        DecodeError: it is no such file.
+        DecodeError: the bytes are not such a file.
     """
     canonical, signature = read_with_signature(data, "succession", SUCCESSION_LABEL, MAX_SUCCESSION_BYTES)
     reader = Reader(canonical, "succession", MAX_SUCCESSION_BYTES)
@@ -101,11 +101,12 @@ def decode_signed_succession(data: bytes) -> SignedSuccession:
 
 
 def with_successions(trusted: TrustedAggregator, signed: Iterable[SignedSuccession]) -> TrustedAggregator:
-    """Return an aggregator that is trusted under the successors of its key, too: each signed by the key before it.
+    """Return the trusted aggregator with the successors of its key, each signed by the key before it.
 
     Raises:
-        QuestionError: another aggregator's, one that does not begin where the one before ended, or a key that comes
-        back. SignatureError: a signature that does not verify under the key before.
+        QuestionError: a succession of another aggregator or of another key, one that begins before the last one has
+            ended, or a new key that the aggregator had before.
+        SignatureError: a signature that does not verify under the key before.
     """
     for one in signed:
         succession, keys = one.succession, trusted.keys

@@ -1,6 +1,6 @@
 """The window: one window of a counting question, immutable, the same bytes for every party.
 
-Making a `Window` checks every rule, so each one that exists may be asked. Reports are made and checked elsewhere.
+The constructor of `Window` checks every rule, so every `Window` may be asked. Other modules make and check reports.
 """
 
 import hashlib
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 _SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 _SMALLEST_WEIGHT: Final = Fraction(1, 10**6)
-"""Estimates are divided by the weight of the truth in an answer: below this the noise alone leaves every range, and no
-aggregator could compute the record."""
+"""The smallest weight of the truth in an answer. Estimates are divided by it: with a smaller one the noise alone leaves
+every allowed range, and no aggregator could compute the record."""
 _HALF: Final = Fraction(1, 2)
 _LARGEST_THRESHOLD: Final = 2**32 - 1
 _LARGEST_PRECISION_S: Final = 86_400
@@ -68,10 +68,10 @@ _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 
 
 def check_window(window: WindowFields) -> None:
-    """Refuse a window that no honest party may ask or answer (docs/wire.md, "Rules of a window").
+    """Refuse a window that breaks a rule (docs/wire.md, "Rules of a window").
 
     Raises:
-        QuestionError: the field, its value and the allowed range.
+        QuestionError: with the field, its value and the allowed range.
     """
     _check_names(window)
     _check_domain(window)
@@ -84,26 +84,26 @@ def check_window(window: WindowFields) -> None:
 
 
 def operator_key(operator: str) -> str:
-    """Return the form in which two operators' names are compared: compatibility form, case and spacing folded."""
+    """Return an operator's name as names are compared: Unicode form NFKC, case and white space folded."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", operator).casefold())
     return " ".join(folded.split())
 
 
 def require(holds: bool, message: str) -> None:
-    """Refuse what does not hold.
+    """Raise an error unless a rule holds.
 
     Raises:
-        QuestionError: the message.
+        QuestionError: with `message`, if `holds` is False.
     """
     if not holds:
         raise QuestionError(message)
 
 
 def check_range(what: str, value: object, smallest: int, largest: int) -> int:
-    """Return a whole number within its range.
+    """Return `value` if it is an int in smallest..largest.
 
     Raises:
-        QuestionError: it is none, or outside.
+        QuestionError: it is not an int, or outside the range.
     """
     if type(value) is not int or not smallest <= value <= largest:
         raise QuestionError(f"{what} is {str(value)[:40]}, allowed: a whole number from {smallest} to {largest}")
@@ -118,12 +118,12 @@ def _check_named(what: str, text: str, smallest: int = 1, largest: int = MAX_TEX
 
 
 def check_fraction(what: str, value: object) -> Fraction:
-    """Return an exact fraction that canonical bytes can hold.
+    """Return `value` if it is a Fraction that the canonical bytes can encode.
 
     Raises:
         QuestionError: another type, or a term beyond 2**63 - 1.
     """
-    # A float or an int that merely equals the fraction would give other parties other bytes or none.
+    # A float or an int that equals the fraction is another type: encoding it would give other bytes or fail.
     if not isinstance(value, Fraction):
         raise QuestionError(f"{what} is {str(value)[:40]}, allowed: an exact Fraction")
     if abs(value.numerator) > MAX_TERM or value.denominator > MAX_TERM:
@@ -176,7 +176,7 @@ def _check_mechanism(window: WindowFields) -> None:
 
 
 def _check_die(die: SamplingDie) -> None:
-    # At 1/2 a coin of a day or of the question costs least noise.
+    # Up to 1/2: there a coin of a day or of the question needs the least noise.
     rate = die.sampling_rate
     fits = _SMALLEST_WEIGHT <= rate <= _HALF
     require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to {_HALF}")
@@ -220,7 +220,7 @@ def _check_release(window: WindowFields) -> None:
     release = window.release
     level = check_fraction("level", release.level)
     require(0 < level < 1, f"level is {level}, allowed: above 0 and below 1")
-    # Exact sums over the outputs 0..V would tell the exact number of participants; only differences hide it.
+    # Exact sums over the outputs 0..V would reveal the exact number of participants; differences of rounds do not.
     allowed = {
         ReleaseKind.GEOMETRIC: set(Mode),
         ReleaseKind.EXACT: {Mode.SAMPLING},
@@ -229,7 +229,7 @@ def _check_release(window: WindowFields) -> None:
     }[release.kind]
     require(window.mode in allowed, f"release {release.kind.label} is not for {window.mode.name.lower()} mode")
     if release.kind is ReleaseKind.GAUSSIAN:
-        check_fraction("noise_variance", release.noise_variance)  # Its range is the law's own (`_check_design`).
+        check_fraction("noise_variance", release.noise_variance)  # The law checks the range (`_check_design`).
     else:
         require(release.noise_variance is None, f"release {release.kind.label} has no noise_variance")
     if release.kind in (ReleaseKind.EXACT, ReleaseKind.GAUSSIAN):
@@ -254,7 +254,7 @@ def _check_thresholds(release: Release, cells: int) -> None:
 
 def _check_design(window: WindowFields) -> None:
     try:
-        window.design.kind  # noqa: B018 - the parts fit or the design cannot be
+        window.design.kind  # noqa: B018 - making the design checks that its parts fit
     except MechanismError as error:
         raise QuestionError(str(error)) from None
 
@@ -275,7 +275,7 @@ def _check_aggregators(window: WindowFields) -> None:
         _check_aggregator(aggregator)
     _check_distinct("aggregator id", (str(one.aggregator_id) for one in aggregators))
     _check_distinct("signing key", (one.signing_public_key.hex() for one in aggregators))
-    # One broker may serve all; one device endpoint cannot be two operators.
+    # All aggregators may share a broker; a gRPC endpoint belongs to one aggregator.
     _check_distinct("gRPC endpoint", (one.grpc_endpoint.lower() for one in aggregators if one.grpc_endpoint))
     operators = {operator_key(one.operator) for one in aggregators}
     if len(operators) < MIN_OPERATORS:
@@ -304,10 +304,10 @@ def _check_aggregator(aggregator: Aggregator) -> None:
 
 
 def check_sealing_keys(name: str, keys: Sequence[HpkeKey]) -> None:
-    """Refuse sealing keys of an aggregator that no device could use: an id given twice, a key of small order.
+    """Refuse sealing keys of an aggregator with an id twice or out of range, or a key of small order.
 
     Raises:
-        QuestionError: which fault.
+        QuestionError: with the fault.
     """
     ids = [check_range(f"key id of {name}", key.key_id, 0, 255) for key in keys]
     require(len(set(ids)) == len(ids), f"aggregator {name} gives a key id twice: {ids}")
@@ -342,7 +342,7 @@ class Window(WindowFields):
 
     @cached_property
     def canonical(self) -> bytes:
-        """The hand-written canonical bytes that are hashed (docs/wire.md, "Window")."""
+        """The canonical bytes that are hashed (docs/wire.md, "Window")."""
         return encode_fields(self)
 
     @cached_property
@@ -367,13 +367,11 @@ def decode_window(data: bytes) -> Window:
     return window
 
 
-# What follows from a window for its reports: the proof's context and circuit, and which sums are opened.
-#
-# It must not apply the rules of a window or read its bytes. The circuits are those of `vdaf`, loaded only where a
-# report is made or checked.
+# What the window decides about its reports: the proof's context and circuit, and which sums are opened. The circuits
+# are those of `vdaf`, which is loaded only where a report is made or checked.
 
 CONTEXT_LABEL: Final = b"FCT1"
-"""Keeps the VDAF context at 36 bytes, so that the words of a joint-randomness hash stay 8-byte aligned."""
+"""Four bytes: with the window id the VDAF context has 36, which aligns the words of a joint-randomness hash to 8."""
 
 
 def context_of(window: Window) -> bytes:
@@ -382,11 +380,10 @@ def context_of(window: Window) -> bytes:
 
 
 def opened_outputs(window: Window) -> slice:
-    """Return which part of a verified output share is added up (`Design.outputs`); the rest is dropped.
+    """Return the slice of a verified output share that is added up (`Design.outputs`).
 
-    What is noised and opened are these sums and, behind them, those of every coarser zoom (`Design.opened_sums`).
-
-    The truth's circuit alone gives one number more than is opened: output 0.
+    In direct mode the circuit has one output more than is opened, output 0. Aggregators noise and open these sums and,
+    after them, those of every coarser zoom (`Design.opened_sums`).
     """
     return slice(1, None) if window.design.form is AnswerForm.TRUTH else slice(None)
 
@@ -394,8 +391,8 @@ def opened_outputs(window: Window) -> slice:
 def opened_count(window: Window) -> int:
     """Return how many numbers every aggregator noises, commits to and opens: the outputs, then the participants.
 
-    The number of participants is opened in windows of questions that say so: the leader's element is the number of
-    accepted reports plus its noise, everybody else's its noise alone (docs/wire.md, "Opening").
+    The number of participants is opened if the question says so: the leader's element is the number of accepted reports
+    plus its noise, that of every helper its noise alone (docs/wire.md, "Opening").
     """
     return window.design.output_count + window.question.noised_participants
 
@@ -406,7 +403,7 @@ def prio3_for(window: Window) -> "Prio3":
 
 
 def prio3_of(design: Design) -> "Prio3":
-    """Return the Prio3 instance of a design's reports: its circuit, one share an aggregator."""
+    """Return the Prio3 instance of a design's reports: its circuit, with one share for each aggregator."""
     from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
 
     make = {AnswerForm.TWO_ROUNDS: prio3_two_round, AnswerForm.BITS: prio3_bits}.get(design.form, prio3_one_hot)

@@ -1,7 +1,4 @@
-"""A window as people read it: plain values for a JSON file.
-
-It must not be read back: programs exchange the canonical bytes.
-"""
+"""A window as plain values for a JSON file that people read; programs exchange the canonical bytes."""
 
 from typing import Any
 
@@ -13,10 +10,9 @@ from fleetcount_protocol.window.window import Window
 
 
 def window_to_json(window: Window) -> dict[str, Any]:
-    """Return the window as plain values for a JSON file that people read; fractions as text, keys and ids as
-    hexadecimal.
+    """Return the window as plain values for a JSON file: fractions as text, keys and ids in hexadecimal.
 
-    There is no way back: programs exchange the canonical bytes.
+    No function reads it back: programs exchange the canonical bytes.
     """
     release = window.release
     question = window.question

@@ -1,13 +1,13 @@
-"""What travels beside the messages of a gRPC call, in its metadata, outside everything that is signed or sealed.
+"""The names of gRPC metadata beside the messages of a call, which is neither signed nor sealed.
 
-docs/wire.md, "Relay", "Protobuf messages" and "Greetings".
+See docs/wire.md, "Relay", "Protobuf messages" and "Greetings".
 """
 
 from typing import Final
 
 CARRIED_HEADER: Final = "fleetcount-carried"
-"""From a relay to an aggregator: a name for the device whose call this is, which means nothing elsewhere."""
+"""From a relay to an aggregator: the relay's own name for the device that made the call."""
 GREETING_HEADER: Final = "fleetcount-greeting-bin"
 """Between aggregators, with every call and, in the trailing metadata, with every answer (`channel.greetings`)."""
 RETRY_TRAILER: Final = "fleetcount-retry-after-ms"
-"""Beside a status that says "busy": in how many milliseconds it is worth coming back."""
+"""With a status "busy": the milliseconds after which the caller should retry."""

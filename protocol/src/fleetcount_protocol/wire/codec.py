@@ -1,9 +1,9 @@
-"""One codec for every message that is nothing but its dataclass: fields by name and type, bounds from a table.
+"""The codec of messages that correspond to a dataclass: fields by name and type, bounds from a table.
 
-A module of messages has one table of bounds and one line a message. What a type cannot say (one of two answers, rules
-between fields) is a short function beside it. Everything is resolved once, when the module is imported: there a field
-without its counterpart in the .proto, or bytes, text or a tuple without a bound, is a `TypeError`. `strict` does the
-rest.
+A module of messages has one table of bounds and one line for each message. A short function beside it checks rules that
+types cannot express (one of two answers, rules between fields). The correspondence is computed once, at import: a field
+without its counterpart in the .proto, or bytes, text or a tuple without a bound, is a `TypeError` then. `strict` parses
+and checks the bytes.
 """
 
 import enum
@@ -29,7 +29,7 @@ _BYTES: Final = FieldDescriptor.TYPE_BYTES
 
 
 class Size(NamedTuple):
-    """Bytes of a field; of an integer kept in bytes, its one width."""
+    """The number of bytes of a field; for an integer encoded in bytes, its one width."""
 
     smallest: int
     largest: int
@@ -37,21 +37,21 @@ class Size(NamedTuple):
 
 
 class Range(NamedTuple):
-    """An integer; without this bound it is what its field can hold."""
+    """The range of an integer; without this bound it is that of its protobuf type."""
 
     smallest: int
     largest: int
 
 
 class Label(NamedTuple):
-    """Bytes of a text that can be shown to people."""
+    """The number of bytes of a text that `check_text` allows."""
 
     smallest: int
     largest: int
 
 
 class Canonical(NamedTuple):
-    """Bytes of a field that are the `canonical` form of a value, which `decode` reads strictly."""
+    """The number of bytes of a field that is the `canonical` form of a value; `decode` reads it strictly."""
 
     decode: Callable[[bytes], Any]
     smallest: int
@@ -59,14 +59,14 @@ class Canonical(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Fields that are joined to a column as they are written, and read as a `Span`, which `make` bounds and cuts."""
+    """Fields that are written as one column and read as a `Span`, which `make` checks and splits."""
 
 
 class Shape(NamedTuple, Generic[DomainT, MessageT]):
-    """How a value becomes a message and is read from one; `WireMessage` makes that strict.
+    """The conversion between a value and a message; `WireMessage` makes it strict.
 
-    `part` gives the arguments of the message's constructor: inside another message the library builds it from these in
-    place, where a message of its own would be copied, and a large one several times.
+    `part` returns the arguments of the message's constructor: the library builds an inner message from these in place,
+    while it would copy a message object, a large one several times.
     """
 
     pb_type: type[MessageT]
@@ -79,7 +79,7 @@ class Shape(NamedTuple, Generic[DomainT, MessageT]):
 
 
 class Count(NamedTuple):
-    """Parts of a tuple, counted before one is read; `each` bounds a part."""
+    """The number of parts of a tuple, checked before a part is read; `each` bounds a part."""
 
     smallest: int
     largest: int
@@ -87,13 +87,13 @@ class Count(NamedTuple):
 
 
 Bound = Size | Joined | Range | Label | Canonical | Count | Shape[Any, Any] | WireMessage[Any, Any]
-"""What one field may hold; a field that is a message may name how that one is read."""
+"""The bound of one field; for a field that is a message it may be that message's own codec."""
 Bounds = Mapping[type, Mapping[str, Bound]]
 """The bounds of fields by their dataclass and name."""
 
 
 class _Field(NamedTuple):
-    """How one value goes into a message and comes out of it; None leaves it as it is."""
+    """The conversion of one value to and from a message; None means no conversion."""
 
     write: Callable[[Any], Any] | None
     read: Callable[[Any], Any] | None
@@ -108,13 +108,13 @@ def shape(
     check: Callable[[DomainT], object] | None = None,
     subset: bool = False,
 ) -> Shape[DomainT, MessageT]:
-    """Return how a dataclass and its message correspond, field by field.
+    """Return the conversion between a dataclass and its message, field by field.
 
-    `make` builds the value in the place of its class, `check` refuses what fields alone do not say. With `subset` the
-    message has fields beyond the value's, which are those of another answer and must be empty.
+    `make` builds the value in place of its class; `check` applies rules between fields. With `subset` the message has
+    further fields, which belong to another answer and must be empty.
 
     Raises:
-        TypeError: their fields differ, a bound is missing or is of no field.
+        TypeError: their fields differ, a bound is missing, or a bound has no field.
     """
     described, own = pb_type.DESCRIPTOR.fields_by_name, bounds.get(kind, {})
     hints = get_type_hints(kind)
@@ -149,7 +149,11 @@ def message(
     make: Callable[..., DomainT] | None = None,
     check: Callable[[DomainT], object] | None = None,
 ) -> WireMessage[DomainT, MessageT]:
-    """Return the strict codec of a message that is nothing but its dataclass; see `shape` and `WireMessage`."""
+    """Return the strict codec of a message that corresponds to a dataclass; see `shape` and `WireMessage`.
+
+    Raises:
+        TypeError: as `shape`.
+    """
     found = shape(pb_type, kind, bounds, make=make, check=check)
     return WireMessage(name, pb_type, found.to_pb, found.read, largest)
 
@@ -157,7 +161,11 @@ def message(
 def single(
     name: str, pb_type: type[MessageT], kind: type[DomainT], largest: int, bound: Bound | None = None
 ) -> WireMessage[DomainT, MessageT]:
-    """Return the strict codec of a message whose value, of type `kind`, is that of its only field."""
+    """Return the strict codec of a message with one field, whose value has type `kind`.
+
+    Raises:
+        TypeError: the type needs another bound.
+    """
     [described] = pb_type.DESCRIPTOR.fields
     part = _field(described.name, kind, bound, described, {})
     write, read, get = part.write or _same, part.read or _same, attrgetter(described.name)
@@ -180,7 +188,10 @@ def either(
     named_by: str,
     largest: int,
 ) -> WireMessage[DomainT | OtherT, MessageT]:
-    """Return the strict codec of one of two answers: `other`, which is a `kind`, where `named_by` is not empty."""
+    """Return the strict codec of a message with two kinds of answer.
+
+    A message whose field `named_by` is not empty is the `other` answer, of type `kind`; else it is the usual one.
+    """
     get, parse = attrgetter(named_by), _frame(pb_type.DESCRIPTOR, {}).parse
 
     def to_pb(value: DomainT | OtherT) -> MessageT:
@@ -215,7 +226,7 @@ def _agree(what: str, ours: set[str], theirs: set[str]) -> None:
 def _call(make: Callable[..., OtherT], converts: Mapping[str, Callable[[Any], Any] | None]) -> Callable[[Any], OtherT]:
     """Return `lambda it: make(name=convert(it.name), ...)` over these fields.
 
-    Compiled once, as `dataclasses` does it: a loop over the fields takes half as long again at every message.
+    Compiled once, as `dataclasses` does: with a loop over the fields every message would take half as long again.
     """
     spelled = (f"{name}=_{name}(it.{name})" if convert else f"{name}=it.{name}" for name, convert in converts.items())
     known = {"make": make, **{f"_{name}": convert for name, convert in converts.items()}}
@@ -224,7 +235,11 @@ def _call(make: Callable[..., OtherT], converts: Mapping[str, Callable[[Any], An
 
 
 def _field(name: str, kind: Any, bound: Bound | None, described: Any, bounds: Bounds) -> _Field:
-    """Return how a field of this type is written and read."""
+    """Return the conversion of a field of this type.
+
+    Raises:
+        TypeError: the bound does not fit the type.
+    """
     what = name.replace("_", " ")
     if get_origin(kind) is tuple:
         return _parts(what, kind, bound, described, bounds)
@@ -237,7 +252,7 @@ def _field(name: str, kind: Any, bound: Bound | None, described: Any, bounds: Bo
 
 
 def _plain(kind: Any, described: Any, bounds: Bounds) -> _Field | None:
-    """Return how a field travels whose type says all; None if it does not."""
+    """Return the conversion of a field whose type alone defines it; None if it needs a bound."""
     if described.message_type is not None:
         inner: Shape[Any, Any] = shape(GetMessageClass(described.message_type), kind, bounds)
         return _Field(inner.part, inner.read)
@@ -251,7 +266,7 @@ def _plain(kind: Any, described: Any, bounds: Bounds) -> _Field | None:
 
 
 def _bounded(what: str, kind: Any, bound: Bound, described: Any) -> _Field | None:
-    """Return how a field with a bound travels; None if it is none for this type."""
+    """Return the conversion of a field with a bound; None if the bound does not fit the type."""
     if isinstance(bound, Shape):
         return _Field(bound.part, bound.read)
     if isinstance(bound, WireMessage):
@@ -279,7 +294,7 @@ def _bounded(what: str, kind: Any, bound: Bound, described: Any) -> _Field | Non
 
 
 def _optional(part: _Field) -> _Field:
-    """Return how a value that may be None travels: as an empty field."""
+    """Return the conversion of a value that may be None, which is an empty field."""
 
     def write(value: Any) -> Any:
         return value if value is None or part.write is None else part.write(value)
@@ -291,7 +306,7 @@ def _optional(part: _Field) -> _Field:
 
 
 def _parts(what: str, kind: Any, bound: Bound | None, described: Any, bounds: Bounds) -> _Field:
-    """Return how a tuple travels: as a repeated field, or ids of one size joined in one field of bytes."""
+    """Return the conversion of a tuple: to a repeated field, or of ids of one size to one field of bytes."""
     if not isinstance(bound, Count):
         raise TypeError(f"{what} is a tuple, to which {bound!r} is no bound")
     [each, *rest] = get_args(kind)
@@ -317,7 +332,7 @@ def _parts(what: str, kind: Any, bound: Bound | None, described: Any, bounds: Bo
 
 
 def _row(kind: Any, described: Any) -> _Field:
-    """Return how a tuple of one value a field of a message travels, in the order of their numbers."""
+    """Return the conversion of a tuple to a message, with one value for each field, in the order of their numbers."""
     names = [one.name for one in described.fields]
     rows = zip(described.fields, get_args(kind), strict=True)
     parts = {one.name: _field(one.name, part, None, one, {}) for one, part in rows}
@@ -369,7 +384,7 @@ def _in_range(what: str, smallest: int, largest: int, value: int) -> int:
 
 
 def _chosen(kind: type[enum.Enum]) -> Callable[[Any], enum.Enum]:
-    """Return what reads one of a closed list."""
+    """Return the function that reads a member of an enumeration and refuses every other value."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
     members: Final = {one.value: one for one in kind}
     allowed = ", ".join(map(str, members))

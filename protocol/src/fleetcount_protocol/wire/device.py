@@ -1,7 +1,7 @@
-"""What a device and an aggregator say to each other, between domain values and protobuf (protos/…/device.proto).
+"""The codecs of messages between a device and an aggregator (protos/…/device.proto).
 
-Every message is a `WireMessage`: `.encode`/`.decode` for bytes (MQTT, files), `.to_pb`/`.from_pb` for gRPC. It only
-refuses what is not the one encoding of a message. Uploads are columns (`device_columns`).
+Every message is a `WireMessage`: `.encode`/`.decode` for bytes (MQTT, files), `.to_pb`/`.from_pb` for gRPC. Only bytes
+that are not the one encoding of a message are refused. Uploads are columns (`device_columns`).
 """
 
 from typing import Final
@@ -38,7 +38,7 @@ _BOUNDS: Final[Bounds] = {
     },
     SessionAccepted: {
         "expiry": Range(1, MAX_UNIX_TIME),
-        "ephemeral_key": Size(0, 32),  # All 32, says the value itself.
+        "ephemeral_key": Size(0, 32),  # `SessionAccepted` requires exactly 32.
         "confirmation": Size(0, 32),
     },
     ReleaseAnswer: {

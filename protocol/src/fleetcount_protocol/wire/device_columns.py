@@ -1,7 +1,7 @@
-"""Uploads and their answers, between columns and protobuf (protos/…/device.proto).
+"""Uploads and their answers as columns, encoded in protobuf (protos/…/device.proto).
 
-Columns hold the fields of n parts of reports joined. How many parts there are follows from the length of the ids, and
-the size of a share or ciphertext from the length of its column; no part is cut out before every length is checked.
+A column is one field of n parts of reports, concatenated. The length of the ids gives the number of parts, and the
+length of a column the size of its shares or ciphertexts; a column is split only after every length is checked.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,10 +29,10 @@ _NUMBER_BYTES: Final = 2
 _NO_NUMBER: Final = bytes(_NUMBER_BYTES)
 _MAC_BYTES: Final = 32
 _RUN_BYTES: Final = 80
-"""More than the window id, the round and all tags and lengths of one run of columns take."""
+"""An upper bound of the bytes of the window id, the round and all tags and lengths of one run of columns."""
 _COLUMNS: Final = ("report_ids", "session_ids", "key_numbers", "public_shares", "ciphertexts")
 _REASONS: Final = bytes((0, *(reason.value for reason in RejectReason)))
-"""What the byte of a part may be: 0 comes with a receipt."""
+"""The allowed bytes of `reasons`: 0 means that there is a receipt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class InstalmentColumns:
 
     @classmethod
     def of(cls, instalments: Iterable[Instalment]) -> list[Self]:
-        """Return instalments as columns, in order: as few runs as there can be."""
+        """Return instalments as columns, in order and in the smallest number of runs."""
         return [
             cls(
                 window_id=WindowId(key[0]),
@@ -69,7 +69,7 @@ class InstalmentColumns:
 
     @classmethod
     def joined(cls, runs: Sequence["InstalmentColumns"]) -> "InstalmentColumns":
-        """Return runs of one shape, at least one, as one."""
+        """Return one or more runs of one shape as one run."""
         columns: dict[str, Any] = {name: [one for run in runs for one in getattr(run, name)] for name in _COLUMNS}
         return replace(runs[0], **columns)
 
@@ -93,12 +93,12 @@ class InstalmentColumns:
 
     @property
     def most_bytes(self) -> int:
-        """No less than the run takes in a message."""
+        """An upper bound of the run's bytes in a message."""
         each = ReportId.SIZE + SessionId.SIZE + _NUMBER_BYTES + self.public_share_size + self.ciphertext_size
         return _RUN_BYTES + len(self) * each
 
     def only(self, places: Sequence[int]) -> "InstalmentColumns":
-        """Return the instalments at these places, which ascend and differ."""
+        """Return the instalments at these positions, which must ascend without duplicates."""
         if len(places) == len(self):
             return self
         columns: dict[str, Any] = {name: list(map(getattr(self, name).__getitem__, places)) for name in _COLUMNS}
@@ -241,10 +241,10 @@ class Upload:
 
     @property
     def only_one(self) -> Instalment:
-        """The instalment of an upload that has one: the payload of a report topic.
+        """The instalment of an upload of one, as it is published on a report topic.
 
         Raises:
-            DecodeError: it has none, or several.
+            DecodeError: the upload has no instalment, or several.
         """
         check_count("instalments", sum(map(len, self.runs)), 1, 1)
         return self.instalments()[0]
@@ -267,10 +267,10 @@ class UploadAnswer:
 
     @property
     def only_one(self) -> InstalmentReply:
-        """The answer to an upload of one: the payload of a receipt topic.
+        """The answer to an upload of one, as it is published on a receipt topic.
 
         Raises:
-            DecodeError: it has none, or several.
+            DecodeError: there is no answer, or several.
         """
         check_count("answers", sum(map(len, self.runs)), 1, 1)
         return self.replies()[0]
@@ -301,7 +301,7 @@ def _columns(
     public_shares: Span,
     ciphertexts: Span,
 ) -> InstalmentColumns:
-    """Return the columns of one run, cut once every length is right."""
+    """Return the columns of one run, each split after its length is checked."""
     count = report_ids.size // ReportId.SIZE
     check_count("instalments", count, 1, _MOST)
     run = InstalmentColumns(
@@ -319,7 +319,7 @@ def _columns(
 
 
 def _cut(what: str, column: Span, count: int, smallest: int, largest: int) -> list[bytes]:
-    """Return the fields of a column that is `count` fields of one size within these bounds."""
+    """Return the `count` fields of a column; all have one size, within smallest..largest."""
     if column.size % count or not smallest <= column.size // count <= largest:
         raise DecodeError(
             f"a column of {count} {what}s has {column.size} bytes, not {count} times one size, {smallest} to {largest}"
@@ -377,7 +377,7 @@ def batches(aggregator_id: AggregatorId, instalments: Iterable[Instalment]) -> I
     group: list[Instalment] = []
     size = 0
     for instalment in instalments:
-        # Ids, tags and lengths of one instalment that is a run of its own take less than 128 bytes.
+        # Ids, tags and lengths of one instalment in a run of its own have less than 128 bytes.
         needed = len(instalment.public_share) + len(instalment.ciphertext) + 128
         if group and (size + needed > MAX_BATCH_BYTES or len(group) == MAX_INSTALMENTS_PER_BATCH):
             yield Upload.of(aggregator_id, group)

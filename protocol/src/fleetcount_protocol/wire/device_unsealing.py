@@ -1,7 +1,7 @@
-"""Unseals many instalments at once, and makes their digests and receipts: run by an aggregator, in any process.
+"""Unsealing of many instalments at once, with their digests and receipts: run by an aggregator, in any process.
 
 The results are byte for byte those of `session.unseal_instalment`, `Instalment.digest` and `receipts.receipt_for` for
-one instalment. The aggregator decides when a receipt leaves: after its commit, never before.
+one instalment. The aggregator sends a receipt after its commit, never before.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class SessionKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsealedColumns:
-    """What instalments held: the part, or None where the seal does not open; the digest; the MAC of the receipt."""
+    """One entry for each instalment: the part, or None if the seal does not open; its digest; its receipt's MAC."""
 
     parts: Sequence[bytes | None] = field(repr=False)
     digests: Sequence[bytes]
@@ -48,7 +48,7 @@ class UnsealedColumns:
 def unseal_columns(keys: SessionKeys, position: int, columns: InstalmentColumns) -> UnsealedColumns:
     """Return every sealed part with its digest and receipt; run by the aggregator at `position` in the window.
 
-    A seal that does not open refuses its own instalment and changes nothing for the others.
+    If a seal does not open, only its own instalment is refused.
 
     Raises:
         UsageError: a position that no window has, or a key of another size.
@@ -97,7 +97,7 @@ def digest_columns(columns: InstalmentColumns) -> list[bytes]:
 
 
 def receipt_columns(receipt_keys: Sequence[bytes], columns: InstalmentColumns) -> UnsealedColumns:
-    """Return digests and receipts of instalments that are stored already, without `parts`: no seal is opened again."""
+    """Return digests and receipts of instalments that are stored already; `parts` is empty, no seal is opened."""
     digests = digest_columns(columns)
     return UnsealedColumns(parts=(), digests=digests, macs=_macs(receipt_keys, columns, digests))
 
@@ -114,7 +114,7 @@ def _macs(receipt_keys: Sequence[bytes], columns: InstalmentColumns, digests: Se
 def _hmac(key: bytes, message: bytes) -> bytes:
     """Return HMAC-SHA256 under a 32-byte key, H(key ^ opad, H(key ^ ipad, message)) (RFC 2104, section 2).
 
-    The library's own takes twice as long on so short messages, most of it setting up.
+    The library's function takes twice as long for such short messages, mostly for its setup.
     """
     block = key + _PADDING
     return sha256(block.translate(_OUTER) + sha256(block.translate(_INNER) + message).digest()).digest()

@@ -1,7 +1,7 @@
-"""What the aggregators of a window say to each other, between domain values and protobuf (protos/…/peer.proto).
+"""The codecs of messages between the aggregators of a window (protos/…/peer.proto).
 
-Every message is a `WireMessage`. Decides nothing about a set or a release; it only refuses what is not the one encoding
-of a message.
+Every message is a `WireMessage`. Nothing is decided about a set or a release; only bytes that are not the one encoding
+of a message are refused.
 """
 
 from collections.abc import Iterable, Iterator
@@ -51,16 +51,16 @@ from fleetcount_protocol.window.domain import MAX_OPENED
 from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, either, message, shape, single
 from fleetcount_protocol.wire.strict import check_count, check_distinct, check_size
 
-# The accepted set of a window as a stream of chunks (protos/…/peer.proto): its leaves, then names in some of them.
+# The accepted set of a window as a stream of chunks (protos/…/peer.proto): its leaves, then report ids of some leaves.
 #
-# Reads a chunk at a time, so that its reader may ask about the first before the next. Verifies no digest.
+# It is read chunk by chunk, so that the reader can use the first before the next arrives. No digest is verified.
 
 _ID: Final = ReportId.SIZE
 _LEAVES_BYTES: Final = SET_LEAVES * Digest.SIZE
 
 
 def split_seal_set(seal: SealSet) -> Iterator[pb.SealSetRequest]:
-    """Yield the chunks of a set: its leaves and how many ids follow, then the ids; run by the leader."""
+    """Yield the chunks of a set: its leaves and the number of ids that follow, then the ids; run by the leader."""
     count = len(seal.accepted) // _ID
     yield pb.SealSetRequest(window_id=seal.window_id, leaf_digests=seal.leaf_digests, following=count)
     for start in range(0, count, MAX_IDS_PER_CHUNK):
@@ -69,7 +69,7 @@ def split_seal_set(seal: SealSet) -> Iterator[pb.SealSetRequest]:
 
 
 class SealSetChunks:
-    """The set of a stream of chunks, one at a time; run by a helper, which asks about the first before the next."""
+    """The set of a stream of chunks, added one by one; run by a helper, which checks the first before the next."""
 
     def __init__(self) -> None:
         self._first: pb.SealSetRequest | None = None
@@ -78,11 +78,11 @@ class SealSetChunks:
         self._last = b""
 
     def add(self, chunk: pb.SealSetRequest) -> WindowId:
-        """Take the next chunk, and return the window it is for.
+        """Add the next chunk, and return its window.
 
         Raises:
-            DecodeError: a chunk of another window, ids that do not ascend throughout, more or fewer than the first
-                chunk says, or more than a set may have.
+            DecodeError: a chunk of another window, ids that do not ascend throughout, more ids than the first chunk
+                announces, or more than a set may have.
         """
         window_id = WindowId(chunk.window_id)
         if self._first is None:
@@ -110,7 +110,7 @@ class SealSetChunks:
 
     @property
     def following(self) -> int:
-        """How many ids come behind the first chunk, as it says."""
+        """The number of ids that the first chunk announces; 0 before it."""
         return self._first.following if self._first else 0
 
     @property
@@ -119,14 +119,14 @@ class SealSetChunks:
 
     @property
     def complete(self) -> bool:
-        """Whether the last chunk is there."""
+        """Whether the last chunk has been added."""
         return self._first is not None and not self._left
 
     def joined(self) -> SealSet:
         """Return the set.
 
         Raises:
-            DecodeError: its last chunk is not there.
+            DecodeError: its last chunk has not been added.
         """
         if self._first is None or self._left:
             raise DecodeError("a set ends before its last report")
@@ -153,9 +153,7 @@ def _check_ascending(previous: bytes, accepted: bytes) -> None:
         raise DecodeError("the reports of a set do not ascend")
 
 
-# What two aggregators take part in, between domain values and protobuf (protos/…/peer.proto).
-#
-# Decides nothing about it; it only refuses what is not the one encoding of a message.
+# The questions that two aggregators have in common.
 
 _SHARED_BYTES: Final = 1_024
 _SHARED_BOUNDS: Final[Bounds] = {SharedIds: {"question_ids": Count(0, MAX_QUESTIONS)}}
@@ -169,10 +167,8 @@ SHARED_IDS: Final = message(
 SHARED_QUESTION_QUERY: Final = single("shared question query", pb.GetSharedQuestionRequest, QuestionId, _SHARED_BYTES)
 
 
-# Batches of reports, between domain values and protobuf (protos/…/peer.proto): columns on both sides.
-#
-# How many reports a batch has follows from the length of its ids, and the size of a share from the length of its
-# column; no part is cut out before every length is checked.
+# Batches of reports, as columns: the length of the ids gives the number of reports, and the length of a column the size
+# of its shares; a column is split only after every length is checked.
 
 _MOST: Final = MAX_REPORTS_PER_PEER_BATCH
 _SOME_IDS: Final = Size(_ID, _MOST * _ID, _ID)
@@ -189,7 +185,7 @@ _BATCH_BOUNDS: Final[Bounds] = {
     BatchDecision: {"accepted": _ANY_IDS},
 }
 _REASONS: Final = bytes((0, *(reason.value for reason in RejectReason)))
-"""What the byte of a report may be: 0 comes with a verifier share."""
+"""The allowed bytes of `reasons`: 0 means that there is a verifier share."""
 
 
 def _check_once(ids: bytes) -> int:
@@ -247,9 +243,7 @@ BATCH_DECISION: Final = message(
 )
 
 
-# How aggregators commit, open and sign, between domain values and protobuf (protos/…/peer.proto); see `peer`.
-#
-# Decides nothing about a release; it only refuses what is not the one encoding of a message.
+# Commitments, opened shares and signatures of a release.
 
 _RELEASE_BYTES: Final = 4_096
 _VECTOR_BYTES: Final = 8 * MAX_OPENED

@@ -1,7 +1,7 @@
-"""What is said about questions, to devices and between aggregators, between domain values and protobuf (protos/…).
+"""The codecs of messages about questions, to devices and between aggregators (protos/…).
 
-Every message is a `WireMessage`. Verifies no signature and decides nothing about a question; it only refuses what is
-not the one encoding of a message.
+Every message is a `WireMessage`. No signature is verified and nothing is decided about a question; only bytes that are
+not the one encoding of a message are refused.
 """
 
 from typing import Final

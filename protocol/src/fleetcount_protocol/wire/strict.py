@@ -1,8 +1,8 @@
-"""One strict codec for every protobuf message: bytes are read in place, and only the one canonical form of a message.
+"""The strict codec of every protobuf message: it reads bytes in place and accepts only a message's canonical form.
 
-The protobuf library writes messages. It does not read them: it takes fields in any order, twice, padded and unknown,
-and copies what it takes several times. `Frame` reads each field once, of bounded number and size, before anything is
-made of it. Knows no message; `device` and `peer` say what each holds.
+The protobuf library writes messages but does not read them: it accepts fields in any order, repeated, padded and
+unknown, and copies fields several times. `Frame` reads each field once and checks number and size before it builds
+values. This module knows no message; `device` and `peer` define them.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -26,18 +26,18 @@ _LARGEST: Final = {
     FieldDescriptor.TYPE_UINT32: 2**32 - 1,
     FieldDescriptor.TYPE_UINT64: 2**64 - 1,
 }
-"""Integers that a field of a type holds."""
+"""The largest integer of each field type."""
 _READ: Final[Mapping[int, Callable[["Span"], Any]]] = {
     FieldDescriptor.TYPE_BYTES: lambda span: span.data[span.start : span.stop],
     FieldDescriptor.TYPE_STRING: lambda span: span.data[span.start : span.stop].decode(),
     FieldDescriptor.TYPE_MESSAGE: lambda span: span,
 }
-"""How a field with a length is read; a message is left to whoever knows its bounds."""
+"""The readers of fields with a length; the span of a message is read by the code that has its bounds."""
 _EMPTY: Final[Mapping[int, Any]] = {FieldDescriptor.TYPE_BYTES: b"", FieldDescriptor.TYPE_STRING: ""}
 
 
 class Span(NamedTuple):
-    """A message or a column within bytes that are not copied."""
+    """A part of `data`, a message or a column, that is not copied."""
 
     data: bytes
     start: int
@@ -45,11 +45,11 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """The number of bytes."""
         return self.stop - self.start
 
     def cut(self, count: int) -> list[bytes]:
-        """Return the `count` fields of one size that a column joins."""
+        """Return the `count` fields, all of one size, of a column."""
         size = self.size // count
         if not size:
             return [b""] * count
@@ -62,22 +62,22 @@ _NOTHING: Final = Span(b"", 0, 0)
 class _Field(NamedTuple):
     name: str
     most: int
-    """How often it may occur."""
+    """The largest number of occurrences."""
     repeated: bool
     largest: int
     read: Callable[[Span], Any] | None
-    """None of an integer."""
+    """None for an integer."""
 
 
 class Frame:
-    """The fields of one kind of message, and how its canonical form is read.
+    """The fields of one kind of message, and the parser of its canonical form.
 
-    Canonical are fields in ascending order, none twice but those that repeat, none with its default value, every
-    number in its shortest form. `most` says how many parts a field that repeats may have; the bytes of `columns` are
-    left where they are.
+    In the canonical form fields ascend, only repeated fields occur more than once, no field has its default value, and
+    every number has its shortest form. `most` is the largest number of parts of each repeated field; the fields in
+    `columns` are returned as spans, not copied.
 
     Raises:
-        TypeError: a field has a type that no message of ours has, or repeats without a bound.
+        TypeError: a field has a type that this codec does not support, or is repeated without a bound.
     """
 
     def __init__(self, described: Descriptor, most: Mapping[str, int], columns: Container[str] = ()) -> None:
@@ -100,7 +100,7 @@ class Frame:
         """Return the fields of a message: integers, bytes, texts, spans of messages, and lists of these.
 
         Raises:
-            DecodeError: it is not in its canonical form, has an unknown field, or more parts than it may.
+            DecodeError: the message is not in its canonical form, or has an unknown field or too many parts.
         """
         data, position, stop = span
         found = SimpleNamespace(**self._defaults)
@@ -109,7 +109,7 @@ class Frame:
             fields[name] = []
         last, count = 0, 0
         while position < stop:
-            # Most numbers have one byte: a call for each would take longer than all the rest.
+            # Most numbers have one byte; a function call for each would take longer than the rest of the loop.
             tag, position = data[position], position + 1
             if tag >= 0x80:
                 tag, position = self._varint(data, position - 1, stop)
@@ -139,7 +139,7 @@ class Frame:
         return found
 
     def _known(self, tag: int, last: int, count: int) -> _Field:
-        """Return the field of a tag that comes behind another, for the `count`-th time."""
+        """Return the field of a tag that follows the tag `last` and occurs for the `count`-th time."""
         field = self._fields.get(tag)
         if field is None:
             raise DecodeError(f"{self._name} has an unknown field, {tag >> 3} of wire type {tag & 7}")
@@ -150,7 +150,7 @@ class Frame:
         return field
 
     def _varint(self, data: bytes, position: int, stop: int) -> tuple[int, int]:
-        """Return a number in its shortest form and where it ends."""
+        """Return a number in its shortest form, and the position after it."""
         value = 0
         for place in range(_MAX_VARINT_BYTES):
             if position >= stop:
@@ -167,7 +167,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class WireMessage(Generic[DomainT, MessageT]):
-    """How one message travels: `to_pb` builds it, `read` reads it in place, `largest` caps its bytes."""
+    """The codec of one message: `to_pb` builds it, `read` reads it in place, `largest` is its largest size in bytes."""
 
     name: str
     pb_type: type[MessageT]
@@ -179,7 +179,7 @@ class WireMessage(Generic[DomainT, MessageT]):
         """Return the message's bytes.
 
         Raises:
-            UsageError: they are more than the message may have.
+            UsageError: more bytes than `largest`.
         """
         data = self.to_pb(value).SerializeToString(deterministic=True)
         if len(data) > self.largest:
@@ -200,7 +200,7 @@ class WireMessage(Generic[DomainT, MessageT]):
             raise DecodeError(f"{self.name} holds a value out of its range") from error
 
     def from_pb(self, message: MessageT) -> DomainT:
-        """Return what a message says that the protobuf library has parsed; it keeps what it does not know.
+        """Return the value of a message that the protobuf library has parsed, unknown fields included.
 
         Raises:
             DecodeError: as in `decode`.
@@ -209,10 +209,10 @@ class WireMessage(Generic[DomainT, MessageT]):
 
 
 def check_size(what: str, value: bytes, smallest: int, largest: int) -> bytes:
-    """Return the bytes if their size is in its range.
+    """Return the bytes if they are smallest..largest long.
 
     Raises:
-        DecodeError: it is not.
+        DecodeError: another size.
     """
     if not smallest <= len(value) <= largest:
         raise DecodeError(f"{what} has {len(value)} bytes, not {smallest} to {largest}")
@@ -220,10 +220,10 @@ def check_size(what: str, value: bytes, smallest: int, largest: int) -> bytes:
 
 
 def check_count(what: str, count: int, smallest: int, largest: int) -> None:
-    """Refuse a count outside its range, before anything is built.
+    """Refuse a count outside smallest..largest; called before anything of that number is built.
 
     Raises:
-        DecodeError: it is.
+        DecodeError: the count is outside.
     """
     if not smallest <= count <= largest:
         raise DecodeError(f"{count} {what}, not {smallest} to {largest}")
@@ -243,7 +243,7 @@ def check_distinct(what: str, values: Iterable[bytes]) -> None:
 
 
 def check_label(what: str, text: str, smallest: int, largest: int) -> str:
-    """Return a text from a peer if it can be shown to people.
+    """Return a text from a peer if `check_text` allows it.
 
     Raises:
         DecodeError: too short, too long, or characters that are not allowed in any text of the protocol.

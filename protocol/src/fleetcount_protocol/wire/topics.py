@@ -1,9 +1,9 @@
 """The MQTT topics of a deployment (docs/wire.md, "MQTT"): built and parsed here only.
 
-Every topic is `fleetcount/v1/deployment/aggregator/kind/…`: whose aggregator's it is, so that a broker's access rules
-give each aggregator its own. What a device sends and what is answered to it lie below the user name that the broker
-knows the device by, so that they give each device its own too. Above the name of who sends stands its bucket, so that
-several connections of one aggregator share the devices among them; a device need not know how many there are.
+Every topic is `fleetcount/v1/deployment/aggregator/kind/…`, so that a broker's access rules can give each aggregator
+its own topics. Topics from and to a device have its user name at the broker as a level, so that the rules can give each
+device its own too. Before the name of a sender is its bucket, by which several connections of one aggregator divide
+the devices; a device does not need their number.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ from fleetcount_protocol.ids import AggregatorId, QuestionId, SessionId, UserNam
 ROOT: Final = "fleetcount/v1"
 MAX_TOPIC_BYTES: Final = 256
 BUCKETS: Final = 16
-"""Of users; the topics that they send on name theirs."""
+"""The number of buckets of users; a topic on which a user publishes has its bucket as a level."""
 _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 _ANY: Final = "+"
 
 
 class TopicKind(StrEnum):
-    """What a topic is for, as it is spelled in it."""
+    """The kind of a topic, as it is spelled in it."""
 
     RELEASE = "release"
     QUESTION = "question"
@@ -36,9 +36,9 @@ class TopicKind(StrEnum):
 
 
 _PERSONAL: Final = {TopicKind.SESSION, TopicKind.REPORT, TopicKind.SESSION_REPLY, TopicKind.RECEIPT}
-"""Below a user name."""
+"""Kinds whose topics have a user name."""
 _SENT: Final = {TopicKind.SESSION, TopicKind.REPORT}
-"""Below the bucket of a user too."""
+"""Kinds on which users publish, whose topics have the user's bucket too."""
 _SUBJECT_BYTES: Final = {
     TopicKind.RELEASE: WindowId.SIZE,
     TopicKind.QUESTION: QuestionId.SIZE,
@@ -47,13 +47,14 @@ _SUBJECT_BYTES: Final = {
     TopicKind.SESSION_REPLY: SessionId.SIZE,
     TopicKind.RECEIPT: SessionId.SIZE,
 }
-"""The last level: the window, question or session that it is about, in lower-case hexadecimal; 0: there is none."""
+"""The bytes of the id in the last level, of a window, question or session in lower-case hexadecimal; 0: no such level.
+"""
 _HEXADECIMAL: Final = re.compile(r"(?:[0-9a-f]{2})+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic understood: `user` is None where it is nobody's own, `subject` the id it is about, b"" for none."""
+    """A parsed topic: `user` is None for kinds without a user, `subject` the id of the last level, b"" without one."""
 
     kind: TopicKind
     deployment: str
@@ -62,12 +63,12 @@ class Topic:
     subject: bytes
 
 
-@lru_cache(maxsize=1024)  # Who sends without end does so on one topic.
+@lru_cache(maxsize=1024)  # A sender of many messages publishes them on one topic.
 def parse_topic(topic: str) -> Topic:
-    """Return what a topic says.
+    """Return the parts of a topic.
 
     Raises:
-        DecodeError: it is no topic of this protocol.
+        DecodeError: it is not a topic of this protocol.
     """
     if len(topic) > MAX_TOPIC_BYTES or not topic.startswith(f"{ROOT}/"):
         raise _no_topic(topic)
@@ -94,55 +95,53 @@ def _no_topic(topic: str) -> DecodeError:
     return DecodeError(f"{topic[:80]!a} is not a topic of this protocol")
 
 
-# What aggregators keep, retained.
+# Topics on which aggregators publish retained messages.
 
 
 def release_topic(deployment: str, leader: AggregatorId, window_id: WindowId) -> str:
-    """Where a leader keeps the state or the signed record of a window."""
+    """Return the topic on which a leader publishes the state or the signed record of a window, retained."""
     return _topic(deployment, leader, TopicKind.RELEASE, window_id.hex())
 
 
 def question_topic(deployment: str, aggregator_id: AggregatorId, question_id: QuestionId) -> str:
-    """Where an aggregator keeps its offer of a question."""
+    """Return the topic on which an aggregator publishes its offer of a question, retained."""
     return _topic(deployment, aggregator_id, TopicKind.QUESTION, question_id.hex())
 
 
 def question_filter(deployment: str) -> str:
-    """What a device subscribes to for all questions of its deployment."""
+    """Return the filter for the questions of all aggregators of a deployment."""
     return _topic(deployment, _ANY, TopicKind.QUESTION, _ANY)
 
 
-# What devices send.
+# Topics on which devices publish.
 
 
 def user_bucket(user: UserName) -> int:
-    """Return in which of the buckets a user is: the first four bits of the SHA-256 of its name."""
+    """Return the bucket of a user, 0 to 15: the first four bits of the SHA-256 of its name."""
     return hashlib.sha256(user.encode()).digest()[0] >> 4
 
 
 def session_topic(deployment: str, aggregator_id: AggregatorId, user: UserName) -> str:
-    """Where a device publishes session requests for one aggregator."""
+    """Return the topic on which a device publishes session requests for one aggregator."""
     return _topic(deployment, aggregator_id, TopicKind.SESSION, _digit(user_bucket(user)), user)
 
 
 def session_filters(deployment: str, aggregator_id: AggregatorId, slot: int = 0, slots: int = 1) -> list[str]:
-    """Return what one of an aggregator's connections subscribes to for session requests of the users it serves."""
+    """Return the filters for session requests of one connection of an aggregator: of the users of its slot."""
     return [
         _topic(deployment, aggregator_id, TopicKind.SESSION, bucket, _ANY) for bucket in _bucket_levels(slot, slots)
     ]
 
 
 def report_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, window_id: WindowId) -> str:
-    """Where a device publishes instalments for one aggregator of a window."""
+    """Return the topic on which a device publishes instalments of a window for one aggregator."""
     return _topic(deployment, aggregator_id, TopicKind.REPORT, _digit(user_bucket(user)), user, window_id.hex())
 
 
 def report_filters(
     deployment: str, aggregator_id: AggregatorId, window_id: WindowId, slot: int = 0, slots: int = 1
 ) -> list[str]:
-    """Return what one of an aggregator's connections subscribes to for instalments of a window of the users it
-    serves.
-    """
+    """Return the filters for instalments of a window of one connection of an aggregator: of the users of its slot."""
     return [
         _topic(deployment, aggregator_id, TopicKind.REPORT, bucket, _ANY, window_id.hex())
         for bucket in _bucket_levels(slot, slots)
@@ -150,7 +149,7 @@ def report_filters(
 
 
 def _bucket_levels(slot: int, slots: int) -> list[str]:
-    """Return the level of filters for the buckets of one slot: every so many of them, each in one slot alone."""
+    """Return the bucket levels of one slot's filters: each bucket belongs to exactly one of the slots."""
     if not 0 <= slot < slots <= BUCKETS:
         raise UsageError(f"slot {slot} of {slots}; allowed are 1 to {BUCKETS} slots, counted from 0")
     return [_ANY] if slots == 1 else [_digit(bucket) for bucket in range(slot, BUCKETS, slots)]
@@ -160,26 +159,26 @@ def _digit(bucket: int) -> str:
     return f"{bucket:x}"
 
 
-# What devices are answered.
+# Topics on which aggregators answer devices.
 
 
 def session_reply_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, session_id: SessionId) -> str:
-    """Where an aggregator answers a session request of a user."""
+    """Return the topic on which an aggregator answers a session request of a user."""
     return _topic(deployment, aggregator_id, TopicKind.SESSION_REPLY, user, session_id.hex())
 
 
 def session_reply_filter(deployment: str, user: UserName | None) -> str:
-    """What a user subscribes to for answers of every aggregator; None: a party that answers for many users."""
+    """Return the filter for session answers to a user from all aggregators; None: to all users, as `receipt_filter`."""
     return _topic(deployment, _ANY, TopicKind.SESSION_REPLY, user or _ANY, _ANY)
 
 
 def receipt_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, session_id: SessionId) -> str:
-    """Where an aggregator answers a session's instalments, sent by a user, with receipts and refusals."""
+    """Return the topic on which an aggregator answers a session's instalments with receipts and refusals."""
     return _topic(deployment, aggregator_id, TopicKind.RECEIPT, user, session_id.hex())
 
 
 def receipt_filter(deployment: str, user: UserName | None) -> str:
-    """What a user subscribes to for receipts of every aggregator; None: a party that answers for many users."""
+    """Return the filter for receipts to a user from all aggregators; None: to all, for a party that serves many."""
     return _topic(deployment, _ANY, TopicKind.RECEIPT, user or _ANY, _ANY)
 
 
