@@ -1,6 +1,6 @@
 """Kind `fcd`: SUMO's floating-car data (`--fcd-output`), plain or .gz, streamed.
 
-Vehicles only; persons and containers are passed over. Positions are metres, or degrees when SUMO wrote them with
+Vehicles only; persons and containers are skipped. Positions are metres, or degrees when SUMO wrote them with
 `--fcd-output.geo`. No element is kept and no entity expanded.
 """
 
@@ -49,7 +49,7 @@ _NEEDED_FOR: Final[Mapping[str, tuple[str, ...]]] = {"speed": ("speed",), "edges
 
 @dataclass(slots=True)
 class _Rows:
-    """Vehicles read and not yet handed on: texts as they stand in the file, and the line of each."""
+    """The vehicles of a piece: the texts of the file, and the line of each."""
 
     time: list[str] = field(default_factory=list[str])
     vehicle: list[str] = field(default_factory=list[str])
@@ -62,7 +62,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Where rows stand: the file's name, and the line of each."""
+    """The place of rows in a file of XML: its name, and the line of each row."""
 
     file: str
     lines: list[int]
@@ -90,7 +90,7 @@ def recorded(
     *,
     geo: bool = False,
 ) -> Population:
-    """Return the vehicles of a file; `roads` is the network SUMO drove on, when it is known."""
+    """Return the vehicles of a file; `roads` is SUMO's network, where it is known."""
     frame = Frame(unit="deg" if geo else "m", speed=True, edges=True, roads=roads)
     recorder = Recorder(declare(asked, frame), clock, path.name)
     for rows in _rows(path, (*_NEEDED, *_NEEDED_FOR.get(asked.kind, ()))):

@@ -1,7 +1,7 @@
 """CSV and Parquet tables read in pieces: chosen columns, strict numbers, ranges, and the line of every fault.
 
-It holds one piece at a time and must not know what a column means. Numbers are decimal digits only: what other readers
-take for numbers (1_0.5, nan, inf, full-width digits, a decimal comma) is refused.
+One piece is in memory at a time, and the meaning of a column is not known here. Numbers have decimal digits only: other
+spellings (1_0.5, nan, inf, full-width digits, a decimal comma) are refused.
 """
 
 import csv
@@ -32,7 +32,7 @@ _UTC: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """A piece of a table: per role the texts or the numbers, and where its rows stand."""
+    """A piece of a table: per role the texts or the numbers, and the place of its rows in the file."""
 
     texts: Mapping[str, Sequence[str]]
     numbers: Mapping[str, Floats]
@@ -42,7 +42,7 @@ class Batch:
 def read_table(path: Path, columns: Mapping[str, Column]) -> Iterator[Batch]:
     """Yield a table in pieces; `columns` by role. A name that ends in .parquet is Parquet, any other CSV (RFC 4180).
 
-    Other columns of the file are passed over.
+    Other columns of the file are skipped.
 
     Raises:
         ScenarioError: a file that cannot be read, is truncated or changes, a missing column, a field outside its
@@ -101,7 +101,7 @@ def _position(header: list[str], name: str, file: str) -> int:
     if len(header) > MAX_COLUMNS:
         raise ScenarioError(f"{file} line 1: {len(header)} columns; it must be at most {MAX_COLUMNS}")
     if header.count(name) > 1:
-        raise ScenarioError(f"{file} line 1: the column {shown(name)} stands twice")
+        raise ScenarioError(f"{file} line 1: the column {shown(name)} occurs twice")
     if name not in header:
         hint = " (separated by semicolons?)" if len(header) == 1 and ";" in header[0] else ""
         near = nearest(name, [shown(cell).strip("'\"") for cell in header][:12])
@@ -110,7 +110,7 @@ def _position(header: list[str], name: str, file: str) -> int:
 
 
 def _check_rows(rows: list[list[str]], width: int, place: Place, lines_read: int) -> None:
-    """Refuse a row of another width, and a field with a line end: after it no row's line would be known."""
+    """Refuse a row of another width, and a field with a line end, behind which the line numbers would be wrong."""
     if lines_read != len(rows):
         first = next(i for i, row in enumerate(rows) if any("\n" in cell or "\r" in cell for cell in row))
         raise ScenarioError(f"{place.of(first)}: a field holds a line end (a quote that is not closed?)")
@@ -141,7 +141,7 @@ def _parsed_moments(cells: Sequence[str], name: str, place: Place) -> Floats:
         moments = np.array(plain, dtype="datetime64[us]")
     except ValueError:
         wrong = next(i for i, cell in enumerate(plain) if not _is_moment(cell))
-        raise ScenarioError(f"{place.of(wrong)}: {name} is {shown(cells[wrong])}, which no calendar has") from None
+        raise ScenarioError(f"{place.of(wrong)}: {name} is {shown(cells[wrong])}, which is no date") from None
     return moments.astype(np.int64) / 1e6
 
 
