@@ -106,7 +106,7 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
         change(
             'device_ca_file = "devices.crt"', 'device_ca_file = "d"\ndeny_list_file = "x"\ndeny_list_url = "https://x/"'
         ),
-        "tls.deny_list_file and tls.deny_list_url are both there; allowed: one of them",
+        "tls.deny_list_file and tls.deny_list_url are both given; allowed: one of them",
     ),
     "a deny list that is no URL": (
         change('device_ca_file = "devices.crt"', 'device_ca_file = "d"\ndeny_list_url = "file:///etc/passwd"'),
@@ -144,7 +144,7 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
         "peers is missing; allowed is 1 to",
     ),
     "peer is self": (change('id = "beta"', 'id = "alpha"'), "this aggregator itself"),
-    "peer twice": (lambda: GOOD + SECOND_PEER.replace("gamma", "beta"), "'beta' stands there twice"),
+    "peer twice": (lambda: GOOD + SECOND_PEER.replace("gamma", "beta"), "'beta' occurs twice"),
     "key twice": (lambda: GOOD + SECOND_PEER.replace(THIRD_KEY, PEER_KEY), "signing_public_key .* twice"),
     "endpoint twice": (lambda: GOOD + SECOND_PEER.replace("7423", "7422"), "endpoint .* twice"),
     "peer at our own address": (

@@ -590,7 +590,7 @@ async def test_a_relay_takes_uploads_of_devices_alone() -> None:
     ("before", "after", "said"),
     [
         ("linger_s", "lingering_s", "did you mean 'linger_s'"),
-        ('id = "beta"', 'id = "alpha"', "'alpha' stands there twice"),
+        ('id = "beta"', 'id = "alpha"', "'alpha' occurs twice"),
         ("linger_s = 0.01", "linger_s = 2.0", "relay.linger_s is 2.0"),
         ('device_ca_file = "devices.crt"\n', "", "tls.device_ca_file is missing"),
         ('[metrics]\nlisten = "127.0.0.1:0"', '[metrics]\nlisten = "0.0.0.0:9"', "insecure"),

@@ -104,7 +104,7 @@ BAD_TRACES: list[tuple[str, str]] = [
     (HEADER + "-1,a,1,2,3\n", "t is '-1'"),
     (HEADER + "0,,1,2,3\n", "vehicle is ''"),
     (HEADER + '0,"a\nb",1,2,3\n', "vehicle is"),
-    (HEADER + "0,a,1,2,3\n0,a,1,2,3\n", "stands twice"),
+    (HEADER + "0,a,1,2,3\n0,a,1,2,3\n", "occurs twice"),
     (HEADER + '0,"a,1,2,3\n', "line 2"),
     (HEADER + "0,a\0,1,2,3\n", "NUL"),
 ]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_protocol.question.fields import Coin
-from fleetcount_simulator.standing import StandingQuestion, schedule_of, stays
+from fleetcount_simulator.standing import StandingQuestion, membership_windows, schedule_of
 
 
 def question(coin: Coin = Coin.WINDOW, windows: int = 72, **more: Any) -> StandingQuestion:
@@ -31,14 +31,14 @@ def test_a_window_in_an_outage_is_missing() -> None:
 
 
 def test_devices_that_neither_join_nor_leave_are_there_throughout() -> None:
-    came, gone = stays(question(), 5, 9)
+    came, gone = membership_windows(question(), 5, 9)
 
     assert came.tolist() == [0] * 4
     assert gone.tolist() == [72] * 4
 
 
 def test_shares_of_devices_join_and_leave_at_any_window() -> None:
-    came, gone = stays(question(joins=Fraction(1, 4), leaves=Fraction(1, 2)), 0, 100_000)
+    came, gone = membership_windows(question(joins=Fraction(1, 4), leaves=Fraction(1, 2)), 0, 100_000)
 
     # Fixed by the devices' numbers: three standard deviations of a share are 0.005.
     assert abs(float((came > 0).mean()) - 0.25) < 0.005
@@ -51,6 +51,6 @@ def test_shares_of_devices_join_and_leave_at_any_window() -> None:
 
 def test_a_devices_stay_does_not_depend_on_who_else_is_asked_about() -> None:
     one = question(joins=Fraction(1, 4), leaves=Fraction(1, 2))
-    whole = np.stack(stays(one, 0, 1000))
+    whole = np.stack(membership_windows(one, 0, 1000))
 
-    assert np.array_equal(np.stack(stays(one, 300, 400)), whole[:, 300:400])
+    assert np.array_equal(np.stack(membership_windows(one, 300, 400)), whole[:, 300:400])

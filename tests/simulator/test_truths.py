@@ -38,7 +38,7 @@ BAD_FILES: list[tuple[str, str]] = [
     ("id,value\n1,a\n", "the header is 'id,value'"),
     ("vehicle,value,x\n1,a,b\n", "the header"),
     ("vehicle,vehicle\n1,a\n", "the header"),
-    ("vehicle,value\n1,a\n1,b\n", "line 3: vehicle '1' stands twice"),
+    ("vehicle,value\n1,a\n1,b\n", "line 3: vehicle '1' occurs twice"),
     ("vehicle,value\n1,a,b\n", "line 2: 3 fields, not 2"),
     ("vehicle,value\n1\n", "line 2: 1 fields, not 2"),
     ("vehicle,value\n\n1,a\n", "line 2: the line is blank"),

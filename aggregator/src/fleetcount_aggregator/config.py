@@ -1,7 +1,8 @@
-"""The configuration of one aggregator: a TOML file, overridden by FLEETCOUNT_* variables, checked before all else.
+"""The configuration of one aggregator: a TOML file, overridden by FLEETCOUNT_* variables, checked before anything
+starts.
 
-Every refusal is one line that names the key, its value and what is allowed. Secrets are files, never variables; their
-contents are read elsewhere (keys).
+Every refusal is one line that names the key, its value and what is allowed. Secrets are files, never variables; other
+modules read their contents (`host.keys`).
 """
 
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.host.token_keys import PKCS11_SCHEME, load_wrapping_key
 
 _FROM_THE_FILE_ALONE: Final = ("keys", "tls", "peers", "store")
-"""Tables that name secrets or say whom to trust: no variable can swap them."""
+"""Tables that name secrets or trusted parties: no environment variable may replace their values."""
 _OVERRIDABLE: Final = ("aggregator", "grpc", "admission", "mqtt", "limits", "metrics", "log", "workers")
 _LARGEST_EPSILON: Final = Range("(0, 1000]")
 _TOTAL_EPSILON: Final = Range(f"(0, {LARGEST_BUDGET}]")
@@ -53,7 +54,7 @@ _MOST_PEERS: Final = 64
 
 @settings
 class AggregatorTable:
-    """[aggregator]: who this is and where its state lies."""
+    """[aggregator]: the aggregator's identity, and the directories of its state and questions."""
 
     id: AggregatorId = setting(Table.aggregator_id)
     operator: str = setting(read_operator)
@@ -88,12 +89,13 @@ def _wrapping_key(table: Table, key: str) -> str:
 class KeysTable:
     """[keys]: the files of the private keys. Without `store_key_file` the store's key follows from the signing key.
 
-    At the first start with `former_store_key_file` everything that lies under that key is sealed anew.
+    At the first start with `former_store_key_file` everything that is encrypted under that key is encrypted anew.
 
-    The signing key may also lie in a token (`host.token_keys`): then the store needs a key of its own. With
+    The signing key may also be in a token (`host.token_keys`): then the store needs a key of its own. With
     `wrapping_key` the sealing keys' files are encrypted under a key that never leaves a token.
 
-    With `rotate_s` the aggregator makes a new sealing key every so often and deletes old ones (`host.key_rotation`).
+    With `rotate_s` the aggregator makes a new sealing key every `rotate_s` seconds and deletes old ones
+    (`host.key_rotation`).
     """
 
     signing_key_file: Path | str = setting(_key_place)
@@ -128,7 +130,7 @@ class KeysTable:
 
 
 def _store_url(table: Table, key: str) -> str:
-    """Return the URL of a PostgreSQL database, which must not hold a password; one that does is not shown."""
+    """Return the URL of a PostgreSQL database; one with a password is refused, and not shown in the message."""
     allowed = "postgresql://[USER@]HOST[:PORT]/DATABASE[?NAME=VALUE]"
     try:
         text = table.printable(key, 2000)
@@ -148,11 +150,11 @@ def _store_url(table: Table, key: str) -> str:
             "names another machine and no sslmode, with which it may come to plaintext; allowed is"
             " sslmode=verify-full&sslrootcert=FILE, or another mode that is written out",
         )
-    return text  # As it is written: without a host, what is put together again lacks the slashes.
+    return text  # Not url.geturl(), which drops the slashes of a URL without a host.
 
 
 def _is_here(host: str) -> bool:
-    """Whether a server is on this machine: the default socket, a directory of sockets, or a loopback address."""
+    """Return whether a server is on this machine: the default socket, a directory of sockets, or a loopback address."""
     return not host or host.startswith(("/", "@")) or is_loopback(host)
 
 
@@ -167,9 +169,9 @@ def _shard_count(table: Table, key: str) -> int:
 class StoreTable:
     """[store]: without `url` the store is a SQLite file in the state directory; with it, a PostgreSQL database.
 
-    With it several processes may be one aggregator. A window is cut into `shards`, each written by one of them; others
-    reach this one at `replica_address` (that of `replica_listen` without it), and what it holds is another's `lease_s`
-    after it was heard of last.
+    With PostgreSQL several processes may be one aggregator. A window is divided into `shards`, each written by one of
+    them. The others reach this one at `replica_address` (default: `replica_listen`); `lease_s` seconds after its last
+    renewal another process takes over its leases.
     """
 
     url: str | None = setting(_store_url, default=None)
@@ -186,7 +188,7 @@ class StoreTable:
 
 @settings
 class GrpcTable:
-    """[grpc]: where to listen. `insecure` leaves TLS off, on loopback addresses only, for tests."""
+    """[grpc]: the listeners. `insecure` turns TLS off, on loopback addresses only, for tests."""
 
     device_listen: str = setting(Table.listener, default="127.0.0.1:7411")
     peer_listen: str = setting(Table.listener, default="127.0.0.1:7421")
@@ -204,9 +206,8 @@ class GrpcTable:
 class MqttTable:
     """[mqtt]: the broker; plaintext only on loopback addresses unless `insecure`.
 
-    `inflight` messages are taken in one group at most, and so many answers are under way: 20 is what a default
-    mosquitto hands over at once. `slots` connections share the devices among them; each process of an aggregator over
-    PostgreSQL has some.
+    `inflight` bounds the messages in one group, and the answers without acknowledgement: a default mosquitto delivers
+    20 at once. `slots` connections share the devices; each process of an aggregator over PostgreSQL has some of them.
     """
 
     broker: str = setting(Table.endpoint)
@@ -222,10 +223,10 @@ class MqttTable:
             raise InconsistentError(f"mqtt.broker is {self.broker!r}; beyond loopback it needs ca_file (TLS)")
 
     def credential(self, slot: int) -> tuple[Path | None, Path | None]:
-        """Return the files of the certificate and the key of a slot, None for none.
+        """Return the files of the certificate and the key of a slot, (None, None) without a certificate.
 
-        A broker gives one certificate one connection. Those of slot 0 are named; those of the others lie beside them,
-        with -slot1, -slot2, .. before the ending.
+        A broker allows one connection per certificate. The configuration names the files of slot 0; those of the others
+        lie beside them, with -slot1, -slot2, ... before the suffix.
         """
         return _of_slot(self.certificate_file, slot), _of_slot(self.key_file, slot)
 
@@ -236,7 +237,7 @@ def _of_slot(path: Path | None, slot: int) -> Path | None:
 
 @settings
 class PeerTable:
-    """[[peers]]: another aggregator; its Ed25519 public key has 32 bytes. `succession_files` say what succeeded it."""
+    """[[peers]]: another aggregator, with its Ed25519 public key (32 bytes) and the files of its successions."""
 
     id: AggregatorId = setting(Table.aggregator_id)
     operator: str = setting(read_operator)
@@ -246,14 +247,14 @@ class PeerTable:
 
 
 def _budget_epsilon(table: Table, key: str, allowed: Range) -> Decimal:
-    """Return an exact number as a decimal; one without an end is rounded down, against the budget."""
+    """Return an exact number as a decimal, rounded down to 28 digits: a budget must not grow by rounding."""
     number = table.number(key, allowed)
     return Context(prec=28, rounding=ROUND_FLOOR).divide(Decimal(number.numerator), Decimal(number.denominator))
 
 
 @settings
 class LimitsTable:
-    """[limits]: what the operator allows. Without `total_epsilon` it is ten times `largest_epsilon`.
+    """[limits]: the operator's limits (`host.Limits`). `total_epsilon` is by default ten times `largest_epsilon`.
 
     Without `keep_records_s` records and debits are kept for ever (`windows.retention`).
     """
@@ -293,7 +294,7 @@ class LimitsTable:
 
 @settings
 class WorkersTable:
-    """[workers]: processes for the arithmetic."""
+    """[workers]: the number of processes for verification."""
 
     count: int = setting(Table.integer, 1, 256, default=1)
 
@@ -317,7 +318,7 @@ class AggregatorConfig:
 
     @property
     def store_place(self) -> StorePlace:
-        """Where this aggregator's store lies."""
+        """The place of this aggregator's store."""
         directory = self.aggregator.state_directory
         return StorePlace(directory=directory, url=self.store.url, password_file=self.store.password_file)
 

@@ -1,9 +1,9 @@
-"""What this aggregator says of itself beside every call, and what follows from what its peers say of themselves.
+"""Greetings: the start epoch and clock that aggregators send with every call and answer, and their consequences.
 
-Of every aggregator the newest epoch that was seen is remembered durably (`channel.greetings`). One that speaks under
-an older epoch is not answered and not listened to, and is shown the newer one; who is shown a newer epoch of its own
-is the older of two processes with one identity, or an older copy, and stops. Beside that it estimates how far the
-peers' clocks are from this one. It must not carry a greeting (`transport`) nor end the process (`app`).
+The newest epoch of every aggregator is stored durably (`channel.greetings`). A peer with an older epoch gets no answer
+but the newer epoch. A process that gets a newer epoch of its own identity is the older of two processes, or runs on an
+older copy of the store, and stops. Greetings also give an estimate of the difference of the peers' clocks. It must not
+send a greeting (`transport`) nor end the process (`app`).
 """
 
 import asyncio
@@ -33,25 +33,25 @@ from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.store import Store
 
 _FIRST_WORDS_S: Final = 5.0
-"""How long after its start an aggregator waits for its peers' clocks before it takes windows for missed."""
+"""Seconds after the start for which no window is decided as missed before the peers' clocks are known."""
 _OWN_START: Final = ""
-"""The name of this aggregator's last start in the store; under its id lies the newest epoch that it was shown."""
+"""The store's key of this aggregator's last own epoch; under its id is the newest epoch that a peer has shown it."""
 
 
 class SupersededError(PeerError):
-    """A newer start of this very aggregator is known to its peers."""
+    """A peer knows a newer epoch of this same aggregator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """By how many seconds a peer's clock is ahead of this one: `seconds`, give or take `give_or_take_s`."""
+    """The seconds by which a peer's clock is ahead of this one: `seconds`, plus or minus `give_or_take_s`."""
 
     seconds: float
     give_or_take_s: float
 
     @classmethod
     def of(cls, said: float, asked: float, answered: float) -> "Skew":
-        """Return what one answer tells: the peer's time `said` lies between the call and its answer."""
+        """Return the skew from one answer: the peer read its time `said` between the call and the answer."""
         return cls(said - (asked + answered) / 2, (answered - asked) / 2)
 
     def __str__(self) -> str:
@@ -59,15 +59,15 @@ class Skew:
 
     @property
     def certain_s(self) -> float:
-        """The least that the clocks can be apart."""
+        """The least possible difference of the clocks, seconds."""
         return max(0.0, abs(self.seconds) - self.give_or_take_s)
 
 
 class Greetings:
-    """The greetings of one aggregator; before `begin` and after `end` it says nothing and minds nobody's epoch.
+    """The greetings of one aggregator; before `begin` and after `end` it sends none and checks no epoch.
 
-    `restored` says that the store is an older copy: it goes on above whatever epoch its peers show it, until each of
-    them has shown it its own; then no peer knows more from before its start. Any other store's process stops then.
+    `restored` says that the store is an older copy: then the process continues above every epoch of its own that a peer
+    shows it, until each peer has shown it the present one. Without `restored` the process stops at a newer epoch.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Greetings:
         self.own_id, self._trusted, self._store, self._clock = own_id, trusted, store, clock
         self.largest_skew_s = largest_skew_s
         self.on_skew: Callable[[AggregatorId, float], None] = lambda _peer, _seconds: None
-        """Is told what is known of a peer's clock, whenever that changes."""
+        """Called with a peer and the estimated skew of its clock in seconds, whenever that changes."""
         self._own: Epoch | None = None
         self._begun_at = -inf
         self._newest: dict[AggregatorId, Epoch] = {}
@@ -100,7 +100,7 @@ class Greetings:
         """Begin a new epoch, durably, before the first call.
 
         Raises:
-            SupersededError: the store was shown a newer epoch than its own and is no copy.
+            SupersededError: a peer has shown this store a newer epoch than its own, and it is not marked as restored.
         """
 
         def sign(above: int) -> Epoch:
@@ -117,11 +117,11 @@ class Greetings:
         self._sign = sign
 
     def end(self) -> None:
-        """Leave the epoch to another process on the same store."""
+        """Stop sending greetings, because another process on the same store takes over."""
         self._own = None
 
     def _checked(self, stored: Mapping[str, bytes]) -> dict[str, Epoch]:
-        """Return the stored epochs that their aggregators have signed; what is damaged is said and left out."""
+        """Return the stored epochs with valid signatures; damaged ones are logged and left out."""
         found: dict[str, Epoch] = {}
         for name, data in stored.items():
             try:
@@ -139,12 +139,12 @@ class Greetings:
         log.info("epoch_begun", epoch=epoch.number)
 
     async def _start_above(self, shown: Epoch, sign: Callable[[int], Epoch]) -> None:
-        async with self._noting:  # Two peers may show one at once: a process's own epochs only go up.
+        async with self._noting:  # Two peers may show an epoch at once: the own epoch must only grow.
             if self._own is not None and shown > self._own:
                 await self._start(sign(shown.number))
 
     def _supersede(self, shown: Epoch, own: Epoch | None) -> SupersededError:
-        """End this process, whether it has begun or, among several, was elected now; return why."""
+        """Set `superseded`, at which the process ends; return the error to raise."""
         self._why = SupersededError(
             f"{self.own_id} has been started elsewhere: peers know epoch {shown.number} of it, and this is epoch"
             f" {0 if own is None else own.number}. One of the two runs on a copy of the other's state: stop one for"
@@ -154,42 +154,42 @@ class Greetings:
         return self._why
 
     def check(self) -> None:
-        """Return if no newer start of this aggregator is known.
+        """Check that no newer epoch of this aggregator is known.
 
         Raises:
-            SupersededError: one is.
+            SupersededError: one is known.
         """
         if self.superseded.is_set():
             raise self._why
 
-    # Saying and hearing.
+    # Sending and receiving.
 
     def say(self, to: AggregatorId) -> bytes:
-        """Return the greeting for a peer, to be sent with a call or an answer; empty before `begin`."""
+        """Return the greeting to send to a peer with a call or an answer; b"" before `begin`."""
         if self._own is None:
             return b""
         time_ms = int(1000 * self._clock.now())
         return Greeting(time_ms=time_ms, epoch=self._own, known=self._newest.get(to)).encode()
 
     async def hear_call(self, caller: AggregatorId, said: bytes) -> None:
-        """Take what a peer says with its call, before anything of the call is looked at.
+        """Process the greeting of a peer's call, before anything else of the call is read.
 
-        A call may come without a greeting: a command of the peer's operator is no start of it. Greetings tell honest
-        processes apart; who has stolen an aggregator's keys is beyond them.
+        A call may come without a greeting, from a command of the peer's operator. Greetings distinguish honest
+        processes of one identity; they do not protect against stolen keys.
 
         Raises:
-            PeerRefusalError: STALE_EPOCH, a newer start of the caller is known; BUSY, one of this aggregator;
-                MALFORMED, no greeting.
+            PeerRefusalError: STALE_EPOCH, a newer epoch of the caller is known; BUSY, a newer one of this aggregator
+                is known; MALFORMED, the bytes are no valid greeting.
         """
         await self._hear(caller, said)
         if self.superseded.is_set():
             raise PeerRefusalError(PeerProblem.BUSY)
 
     async def hear_answer(self, peer: AggregatorId, said: bytes, asked: float) -> None:
-        """Take what a peer says with its answer, a refusal too; `asked` is this clock's time of the call.
+        """Process the greeting of a peer's answer or refusal; `asked` is the time of the call by this clock.
 
         Raises:
-            PeerUnreachableError: the answer is of an older start of the peer, or says nothing that can be read.
+            PeerUnreachableError: the answer has an older epoch of the peer, or no valid greeting.
         """
         answered = self._clock.now()
         try:
@@ -211,7 +211,7 @@ class Greetings:
             await self._look_at_own(greeting.known)
         except (DecodeError, SignatureError, KeyError):
             raise PeerRefusalError(PeerProblem.MALFORMED) from None
-        async with self._noting:  # Of two calls at once the older must not be noted over the newer.
+        async with self._noting:  # Of two concurrent calls the older epoch must not overwrite the newer.
             known = self._newest.get(who)
             if known is None or greeting.epoch > known:
                 await self._store.note_epoch(who, greeting.epoch.encode())
@@ -224,7 +224,7 @@ class Greetings:
         return greeting
 
     async def _look_at_own(self, shown: Epoch | None) -> None:
-        """Look at an epoch of this aggregator that a peer shows; a newer one than its own proves itself."""
+        """Check an epoch of this aggregator that a peer shows; a newer one must have a valid signature to count."""
         if shown is None or self._own is None or shown <= self._own or self.superseded.is_set():
             return
         verify_epoch(shown, self._trusted[self.own_id])
@@ -241,11 +241,11 @@ class Greetings:
     # Clocks.
 
     def now(self) -> float:
-        """Return this aggregator's time."""
+        """Return this aggregator's time, Unix seconds."""
         return self._clock.now()
 
     def far_clock(self, peers: Iterable[AggregatorId]) -> str:
-        """Return whose clock is certainly too far from this one, in words, "" if nobody's is known to be."""
+        """Return a sentence about a peer whose clock certainly differs too much, "" if none is known to."""
         for peer in peers:
             skew = self.skews.get(peer)
             if skew is not None and skew.certain_s > self.largest_skew_s:
@@ -253,10 +253,10 @@ class Greetings:
         return ""
 
     def not_yet(self, moment: float, peers: Iterable[AggregatorId]) -> bool:
-        """Return whether a moment that is over by this clock may not be by that of a peer, and that one be right.
+        """Return whether a moment that is past by this clock may still be future by a peer's clock, which may be right.
 
-        So it is if the peer's is certainly too far away and before the moment, or has not been heard just after the
-        start: a process that starts under a wrong clock hears so from its peers within a second.
+        It is if the peer's clock certainly differs too much and is before the moment, or if shortly after the start the
+        peer has not answered yet: a process that starts with a wrong clock learns that from its peers within a second.
         """
         for peer in peers:
             skew = self.skews.get(peer)
@@ -268,11 +268,11 @@ class Greetings:
         return False
 
     def _note_skew(self, peer: AggregatorId, said: float, asked: float, answered: float) -> None:
-        """Narrow what is known of a peer's clock by one answer: it was given between the call and now."""
+        """Update the estimate of a peer's clock by one answer, which the peer gave between `asked` and `answered`."""
         made = Skew.of(said, asked, answered)
         known = self.skews.get(peer)
         if known is not None and abs(made.seconds - known.seconds) <= made.give_or_take_s - known.give_or_take_s:
-            return  # A slower answer that says nothing new.
+            return  # A slower answer, whose interval contains the known one.
         if made.certain_s > self.largest_skew_s and (known is None or known.certain_s <= self.largest_skew_s):
             log.error("clock_differs", peer=peer, seconds=round(made.seconds, 1), allowed=self.largest_skew_s)
         self.skews[peer] = made

@@ -1,9 +1,10 @@
-"""The journal: the closed list of a window's durable steps, the states that allow each, and the one way to take one.
+"""The journal: the closed list of a window's durable steps, the states that allow each, and the function that runs
+them.
 
-A step is taken once a window, or once a batch of it. What it answers and everything it changes become durable in one
-transaction (`Store.apply`), before any party sees the answer. A crash before that leaves nothing of the step, which is
-done anew; a crash after it leaves all of it, so that the stored answer is given again, byte for byte. The same step
-with another request is always refused. In the order in which a window passes them, with what a repeat does not redo:
+A step is done once per window, or once per batch. Its answer and all its changes become durable in one transaction
+(`Store.apply`), before any party sees the answer. After a crash before that the step is done again; after a later crash
+the stored answer is repeated, byte for byte. The same step with another request is always refused. In the order of a
+window's life, with the results that a repetition does not compute again:
 
     step        at      first taken in           what survives a crash
     batches     leader  agreeing                 how many reports one batch has
@@ -16,7 +17,7 @@ with another request is always refused. In the order in which a window passes th
     sign        both    releasing                the one record this aggregator signed, and the signature
     release     both    releasing -> released    the record with every signature; adopted, also agreeing or aborted
     delivered   leader  released                 every helper has the record
-    settled     both    aborted                  every helper has heard of the abort; a helper: the leader has ended it
+    settled     both    aborted                  every helper knows of the abort; a helper: the leader has ended it
 
 It must not decide what a step does: `agreement`, `release` and `roles` do.
 """
@@ -49,9 +50,7 @@ from fleetcount_aggregator.storage.store import Store
 
 
 class Step(enum.Enum):
-    """The durable steps of a window; the value is the name in the store, which existing stores hold: never change
-    one.
-    """
+    """The durable steps of a window; a value is the name in existing stores and must not change."""
 
     BATCHES = "batches"
     PROPOSE = "propose"
@@ -68,10 +67,11 @@ class Step(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRule:
-    """In which states a step may be taken first, and the state it moves the window to, None if to no other.
+    """The states in which a step may first be done, and the state to which it moves the window, None for no move.
 
-    `per_batch`: taken once a batch, and deleted once the window has ended, as its batches are. `kept`: the ends after
-    which a retired window still has it (`windows.retention`); a record that was released is kept once.
+    `per_batch`: done once per batch, and deleted with the batches once the window has ended. `kept`: the final states
+    in which a retired window keeps it (`windows.retention`); SIGN is not kept after a release, whose step has the
+    record.
     """
 
     allowed: frozenset[WindowState]
@@ -109,7 +109,7 @@ KEPT: Final[Mapping[WindowState, tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a step writes: the bytes of its answ, and what changes in the same transaction (`WindowChange`)."""
+    """The writes of a step: the bytes of its answer, and the changes of the same transaction (`WindowChange`)."""
 
     answer: bytes = field(default=b"", repr=False)
     batch: BatchRow | None = None
@@ -124,7 +124,7 @@ def step_name(step: Step, batch: int | None = None) -> str:
 
 
 async def taken(store: Store, window_id: WindowId, step: Step, batch: int | None = None) -> StepRow | None:
-    """Return a step with its request and its answer if it has been taken, else None."""
+    """Return a step with its request and its answer if it has been done, else None."""
     return await store.step(window_id, step_name(step, batch))
 
 
@@ -138,25 +138,25 @@ async def once(
     batch: int | None = None,
     within: AbstractContextManager[None] | None = None,
 ) -> bytes:
-    """Return the answer of a step, taking it if it has not been taken; run by every aggregator for itself.
+    """Return the answer of a step, after doing the step if it has not been done.
 
-    `request` are the bytes, or their digest, that make two requests the same. `work` makes the entry, and is not begun
-    if the window's state forbids the step. It goes on when its caller gives up waiting; a second caller meanwhile
-    waits for the same work. A crash loses what it drew or computed, which no party has seen. `within` is entered by
-    the one call that takes the step, from before the work to after the entry is stored.
+    Two requests are the same if `request`, their bytes or a digest, is equal. `work` makes the entry; it is not started
+    if the window's state forbids the step. It continues when its caller is cancelled; a second caller waits for the
+    same work. A crash loses the results of `work`, which no party has seen. `within` is entered once, by the call that
+    does the step, from before the work until after the entry is stored.
 
     Raises:
-        StateConflictError: the step was not taken, and the window's state does not allow it.
-        PeerRefusalError: CONFLICT, the step was taken for another request; or what `work` raises.
+        StateConflictError: the step was not done, and the window's state does not allow it.
+        PeerRefusalError: CONFLICT, the step was done for another request; or what `work` raises.
         DamagedError: the window is in quarantine.
-        StoreError: this machine failed; whether the step was taken shows when it is asked for again.
+        StoreError: this machine failed; the next call finds out whether the step was done.
     """
     windows.check_whole(window_id)
     name = step_name(step, batch)
     begin = partial(_known_or_taken, windows, window_id, step, name, request, work, within or nullcontext())
     known = await _one_at_a_time(windows, window_id, name, begin)
     if RULES[step].moves_to is not None and windows.states.get(window_id) in RULES[step].allowed:
-        await windows.catch_up(window_id)  # It was stored, and the store's answer was lost.
+        await windows.catch_up(window_id)  # It was stored, but the store's answer was lost.
     if known.request != request:
         raise PeerRefusalError(PeerProblem.CONFLICT)
     return known.answer
@@ -165,7 +165,7 @@ async def once(
 async def _one_at_a_time(
     windows: Windows, window_id: WindowId, name: str, begin: Callable[[], Coroutine[Any, Any, StepRow]]
 ) -> StepRow:
-    """Return what the step that is being taken now gives, or begin it; it goes on when its caller stops waiting."""
+    """Return the result of a step under way, or begin it; it continues when its caller is cancelled."""
     key, under_way = (window_id, name), windows.steps_under_way
     running = under_way.get(key)
     if running is None:
@@ -173,7 +173,7 @@ async def _one_at_a_time(
 
         def done(ended: asyncio.Task[StepRow]) -> None:
             del under_way[key]
-            # Perhaps nobody waits any more; the next caller starts the work again and gets its error.
+            # Read the error in case no caller waits any more; the next caller starts the work again and gets its own.
             if not ended.cancelled():
                 ended.exception()
 
@@ -190,7 +190,7 @@ async def _known_or_taken(
     work: Entry | Callable[[], Awaitable[Entry]],
     within: AbstractContextManager[None],
 ) -> StepRow:
-    # Looked for by the one call that takes it: what another has stored since is not begun again.
+    # Read here, in the one task of this step: another process may have stored it since `once` was called.
     known = await windows.store.step(window_id, name)
     if known is not None:
         return known
@@ -200,7 +200,8 @@ async def _known_or_taken(
     with within:
         entry = work if isinstance(work, Entry) else await work()
         row = StepRow(name=name, request=request, answer=entry.answer, passing=rule.per_batch)
-        # From here on the answer is durable; if the store has the step already, the stored answer wins over this one.
+        # After `apply` the answer is durable; if the store already has the step, it returns the stored answer, which
+        # wins.
         return await windows.apply(_change(window_id, rule, row, entry)) or row
 
 
@@ -218,7 +219,7 @@ def _change(window_id: WindowId, rule: StepRule, row: StepRow, entry: Entry) -> 
 
 
 async def move(windows: Windows, window_id: WindowId, to: WindowState, *, reason: str = "") -> WindowState:
-    """Move a window to a state without a step, if its own state allows; return the state it is in after that."""
+    """Move a window to a state without a step, if its present state allows that; return its state afterwards."""
     windows.check_whole(window_id)
     allowed = frozenset(state for state, following in TRANSITIONS.items() if to in following)
     if windows.states[window_id] not in allowed:
@@ -230,11 +231,11 @@ async def move(windows: Windows, window_id: WindowId, to: WindowState, *, reason
     return to
 
 
-# The finished record: how it lies in the journal, and which record stands for a window.
+# The finished record: its encoding in the journal, and the record of a window.
 
 
 def finished_bytes(finished: FinishedRecord) -> bytes:
-    """Return a record and its signatures as the step RELEASE keeps them."""
+    """Return a record and its signatures, encoded as the answer of the step RELEASE."""
     parts = [sized(finished.record, 4), uint(len(finished.signatures), 1)]
     return b"".join([*parts, *(sized(one, 1) for one in finished.signatures)])
 
@@ -252,9 +253,9 @@ async def released_here(store: Store, window_id: WindowId) -> FinishedRecord | N
 
 
 async def record_here(store: Store, window_id: WindowId) -> bytes | None:
-    """Return the record that is released here, which may have been adopted, or else the one signed here; None: neither.
+    """Return the record released here, which may have been adopted, or else the one signed here; None without either.
 
-    One that was signed here may not have been delivered yet.
+    One that was only signed here may not be delivered yet.
     """
     finished = await released_here(store, window_id)
     if finished is not None:

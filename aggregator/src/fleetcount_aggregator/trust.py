@@ -1,4 +1,4 @@
-"""Whom an aggregator's configuration trusts: its peers and itself, each under its key and those that succeeded it.
+"""The aggregators that a configuration trusts: the peers and itself, each under its key and the successors of that.
 
 It must not hold a private key.
 """
@@ -12,7 +12,8 @@ from fleetcount_aggregator.config import AggregatorConfig
 
 
 def trusted_by(config: AggregatorConfig, own_public: bytes) -> dict[AggregatorId, TrustedAggregator]:
-    """Return the aggregators that a configuration trusts, its own included; `own_public`: its signing key's, 32 bytes.
+    """Return the aggregators that a configuration trusts, its own included; `own_public`: its public signing key, 32
+    bytes.
 
     Raises:
         ConfigError: a peer has this aggregator's own key, or a succession cannot be used.
@@ -34,7 +35,7 @@ def trusted_by(config: AggregatorConfig, own_public: bytes) -> dict[AggregatorId
 
 
 def _itself(config: AggregatorConfig, own_public: bytes) -> TrustedAggregator:
-    """Return the aggregator itself, under its first key and those that succeeded it, of which the last is its own."""
+    """Return the aggregator itself, under its first key and its successors, of which the last must be `own_public`."""
     files = config.keys.succession_files
     first = read_succession(files[0]).succession.old_key if files else own_public
     own = AggregatorId(config.aggregator.id)

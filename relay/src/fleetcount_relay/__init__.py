@@ -1,1 +1,1 @@
-"""The relay role: collects small uploads of many devices into large batches that it cannot read."""
+"""The relay role: packs small uploads of many devices into large batches, which it cannot read."""

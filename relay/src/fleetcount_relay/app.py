@@ -1,6 +1,6 @@
-"""One relay process: reads the configuration, listens for devices, forwards, until SIGTERM; then lets go in order.
+"""One relay process: reads the configuration, listens for devices, forwards, and stops in order on SIGTERM.
 
-Keeps nothing on disk: what a stopped relay had taken and not answered, devices send again.
+It keeps nothing on disk: devices send again what a stopped relay had received and not answered.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from fleetcount_relay.readiness import RelayReadiness
 from fleetcount_relay.service import RelayShell
 
 DRAIN_S = 5.0
-"""How long calls under way may take to end after SIGTERM."""
+"""Seconds in which calls under way may end after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _load_tls(config: RelayConfig) -> _Tls:
     """Return the TLS credentials.
 
     Raises:
-        ConfigError, UsageError: a file is missing or wrong, or the certificate is no relay's.
+        ConfigError, UsageError: a file is missing or wrong, or the certificate is not a relay's.
     """
     tls = config.tls
     files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.RELAY)
@@ -117,7 +117,7 @@ async def serve(config: RelayConfig) -> None:
 async def _forwarders(
     config: RelayConfig, tls: _Tls, metrics: RelayMetrics
 ) -> AsyncGenerator[Mapping[str, Forwarder], None]:
-    """Open the ways to the aggregators, and close them at the end."""
+    """Open the channels to the aggregators, and close them at the end."""
     limits = ForwardingLimits(linger_s=config.relay.linger_s, call_timeout_s=config.relay.call_timeout_s)
     channels: dict[str, grpc.aio.Channel] = {
         one.id: grpc.aio.secure_channel(one.endpoint, tls.upstream, options=upstream_options(AggregatorId(one.id)))

@@ -1,6 +1,6 @@
-"""Which windows a relay carries, for its log: a window's id there is the one in every aggregator's log.
+"""The log of the windows that a relay carries, by the ids that also appear in the aggregators' logs.
 
-Names no device and counts nothing. Strangers may invent windows, so it writes few lines a minute.
+It names no device and counts nothing. Anyone may invent window ids, so it writes few lines per minute.
 """
 
 import time
@@ -15,7 +15,7 @@ _LINES_A_MINUTE: Final = 30
 
 
 class Carried:
-    """The windows of late, each with an aggregator."""
+    """The windows carried last, each with an aggregator."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -24,7 +24,7 @@ class Carried:
         self._lines = 0
 
     def note(self, window_id: WindowId, aggregator: AggregatorId) -> None:
-        """Log that a window's instalments are carried to an aggregator and answered, the first time."""
+        """Log, once per window and aggregator, that the window's instalments are carried and answered."""
         if (window_id, aggregator) in self._known:
             return
         self._known[window_id, aggregator] = None

@@ -1,4 +1,4 @@
-"""The configuration of a relay: a TOML file, checked before all else.
+"""The configuration of a relay: a TOML file, checked before anything starts.
 
 Every refusal is one line that names the key, its value and what is allowed.
 """
@@ -19,7 +19,7 @@ _MOST_AGGREGATORS: Final = 64
 
 @settings
 class RelayTable:
-    """[relay]: where devices come in, and how long their instalments wait."""
+    """[relay]: the listener for devices, and how long their instalments wait (seconds)."""
 
     listen: str = setting(Table.listener, default="127.0.0.1:7431")
     linger_s: float = setting(Table.seconds, 0, 1, default=0.02)
@@ -36,7 +36,7 @@ class UpstreamTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayConfig:
-    """The whole configuration; paths are absolute once loaded. `tls` is shown to devices and to aggregators."""
+    """The whole configuration; paths are absolute. `tls` authenticates the relay to devices and aggregators."""
 
     relay: RelayTable
     admission: AdmissionTable

@@ -1,6 +1,7 @@
-"""A relay's way to one aggregator: instalments of many devices in large batches over one long stream.
+"""Forwarding to one aggregator: instalments of many devices in large batches over one long stream.
 
-Carries bytes it cannot read and keeps nothing: when the stream is lost, everybody who waits is told, and sends again.
+It carries bytes that it cannot read and keeps nothing: when the stream is lost, every waiting call fails, and the
+device sends again.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ _HEALTH: Final = "/grpc.health.v1.Health/Check"
 _SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 _HEADROOM_BYTES: Final = 65_536
 _HEAD_BYTES: Final = 64
-"""More than the aggregator's id takes in a message."""
+"""An upper bound of the bytes of the aggregator's id in a message."""
 
 
 class UpstreamError(MachineError):
@@ -42,9 +43,10 @@ class UpstreamError(MachineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardingLimits:
-    """`linger_s`: how long an instalment waits for company; `unanswered`: batches on their way at once.
+    """`linger_s`: how long a batch waits to fill up; `unanswered`: batches without an answer at most.
 
-    `idle_s`: how long a stream with nothing to carry is kept; shorter than aggregators keep one (`[grpc] idle_s`).
+    `idle_s`: how long an idle stream stays open; shorter than at aggregators (`[grpc] idle_s`), so that the relay
+    closes first. Times are in seconds.
     """
 
     linger_s: float = 0.02
@@ -57,7 +59,7 @@ class ForwardingLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """One aggregator: its id, which its certificate must carry, and the channel to it."""
+    """One aggregator: its id, which its certificate must have, and the channel to it."""
 
     aggregator_id: AggregatorId
     channel: grpc.aio.Channel
@@ -65,7 +67,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A run of one device's instalments, and who waits for the answers."""
+    """A run of one device's instalments, and the future of their answers."""
 
     run: InstalmentColumns
     answer: "asyncio.Future[InstalmentReplyColumns]"
@@ -86,7 +88,7 @@ def upstream_options(aggregator_id: AggregatorId) -> list[tuple[str, int | str]]
 
 
 class Forwarder:
-    """Forwards to one aggregator. `run` must be running; `send` and `ask` are called by any number of tasks."""
+    """Forwards to one aggregator. `run` must be running; any number of tasks may call `send` and `ask`."""
 
     def __init__(
         self,
@@ -113,10 +115,10 @@ class Forwarder:
         return self._upstream.aggregator_id
 
     async def send(self, runs: Sequence[InstalmentColumns]) -> list[InstalmentReplyColumns]:
-        """Return the aggregator's answers to the runs of an upload, in order, as it made them.
+        """Return the aggregator's answers to the runs of an upload, in order and unchanged.
 
         Raises:
-            UpstreamError: it is out of reach, or was before it had answered.
+            UpstreamError: it cannot be reached, or the stream was lost before it answered.
         """
         if self._resting:
             raise UpstreamError(f"{self._upstream.aggregator_id} is out of reach")
@@ -127,17 +129,17 @@ class Forwarder:
         return await asyncio.gather(*(one.answer for one in waiting))
 
     async def ask(self, method: str, query: bytes, carried: str = "") -> bytes:
-        """Return the answer to a single call; `carried` tells the calls of one device from those of others.
+        """Return the answer to a single call; `carried` is a pseudonym by which the aggregator limits each device.
 
         Raises:
-            grpc.aio.AioRpcError: the aggregator refused it, or is out of reach.
+            grpc.aio.AioRpcError: the aggregator refused it, or cannot be reached.
         """
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._upstream.channel.unary_unary(_SERVICE + method)
         metadata = ((CARRIED_HEADER, carried),) if carried else ()
         return await call(query, timeout=self._limits.call_timeout_s, metadata=metadata)
 
     async def probe(self) -> str:
-        """Return "" if the aggregator answers, whatever it says of itself, else why it is out of reach."""
+        """Return "" if the aggregator answers, with whatever status, else the reason why it cannot be reached."""
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._upstream.channel.unary_unary(_HEALTH)
         try:
             await call(b"", timeout=self._limits.call_timeout_s)
@@ -146,7 +148,7 @@ class Forwarder:
         return ""
 
     async def run(self) -> None:
-        """Keep a stream while there is something to send; after a lost one rest, longer each time it is lost again."""
+        """Keep a stream while there is something to send; back off after a lost one, longer after each in a row."""
         while True:
             await self._arrived.wait()
             unanswered: deque[list[_Waiting]] = deque()
@@ -156,18 +158,18 @@ class Forwarder:
                 self._give_up(unanswered)
                 raise
             except Exception as error:
-                # The top of a window: whatever ended the stream, the next one begins anew.
+                # The top of the loop: any error ends this stream alone, and the next one starts afresh.
                 name = type(error).__name__.lower()
                 reason = call_reason(error) if isinstance(error, grpc.aio.AioRpcError) else name
                 log.info("upstream_lost", aggregator=self._upstream.aggregator_id, reason=reason)
             else:
-                continue  # It had nothing to carry; who came while it ended is carried by the next one.
+                continue  # The stream was idle; the next one carries what arrived while it ended.
             self._give_up(unanswered)
             self._metrics.stream_lost(self._upstream.aggregator_id)
             await self._rest()
 
     def _give_up(self, unanswered: deque[list[_Waiting]]) -> None:
-        """Tell everybody who waits."""
+        """Fail every waiting call, sent or not: nobody knows which of the sent ones the aggregator has stored."""
         left = [one for group in unanswered for one in group] + list(self._waiting)
         self._waiting.clear()
         self._arrived.clear()
@@ -176,7 +178,7 @@ class Forwarder:
                 one.answer.set_exception(UpstreamError(f"{self._upstream.aggregator_id} is out of reach"))
 
     async def _rest(self) -> None:
-        """Wait between half and all of a delay that doubles; whoever comes meanwhile is told at once."""
+        """Back off for between half and all of a delay that doubles; `send` fails at once meanwhile."""
         self._lost_in_a_row += 1
         delay = min(self._limits.longest_retry_s, self._limits.first_retry_s * 2.0 ** min(self._lost_in_a_row - 1, 16))
         self._resting = True
@@ -188,7 +190,7 @@ class Forwarder:
     # One stream.
 
     async def _stream(self, unanswered: deque[list[_Waiting]]) -> None:
-        """Send and receive until there was nothing to carry for a while; any other end is an error here."""
+        """Send and receive until the stream was idle for `idle_s`; any other end raises."""
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._upstream.channel.stream_stream(
             _SERVICE + "Upload"
         )
@@ -202,7 +204,7 @@ class Forwarder:
         ]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            # Two parts end with an error only; the first to say what was wrong is the one that is told.
+            # Reader and `_end_of` end only with an error; the first error is the one to report.
             first = next(iter(done))
             if first.cancelled():
                 raise UpstreamError(f"{self._upstream.aggregator_id} cancelled the stream")
@@ -255,7 +257,7 @@ class Forwarder:
             free.release()
 
     async def _has_something(self, unanswered: deque[list[_Waiting]]) -> bool:
-        """Wait for something to carry; False if for `idle_s` there was nothing, neither to send nor to be answered."""
+        """Wait for something to send; False if for `idle_s` there was nothing, and no answer is outstanding."""
         while True:
             try:
                 async with asyncio.timeout(self._limits.idle_s):
@@ -267,7 +269,7 @@ class Forwarder:
                 return True
 
     async def _gather(self) -> list[_Waiting]:
-        """Return the next batch: whatever waits after a short rest, up to what a message holds."""
+        """Return the next batch: the waiting runs after `linger_s`, up to the limits of a message."""
         while True:
             await self._arrived.wait()
             if sum(len(one.run) for one in self._waiting) < MAX_INSTALMENTS_PER_BATCH:
@@ -289,11 +291,11 @@ class Forwarder:
 
 
 def _by_shape(group: Sequence[_Waiting]) -> list[list[_Waiting]]:
-    """Return a sorted group in those that travel as one run each."""
+    """Return a sorted group in groups of one shape, each of which is sent as one run."""
     return [list(alike) for _, alike in groupby(group, key=lambda one: one.run.shape)]
 
 
 async def _end_of(call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
-    """Return never, and raise when the stream ends: also while nothing is under way."""
+    """Raise when the stream ends, also while nothing is being sent or read; never return."""
     code = await call.code()
     raise UpstreamError(f"the stream ended with {code.name}")

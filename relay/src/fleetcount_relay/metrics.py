@@ -1,6 +1,6 @@
-"""What a relay's operator may count: batches, failures, bytes; by aggregator, never by device.
+"""The metrics of a relay: batches, failures, bytes; by aggregator, never by device.
 
-Not instalments: their exact number is the number of devices that took part.
+There is no count of instalments: it would be the number of devices that took part.
 """
 
 from collections.abc import Generator
@@ -50,7 +50,7 @@ class RelayMetrics:
 
     @contextmanager
     def in_memory(self, size: int) -> Generator[None]:
-        """Note that so many bytes wait for their answer."""
+        """Count `size` bytes as waiting for their answer while the block runs."""
         self._bytes.inc(size)
         try:
             yield

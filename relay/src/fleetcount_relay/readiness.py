@@ -19,9 +19,9 @@ _AGGREGATOR: Final = "aggregator"
 
 
 class RelayReadiness(Collector):
-    """What one relay knows of itself and of the aggregators behind it; `watch` must be running.
+    """The state of one relay and of the aggregators behind it; `watch` must be running.
 
-    It is ready while any aggregator answers: devices of the others are told so, and lose nothing.
+    It is ready while any aggregator answers: calls for the others fail, and their devices send again.
     """
 
     def __init__(self, config: RelayConfig, forwarders: Mapping[str, Forwarder], denials: Denials) -> None:
@@ -41,7 +41,7 @@ class RelayReadiness(Collector):
             await asyncio.sleep(_PROBE_S)
 
     async def probe(self) -> None:
-        """Ask every aggregator for a sign of life, all at once."""
+        """Probe every aggregator, all at once."""
         await asyncio.gather(*(self._probe(name, one) for name, one in self._forwarders.items()))
 
     async def _probe(self, name: str, forwarder: Forwarder) -> None:
@@ -65,7 +65,7 @@ class RelayReadiness(Collector):
         return all(check.ok for check in self.checks())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield what is measured at the moment of the question."""
+        """Yield the gauges, computed at this moment."""
         days = days_left(self._ends, time.time())
         ready = {check.name: check.ok for check in self.checks()}
         reachable = {name: self._conditions.is_well(_AGGREGATOR, name) for name in self._forwarders}

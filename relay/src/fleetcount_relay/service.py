@@ -1,7 +1,7 @@
 """The relay towards devices: DeviceService, each call for the aggregator that its request names.
 
-Reads of a request that it has its canonical form and whom it is for; what is sealed stays so.
-Holds no session, makes no receipt and stores nothing.
+It checks the canonical form of a request and reads which aggregator it is for; it cannot read what is sealed. It has no
+session, makes no receipt and stores nothing.
 """
 
 import hmac
@@ -45,14 +45,14 @@ _UNARY: Final = {
     _OPEN_SESSIONS: _DEVICES,
     "GetRelease": _READERS,
 }
-"""Whose certificates each call is for: beyond this relay, they count as the relay's."""
+"""The certificates that may make each call: the aggregator sees the relay's certificate only, so the relay checks."""
 _BATCHES_IN_FLIGHT: Final = 4
 _PASSED_ON: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: PeerProblem.MALFORMED.value,
     grpc.StatusCode.NOT_FOUND: PeerProblem.UNKNOWN_WINDOW.value,
     grpc.StatusCode.RESOURCE_EXHAUSTED: PeerProblem.BUSY.value,
 }
-"""What an aggregator may say of a single call; everything else is "not now"."""
+"""The statuses of an aggregator that are passed on; every other one becomes "busy"."""
 
 
 class UnknownAggregatorError(PeerError):
@@ -71,11 +71,11 @@ _TARGETS: Final[Mapping[str, Callable[[bytes], AggregatorId]]] = {
     _OPEN_SESSIONS: _target_of_sessions,
     "GetRelease": lambda query: RELEASE_QUERY.decode(query).aggregator_id,
 }
-"""Which aggregator a request names."""
+"""By method, the function that reads the aggregator that a request names."""
 
 
 class RelayShell:
-    """DeviceService over gRPC in front of aggregators, by their ids; `admission` says how much may wait for answers."""
+    """DeviceService over gRPC in front of aggregators, by their ids; `admission` limits what waits for answers."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class RelayShell:
         self._carried = Carried()
 
     def health(self) -> grpc.GenericRpcHandler:
-        """Return the relay's own health service; it is not passed on."""
+        """Return the relay's own health service; health calls are not passed on."""
         return health_handlers(self._grpc_admission, certified(_READERS, self._denies), _SERVICE, self._is_serving)
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -134,11 +134,11 @@ class RelayShell:
             raise AssertionError("context.abort always raises") from None
 
     def _name(self, call: Call) -> str:
-        """Return a name for a caller that is the same while this relay runs, and says nothing about it."""
+        """Return a pseudonym of a caller, constant while this relay runs; only its key links it to the certificate."""
         return hmac.digest(self._naming_key, call.who.key, "sha256")[:16].hex()
 
     async def _upload(self, requests: AsyncIterator[bytes], call: Call) -> None:
-        """Pass uploads on, mixed with those of other devices, and each its own answers back, in order."""
+        """Pass uploads on, mixed with those of other devices, and return to each device its own answers, in order."""
 
         async def deliver(answer: Awaitable[bytes]) -> None:
             await call.write(await self._answer(answer, call.context))
@@ -162,7 +162,7 @@ class RelayShell:
     async def _answer(self, answer: Awaitable[bytes], context: _Context) -> bytes:
         """Return an upload's answer; an error becomes a status with a word of a closed list.
 
-        This is the top of an RPC: what nobody expected is logged by its type and hidden from the device.
+        This is the top of an RPC: an unexpected error is logged by its type and hidden from the device.
         """
         try:
             return await answer

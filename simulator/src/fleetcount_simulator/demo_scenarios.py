@@ -1,7 +1,7 @@
-"""The demo's scenarios: who the vehicles are, what they are asked, and what each would truly answer.
+"""The demo's scenarios: the vehicles, the question, and the truth of every vehicle.
 
-A scenario is a pure function of its data and a seed. It knows no mechanism and makes no coin: a seed here never reaches
-a device's randomness.
+A scenario is a pure function of its data and a seed. It knows no mechanism and tosses no coin: its seed never reaches a
+device's randomness.
 """
 
 import gzip
@@ -39,7 +39,7 @@ LOCATION: Final = "Vehicle.CurrentLocation"
 SPEED: Final = "Vehicle.Speed"
 CATEGORY: Final = "Vehicle.Category"
 KMH: Final = 3.6
-# One corner 50 m outside the network's frame: every position of the extract lies inside the grid.
+# The corner lies 50 m outside the network's frame, so that every position of the extract is inside the grid.
 BOLOGNA_GRID: Final = SquareGrid(
     x0=Fraction(-50),
     y0=Fraction(-50),
@@ -49,7 +49,7 @@ BOLOGNA_GRID: Final = SquareGrid(
     frame=Frame(epsg=BOLOGNA_EPSG, offset_x=BOLOGNA_OFFSET[0], offset_y=BOLOGNA_OFFSET[1]),
 )
 BOLOGNA_TREE: Final = Quadtree(x0=-686_000, y0=-4_928_000, size=128)
-"""A square of 8,389 km in which the city lies about where zone 32 of UTM has it: on no edge of a large cell."""
+"""A square of 8,389 km a side, placed so that the city lies on no border of a large cell."""
 BOLOGNA_FILE: Final = "bologna/positions.csv.gz"
 MOST_WINDOWS: Final = 13
 """Moments of the shipped morning, five minutes apart."""
@@ -62,7 +62,7 @@ _SPEED: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,9})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """Where a vehicle was at a moment: metres in the network's frame, and metres a second."""
+    """Where a vehicle was at a moment, in metres of the network's frame, and its speed in metres per second."""
 
     x: float
     y: float
@@ -77,9 +77,9 @@ Fleet = list[Sighting | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One question and what every vehicle's signal reads in each of its windows.
+    """One question, and the reading of every vehicle's signal in each of its windows.
 
-    `name` is that of the signed question, `question` what people read. `readings[w][i]` is what vehicle i reads in
+    `name` is the signed question's, `question` its text for people. `readings[w][i]` is the reading of vehicle i in
     window w, None where it is not on the road: it then answers "none of them".
     """
 
@@ -91,7 +91,7 @@ class Scenario:
 
     @property
     def vehicles(self) -> int:
-        """How many are asked."""
+        """How many vehicles are asked."""
         return len(self.readings[0])
 
     def truths(self, window: int = 0) -> list[int]:
@@ -145,7 +145,7 @@ def _traces_of(text: str, name: str) -> Traces:
         for line, row in rows:
             moment, vehicle, sighting = _sighting(row, f"{name} line {line}")
             if traces.setdefault(moment, {}).setdefault(vehicle, sighting) is not sighting:
-                raise ScenarioError(f"{name} line {line}: vehicle {vehicle[:40]!r} stands twice at {moment}")
+                raise ScenarioError(f"{name} line {line}: vehicle {vehicle[:40]!r} occurs twice at {moment}")
     except CsvFault as fault:
         raise ScenarioError(f"{name} {fault}") from fault
     if not traces:
@@ -169,8 +169,8 @@ def _fleet(traces: Traces, vehicles: int, seed: int, windows: int) -> list[Fleet
     """Return where each of `vehicles` vehicles is in each of `windows` windows, which are moments of the morning.
 
     The seed chooses the first moment in the busy half hour (earlier where windows would pass the end) and the vehicles,
-    among those seen in a window, five minutes before or five minutes after; when that is not enough all others of the
-    morning are drawn, and then a second car like each.
+    among those on the road in a window, five minutes before or five minutes after; when these are too few it adds the
+    other vehicles of the morning, and then all of them a second time.
     """
     choose = random.Random(seed)  # noqa: S311 the scenario's seed; no coin, share or noise comes from it
     moments = sorted(traces)
@@ -188,12 +188,12 @@ def _fleet(traces: Traces, vehicles: int, seed: int, windows: int) -> list[Fleet
 
 
 def positions(fleets: Sequence[Fleet]) -> tuple[tuple[Signal, ...], ...]:
-    """Return what each vehicle's location reads by window: metres in the network's frame."""
+    """Return each vehicle's location by window, in metres of the network's frame."""
     return tuple(tuple(None if one is None else (one.x, one.y) for one in fleet) for fleet in fleets)
 
 
 def speeds(fleets: Sequence[Fleet]) -> tuple[tuple[Signal, ...], ...]:
-    """Return what each vehicle's speed reads by window, km/h."""
+    """Return each vehicle's speed by window, in km/h."""
     return tuple(tuple(None if one is None else one.speed_mps * KMH for one in fleet) for fleet in fleets)
 
 
@@ -211,7 +211,7 @@ def bologna_position(traces: Traces, vehicles: int, seed: int, windows: int = 1)
 def bologna_place(traces: Traces, vehicles: int, seed: int, bits: int, steps: int = 1) -> Scenario:
     """Ask every vehicle for the first `bits` bits of its place of 128 m, one of 2^32 of `BOLOGNA_TREE`.
 
-    Each of the `steps` windows finds the vehicles where they are in the first.
+    The vehicles do not move between the `steps` windows.
     """
     (fleet,) = _fleet(traces, vehicles, seed, 1)
     return Scenario(
@@ -264,7 +264,7 @@ def yes_or_no(truths: Truths, yes: str, vehicles: int, seed: int) -> Scenario:
 
 
 def _drawn(truths: Truths, vehicles: int, seed: int) -> tuple[Signal, ...]:
-    """Return `vehicles` rows drawn without replacement, or all rows as they stand."""
+    """Return `vehicles` rows drawn without replacement, or all rows in their order."""
     if vehicles > len(truths.values):
         raise ScenarioError(f"--vehicles is {vehicles}; the file has {len(truths.values)}")
     chosen = list(truths.values)

@@ -8,4 +8,4 @@ class ScenarioError(UsageError):
 
 
 class ProcessError(MachineError):
-    """A child process did not start, or ended before its time."""
+    """A child process did not start, or ended too early."""

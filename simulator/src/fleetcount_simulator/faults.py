@@ -1,22 +1,23 @@
-"""What a study's faults do to one device and to a release: the chance of every fate, and whether a result appears.
+"""What a study's faults do to one device and to a release: the chance of every fate, and whether there is a release.
 
-Probabilities and decisions only; the engines draw. An engine that follows single devices draws the causes (coins, a
-clock's error, sending times), one that draws sums uses the probabilities of `fates`; both are one law.
+Probabilities and decisions only; the engines draw. The per-device engine draws the causes (coins, a clock's error,
+sending times), the law engine uses the probabilities of `fates`; both draw from the same law.
 
 A device with two rounds meets its faults in this order, a device with one round those of its only round:
 
     loss       neither instalment ever arrives
     clock      round one is sent outside its window: the device takes no part
-    drop-out   the device is gone before round two (a coin, or the population's own ignition)
+    drop-out   the device is off in round two (a coin, or the population's own ignition)
     clock      round two is sent outside its window
-    late       the last instalment is under way until its window has closed
-    outage     the last instalment finds an aggregator down until its window has closed
+    late       the last instalment arrives after its window has closed
+    outage     an aggregator is down from before the last instalment until its window has closed
 
-Times are those of the client: it sends the part of each aggregator at a moment of its own, uniform in the first 4/5 of
-each window (`SPREAD`) by its own clock, and a round is in its window when all its parts are. The clock's error is
-uniform in [-s, s] and the same in both rounds. A fast clock sends too early, is told so and sends again until the
-window opens; only one that is a whole window fast misses it. A slow one may find the window closed. Windows are decided
-by the aggregators (docs/operating-questions.md) and last a minute here (`WINDOW_S`).
+Times are those of the client: it sends the part of each aggregator at a random time of its own, uniform in the first
+4/5 of each window (`SPREAD`) by its own clock, and a round is in its window when all its parts are. The clock's error
+is uniform in [-s, s] and the same in both rounds. A device with a fast clock sends too early, is refused as early and
+sends again until the window opens; it misses the window only if its clock is a whole window fast. A device with a slow
+clock may send after the window has closed. The aggregators' clocks decide (docs/operating-questions.md); a window lasts
+a minute here (`WINDOW_S`).
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ WINDOW_S: Final = 60
 """Length of each round's window."""
 
 SPREAD: Final = Fraction(4, 5)
-"""The share of a window in which a device first sends what belongs there; the rest is for re-sends (client
+"""The share of a window in which a device first sends its parts; the rest is for re-sends (client
 `DeliverySettings.spread`)."""
 
 GIVE_UP_S: Final = 900
@@ -46,11 +47,11 @@ _BOTH: Final = ("agreeing", "releasing", "release.after_draw", "release.after_dr
 _LEADER: Final = tuple(point for point in AGGREGATOR_FAILPOINTS if point.startswith("leader."))
 _HELPER: Final = tuple(point for point in AGGREGATOR_FAILPOINTS if point.startswith("helper."))
 _DONE: Final = frozenset({"leader.after_release", "helper.before_deliver_store", "helper.after_deliver_store"})
-"""From here on the record carries all signatures, so a result exists whatever happens to this aggregator."""
+"""From these steps on the record has all signatures, so the release exists even if this aggregator stays down."""
 
 OUTAGE_STEPS: Final = (COLLECTING, *_INTAKE, *_BOTH, *_LEADER, *_HELPER)
-"""When an aggregator can go down: a state or a fail point of docs/operating-trouble.md. Those of the intake strike in
-the middle of the last window, the others after it has closed."""
+"""When an aggregator can go down: a state or a fail point of docs/operating-trouble.md. Those of the intake happen
+in the middle of the last window, the others after it has closed."""
 
 _SHARES: Final = ("loss", "drop_out", "late", "duplicates")
 
@@ -60,7 +61,7 @@ class Fates:
     """The chance of each fate of one device that takes part, exact; they sum to 1.
 
     `lost`: nothing arrives. `missed`: round one was sent outside its window, so the device takes no part. `dropped`:
-    gone between the rounds. `late`: the last instalment came too late. `cut`: it met an outage. The last three are half
+    off in round two. `late`: the last instalment came too late. `cut`: it met an outage. The last three are half
     pairs. With one round there are none: `missed` is part of `late` and `cut` of `lost`. `counted`: none of these.
     """
 
@@ -76,17 +77,17 @@ class Fates:
         return 1 - self.lost - self.missed - self.dropped - self.late - self.cut
 
     def without_drop_out(self) -> "Fates":
-        """Return the fates of a device that is known to be gone between the rounds: what is left is `dropped`."""
+        """Return the fates of a device known to be off in round two: `dropped` unless lost or missed."""
         dropped = 1 - self.lost - self.missed
         return Fates(lost=self.lost, missed=self.missed, dropped=dropped, late=Fraction(0), cut=Fraction(0))
 
 
 def check(faults: Faults, aggregators: int) -> None:
-    """Refuse faults that mean nothing.
+    """Refuse faults outside their ranges, or that contradict each other.
 
     Raises:
         ScenarioError: a share outside [0, 1], a negative skew or downtime, ignition together with a drop-out rate, an
-            unknown step or aggregator, or a step the named aggregator never takes; names the key.
+            unknown step or aggregator, or a step that the named aggregator never does; the message names the key.
     """
     for name in _SHARES:
         share = getattr(faults, name)
@@ -121,8 +122,8 @@ def skew_in_windows(faults: Faults) -> Fraction:
 def cut_share(faults: Faults) -> Fraction:
     """Return the chance that a device's last instalment falls into an outage that outlasts its window.
 
-    The outage begins in the middle of the window; who has sent before has its receipts, everybody else sends again and
-    again, and succeeds if the aggregator is back before the window closes.
+    The outage begins in the middle of the window. A device that has sent before has its receipts; any other sends again
+    and again, and succeeds if the aggregator is back before the window closes.
     """
     half = Fraction(WINDOW_S, 2)
     outlasts = any(
@@ -132,7 +133,7 @@ def cut_share(faults: Faults) -> Fraction:
 
 
 def is_released(faults: Faults) -> bool:
-    """Return whether a result appears in spite of the outages: every aggregator is back before the others give up."""
+    """Return whether there is a release in spite of the outages: every aggregator is back before the others give up."""
     return all(_comes_back(step, seconds) for _, step, seconds in faults.outage)
 
 
@@ -149,7 +150,7 @@ def fates(faults: Faults, rounds: int, aggregators: int) -> Fates:
     With x = the time by which a clock is slow, in windows, the chance of sending one part too late is
     f(x) = clip((x - 1/5) / (4/5), 0, 1), each part on its own, and that of a round is 1 - (1 - f)^aggregators; x is
     uniform in [0, s] for half of the devices. A fast clock misses the window where it is a whole window fast.
-    `ignition` is the caller's: see `without_drop_out`.
+    The caller applies `ignition`, by `without_drop_out`.
     """
     skew, last_late, cut = skew_in_windows(faults), faults.late, cut_share(faults)
     here = 1 - faults.loss
@@ -196,4 +197,4 @@ TALLIES: Final[Mapping[str, str]] = MappingProxyType(
         "invalid": "attacking devices whose report was refused",
     }
 )
-"""The tallies both of our engines give for every run, and what they count."""
+"""The tallies that the law engine and the per-device engine give for every run, and what each counts."""

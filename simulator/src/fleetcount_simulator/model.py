@@ -1,7 +1,7 @@
-"""What a study is made of, as values and protocols: question, population, mechanism, faults, attackers, case, outcome.
+"""The values and protocols of a study: question, population, mechanism, faults, attackers, case, outcome.
 
-Everything else in this package reads, makes or consumes these; nothing here draws, counts, reads a file or a clock.
-NumPy arrays are int64 and never changed after they are handed over.
+All other modules of this package make or read these; nothing here draws, counts, reads a file or a clock. NumPy arrays
+are int64, and nobody changes one after handing it over.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ class Population(Protocol):
 
     @property
     def epochs(self) -> int:
-        """How many times it can be asked."""
+        """The number of epochs at which it can be asked."""
         ...
 
     def histogram(self, epoch: int) -> Integers:
@@ -106,12 +106,12 @@ class Timed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """How devices answer and aggregators release, for a number of values still open. Unused parameters are None.
+    """How devices answer and aggregators release, before the number of values V is known. Unused parameters are None.
 
     `sampling` needs sampling_rate; responses need epsilon_local (or their own `parameters`, exact fractions by the
     names of `fleetcount_mechanisms`); `one-sided` needs direction. `noise_epsilon` is e1 of every aggregator's
     two-sided (one-sided: asymmetric) geometric noise, `noise_variance` the parameter of discrete Gaussian noise
-    instead; None for both is none. `zooms` is at how many zooms a square grid is counted.
+    instead; with both None there is no noise. `zooms` is the number of zooms at which a square grid is counted.
     """
 
     name: str
@@ -144,11 +144,11 @@ class Mechanism:
         if self.noise_epsilon is None:
             return NoNoise()
         if self.kind == ONE_SIDED:
-            return OneSidedNoise(self.noise_epsilon, cast("Side", self.direction))  # Which refuses None by name.
+            return OneSidedNoise(self.noise_epsilon, cast("Side", self.direction))  # It refuses None itself.
         return TwoSidedNoise(self.noise_epsilon)
 
     def design(self, values: int, aggregators: int, zooms: Zooms | None = None) -> Design:
-        """Return the design of a question of V values among so many aggregators, at the zooms of its grid.
+        """Return the design of a question of V values, for a number of aggregators and the zooms of its grid.
 
         Raises:
             MechanismError: as `answer` and `noise`, or parts that do not fit.
@@ -184,9 +184,9 @@ def _outages(table: Table, key: str) -> tuple[tuple[int, str, Fraction], ...]:
 class Faults:
     """[faults]: what goes wrong on the way; shares of devices are probabilities per device, exact.
 
-    `loss`: neither instalment ever arrives. `drop_out`: gone between the rounds (a half pair, which is removed);
-    `ignition` takes that from the population's `reachable` instead. `late`: arrives after its window. `duplicates` and
-    `reorder`: sent again / out of turn (must change nothing). `clock_skew_s`: largest error of a device's clock.
+    `loss`: neither instalment ever arrives. `drop_out`: the device is off in round two (a half pair, which is removed);
+    `ignition` reads that from the population's `reachable` instead. `late`: arrives after its window. `duplicates` and
+    `reorder`: sent again, or out of order (must change nothing). `clock_skew_s`: largest error of a device's clock.
     `outage`: (aggregator position, step, seconds down; 0 never comes back), by the steps of docs/operating-trouble.md.
     `naive`: count half pairs, as without agreement (an ablation that shows the bias).
     """
@@ -213,10 +213,11 @@ class Attacker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epochs:
-    """A question repeated: how often, and what each device's ledger allows in total (None: no limit).
+    """How often a case is asked, and the loss that each device's ledger allows in total (None: no limit).
 
-    Each is judged alone by a device's ledger, and tossed for alone; with `question` all are windows of one question,
-    which has as many: a device reserves what the rest of them costs when it joins, or stays away.
+    Without `question` every epoch is a question of its own: the ledger judges it alone, and the device tosses a coin of
+    its own for it. With `question` the epochs are the windows of one question: a device that joins reserves the cost of
+    all windows that are left, and does not join if its ledger has no room for them.
     """
 
     count: int = 1
@@ -252,7 +253,7 @@ class Case:
         """The design of the question: what is answered, noised, promised and read.
 
         Raises:
-            ScenarioError: a mechanism that cannot ask this question; names it.
+            ScenarioError: the mechanism cannot ask this question; the message names the mechanism.
         """
         question, mechanism = self.population.question, self.mechanism
         if mechanism.zooms > 1 and (self.attackers or question.domain is None):
@@ -267,12 +268,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CaseOutcome:
-    """What a shard of runs of one case at one epoch gave; the first axis of every array is the run.
+    """The outcome of some runs of one case at one epoch; the first axis of every array is the run.
 
     `outputs` (runs, outputs) is what is opened, noise included: V numbers for sampling, direct, one-sided and bits,
-    V+1 (with value 0 first) for responses, and behind V those of every coarser zoom; all zero where `released` (runs,)
+    V+1 (with value 0 first) for responses, followed by those of every coarser zoom; all zero where `released` (runs,)
     is False. `counted` (runs, V+1) is the histogram of the devices in the agreed set, `participants` (runs,) their
-    number: known to the study alone.
+    number: a real release tells neither.
     `tallies` are further numbers per run by name, int64: reports "lost", "half_pairs", "late", "counted_twice", ...
     """
 
@@ -283,7 +284,7 @@ class CaseOutcome:
 
     @property
     def participants(self) -> Integers:
-        """Shape (runs,)."""
+        """The number of devices in the agreed set: shape (runs,), int64."""
         return np.asarray(self.counted.sum(axis=-1), dtype=np.int64)
 
 

@@ -1,4 +1,4 @@
-"""A standing question in a study: its schedule, how long a coin holds, who joins and leaves when, which windows fail.
+"""A standing question in a study: its schedule, how long a coin holds, when devices join and leave, failed windows.
 
 Pure arithmetic on window and device numbers; it must not know a mechanism, a population or a seed. Window t of a
 question is epoch t of its population.
@@ -26,8 +26,8 @@ class StandingQuestion:
 
     `schedule.first` counts from the midnight before the population's first day. `epsilon` at `delta` is the promise of
     the whole question that the noise is solved for, None where the noise is given. `joins` and `leaves` are the shares
-    of devices that come after the first window and go before the last; `outages` are (first, last) window without a
-    release.
+    of devices that join after the first window and leave before the last; `outages` are (first, last) of windows
+    without a release.
     """
 
     schedule: Schedule
@@ -68,16 +68,16 @@ def _shape(schedule: Schedule, coin: Coin) -> ScheduleShape:
 
 
 def schedule_of(windows: int, every_s: int, first_s: int) -> Schedule:
-    """Return a schedule of windows that last no time: a study draws them one by one."""
+    """Return a schedule of windows of no length: a study draws windows one by one, without a clock."""
     return Schedule(first=first_s, every_s=every_s, windows=windows, round_one_s=0, round_two_s=0, expiry_s=0)
 
 
-def stays(question: StandingQuestion, start: int, stop: int) -> tuple[Integers, Integers]:
-    """Return the window in which each of the devices start..stop-1 joins, and the one from which on it is gone.
+def membership_windows(question: StandingQuestion, start: int, stop: int) -> tuple[Integers, Integers]:
+    """Return the window in which each of the devices start..stop-1 joins, and the first one in which it is gone.
 
-    A share `joins` comes later than window 0, at a window uniform over the others; a share `leaves` goes, at a window
-    uniform over those after it came. Both follow from the device's number alone by SplitMix64's finalizer (Steele, Lea,
-    Flood 2014), the same in every run: neither truth nor coin has a part in them.
+    Both have shape (stop - start,), int64. A share `joins` of the devices joins after window 0, at a window uniform
+    over the others; a share `leaves` leaves, at a window uniform over those after it joined. Both depend on the
+    device's number alone, by SplitMix64's finalizer (Steele, Lea, Flood 2014), so that every run has the same.
     """
     windows = question.windows
     came, gone = np.zeros(stop - start, dtype=np.int64), np.full(stop - start, windows, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Truths from a table: the strict reader of `vehicle,value` files.
 
-Holds text only: it knows no window, no mechanism and no file system. What the grammar does not know is refused with its
-line, never guessed.
+It parses text only and knows no window, no mechanism and no file system. It refuses what is outside the grammar, with
+the line, and guesses nothing.
 """
 
 import io
@@ -37,8 +37,8 @@ class Truths:
 def parse_truths(text: str, name: str) -> Truths:
     """Return the truths of a CSV text with the header `vehicle,value`.
 
-    UTF-8 without NUL; a byte-order mark and CRLF are accepted; quotes as in RFC 4180. A vehicle stands once; an empty
-    value means "none of them". Texts are brought to Unicode NFC.
+    UTF-8 without NUL; a byte-order mark and CRLF are accepted; quotes as in RFC 4180. A vehicle occurs once; an empty
+    value means "none of them". Texts are normalised to Unicode NFC.
 
     Raises:
         ScenarioError: anything else, with the file's name and the line; of several bad rows the first ten.
@@ -56,7 +56,7 @@ def parse_truths(text: str, name: str) -> Truths:
                 continue
             problem, vehicle, value = _checked(row, order)
             if vehicle in seen and not problem:
-                problem = f"vehicle {_shown(vehicle)} stands twice"
+                problem = f"vehicle {_shown(vehicle)} occurs twice"
             if problem:
                 bad.append(f"line {line}: {problem}")
             seen.add(vehicle)

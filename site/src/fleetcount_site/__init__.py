@@ -1,1 +1,1 @@
-"""Pages that show signed records to people: a reader like any other, trusted with nothing."""
+"""Pages that show signed records to people: they have the rights of any reader of records, and no more."""

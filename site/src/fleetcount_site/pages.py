@@ -1,4 +1,4 @@
-"""What every page has: its shell, the rules under which a browser shows it, and the files it may load.
+"""The parts of every page: its HTML shell, its content security policy, and the files it may load.
 
 Builds texts; it must not read a record or open a socket. Nothing in a page comes from another host or runs inline.
 """
@@ -22,7 +22,7 @@ POLICY: Final = (
 MAP_SCRIPTS: Final = ("vendor/leaflet/leaflet.js", "map.js", "tables.js")
 LINE_SCRIPTS: Final = ("vendor/uplot/uPlot.iife.min.js", "lines.js")
 RECORD_SCRIPTS: Final = ("layout.js", "domain.js", "window.js", "record.js", "signatures.js")
-"""Scripts by what they do, in the order in which they must load; all of them add to the one object `fleetcount`."""
+"""Scripts by purpose, in the order in which they must load; all of them add to one object `fleetcount`."""
 
 _STYLES_OF: Final = {
     "vendor/leaflet/leaflet.js": "vendor/leaflet/leaflet.css",
@@ -34,7 +34,7 @@ _KINDS: Final = (".js", ".css", ".png", "LICENSE")
 
 
 def escaped(text: object) -> str:
-    """Return a text as it stands between tags and in quoted attributes."""
+    """Return a text escaped for HTML, for places between tags and in quoted attributes."""
     return html.escape(str(text), quote=True)
 
 
@@ -50,8 +50,8 @@ def page(
     """Return a whole HTML page.
 
     `body` is HTML that the caller has escaped. `scripts` are names of `assets`, loaded in this order before `data`,
-    scripts beside the page that hold its numbers; their style sheets follow by themselves. `root` leads from the page
-    to the site's root ("" or "../"). `feeds` are addresses by content type.
+    scripts beside the page with its numbers; their style sheets are added. `root` is the path from the page to the
+    site's root ("" or "../"). `feeds` are addresses by content type.
     """
     names = list(dict.fromkeys(scripts))
     here = f"{root}{ASSETS}/"
@@ -62,7 +62,7 @@ def page(
         '<meta name="color-scheme" content="light dark">',
         '<meta name="referrer" content="no-referrer">',
         f"<title>{escaped(title)}</title>",
-        # Without it a browser asks the server for an icon that is not there.
+        # Without it a browser requests an icon that the server does not have.
         '<link rel="icon" href="data:,">',
         *(f'<link rel="stylesheet" href="{here}{name}">' for name in styles_of(names)),
         *(
@@ -94,7 +94,7 @@ def styles_of(scripts: Iterable[str]) -> Sequence[str]:
 
 @cache
 def assets() -> Mapping[str, Path]:
-    """Return the files that pages load, by their name below `ASSETS`: our own, and others' under "vendor/"."""
+    """Return the files that pages load, by name below `ASSETS`: own ones, and vendored ones under "vendor/"."""
     package = Path(str(resources.files("fleetcount_site")))
     own = {path.name: path for path in sorted((package / "static").iterdir()) if path.suffix in _KINDS}
     vendored = sorted(path for path in (package / "vendor").rglob("*") if path.name.endswith(_KINDS))

@@ -1,8 +1,8 @@
 """The report of a study: report.html with its scripts in assets/, and figures/*.svg and *.png for other documents.
 
-Puts parts in the order of a reader who did not write the scenario. Figures are numbers in the page, drawn by its
-scripts; without scripts, or without assets/, the page shows the pictures in figures/. Every file appears whole or not
-at all, and every text is escaped here.
+Its order is for readers who did not write the scenario. Figures are numbers in the page, drawn by its scripts; without
+scripts, or without assets/, the page shows the pictures in figures/. Every file is written whole or not at all, and
+every text is escaped here.
 """
 
 import json
@@ -36,7 +36,7 @@ _SHAPES: Final = (
     '<path d="M6 0.8 11.2 6 6 11.2 0.8 6Z"/>',
     '<path d="M6 1.2 11 10.4H1Z"/>',
 )
-"""Shapes of marks in the key, as report.js and matplotlib draw them."""
+"""Shapes of marks in the key, equal to those of report.js and matplotlib."""
 
 
 def write_report(directory: Path) -> Path:
@@ -46,7 +46,7 @@ def write_report(directory: Path) -> Path:
 
     Raises:
         ScenarioError: the directory holds no study, or its tables cannot be read.
-        MachineError: the disk does not take it.
+        MachineError: a file cannot be written.
     """
     report = read_report(directory)
     target = StudyDirectory(directory)
@@ -160,7 +160,7 @@ def _figure(chart: Chart) -> str:
     wide = ' class="wide"' if len(chart.panels) > 1 else ""
     return (
         f'<figure{wide} id="figure-{chart.name}"><h3>{_clean(chart.title)}</h3>'
-        # Shown until the script has drawn the numbers, and where there is none.
+        # Shown until the script has drawn the numbers, and in browsers without scripts.
         f'<img class="still" loading="lazy" src="{_FOLDER}/{chart.name}.svg" alt="{_clean(alt)}">'
         f'<div class="drawn" hidden>{key}{drawn}</div>'
         f'<figcaption>{_clean(chart.caption)} <span class="files">As a file: {files}.</span></figcaption></figure>'
@@ -168,7 +168,7 @@ def _figure(chart: Chart) -> str:
 
 
 def _swatch(style: Style) -> str:
-    # An attribute, since the policy allows no style in the page.
+    # The attribute `fill`, because the content security policy allows no inline style.
     colour = style.colour if style.colour.startswith("#") else f"var(--{style.colour})"
     return f'<svg viewBox="0 0 12 12" aria-hidden="true" fill="{colour}">{_SHAPES[style.shape % len(_SHAPES)]}</svg>'
 
@@ -213,7 +213,7 @@ def _data(charts: Sequence[Chart]) -> str:
 
 
 def _map_data(panels: Sequence[MapPanel]) -> Mapping[str, Any]:
-    """Return outlines, texts and layers of a map; null for a value that is not known."""
+    """Return outlines, texts and layers of a map; null for an unknown value."""
     outlines = panels[0].outlines
     return {
         "degrees": outlines.degrees,
@@ -231,7 +231,7 @@ def _map_data(panels: Sequence[MapPanel]) -> Mapping[str, Any]:
     }
 
 
-# Tables and where it came from.
+# Tables, and the origin of the study.
 
 
 def _tables(tables: Sequence[ReportTable]) -> str:
@@ -267,7 +267,7 @@ def _cells(row: Sequence[str], texts: int) -> str:
 
 def _origin(facts: Mapping[str, str], scenario: str) -> str:
     told = "".join(f"<dt>{name}</dt><dd>{_clean(value)}</dd>" for name, value in facts.items())
-    # Line by line: a control character becomes a blank, but an end of line stays.
+    # Line by line, because `_clean` replaces control characters, which includes line ends.
     lines = "\n".join(_clean(line.replace("\t", "    ")) for line in scenario.splitlines())
     return (
         f'<section id="origin"><h2>Scenario and how to repeat it</h2><dl class="facts">{told}</dl>'

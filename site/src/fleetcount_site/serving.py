@@ -1,6 +1,6 @@
-"""A small web server on this machine: which headers every answer has, whom it answers, and how it starts and ends.
+"""A small web server on this machine: the headers of every answer, the check of the host, its start and its end.
 
-It must not know what is on the pages, and opens nothing by itself.
+It must not know the content of pages, and opens no browser.
 """
 
 import ipaddress
@@ -29,7 +29,7 @@ HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""What every answer says: a page's own files and nothing else, in no frame, nobody told where a reader came from."""
+"""The headers of every answer: a page loads its own files alone, appears in no frame, and sends no referrer."""
 _GRACE_S: Final = 1
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 _BACKLOG: Final = 128
@@ -38,8 +38,8 @@ _BACKLOG: Final = 128
 def secured(routes: Sequence[BaseRoute], *, local: bool = True) -> Starlette:
     """Return an application of routes whose every answer has `HEADERS`, with the files of `assets` below `ASSETS`.
 
-    With `local` a request for another host than this machine is refused: else a page of somebody else, whose name is
-    made to lead here, could read what is served.
+    With `local` a request whose Host is not this machine is refused: otherwise a foreign page could read the answers by
+    DNS rebinding, with a name that resolves to this machine.
     """
     asked = [Middleware(_LocalOnly)] if local else []
     return Starlette(routes=[*routes, asset_route()], middleware=[Middleware(_Secured), *asked])
@@ -59,8 +59,7 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
     """Return a socket that listens; port 0 takes a free one.
 
     Raises:
-        UsageError: a host that is no address of this machine, or a port that is taken.
-        MachineError: it cannot be listened on.
+        UsageError: the host is no address of this machine, or the port is in use or out of range.
     """
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
@@ -84,7 +83,7 @@ def listen(host: str = LOOPBACK, port: int = 0) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return where a browser finds what a socket serves, as in "http://127.0.0.1:8080/"."""
+    """Return the address of a listening socket for a browser, as in "http://127.0.0.1:8080/"."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
@@ -108,7 +107,7 @@ def server(app: ASGIApp) -> uvicorn.Server:
 
 
 def run(app: ASGIApp, listener: socket.socket, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM; `ready` is told the address first.
+    """Serve until Ctrl-C or SIGTERM; `ready` is called with the address first.
 
     Raises:
         MachineError: the server cannot start.
@@ -125,7 +124,7 @@ def run(app: ASGIApp, listener: socket.socket, ready: Callable[[str], None]) -> 
 
 
 class _Secured:
-    """Adds the headers to every answer; streams pass as they come."""
+    """Adds the headers to every answer; it does not buffer streams."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -15,7 +15,7 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_simulator import attackers
 from fleetcount_simulator.attackers.alarm import alarm_power, alarms, largest_unseen
 from fleetcount_simulator.attackers.findings import share_of
-from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play, posteriors
+from fleetcount_simulator.attackers.guessing import GuessingGame, best_guess_rate, play, posteriors
 from fleetcount_simulator.attackers.liars import claimed_values, weight
 from fleetcount_simulator.attackers.promises import guess_bound
 from fleetcount_simulator.engines import engine
@@ -68,10 +68,10 @@ class Laplace:
 
 @pytest.mark.parametrize("law", [Laplace(), Laplace(epsilon=None)], ids=["with an epsilon", "without"])
 def test_a_guess_under_a_law_of_noise_that_is_not_known_is_refused_by_name(law: Laplace) -> None:
-    doubt = Doubt(law=answer_law(DIRECT.design(3, 2)), noise=law, noises=1, candidates=(1, 2))
+    game = GuessingGame(law=answer_law(DIRECT.design(3, 2)), noise=law, noises=1, candidates=(1, 2))
 
     with pytest.raises(ScenarioError, match="noise is 'laplace'; guesses are computed for geometric and"):
-        best_guess_rate(doubt)
+        best_guess_rate(game)
 
 
 def values_of(mechanism: Mechanism) -> int:
@@ -92,9 +92,9 @@ def near(rate: float, theory: float, games: int = GAMES) -> bool:
     return abs(rate - theory) <= SPREAD * math.sqrt(max(theory * (1 - theory), 1e-9) / games)
 
 
-def doubt(mechanism: Mechanism, noises: int, pair: tuple[int, ...], hidden: tuple[int, ...] = ()) -> Doubt:
+def game(mechanism: Mechanism, noises: int, pair: tuple[int, ...], hidden: tuple[int, ...] = ()) -> GuessingGame:
     law = answer_law(mechanism.design(values_of(mechanism), 2))
-    return Doubt(law=law, noise=mechanism.noise, noises=noises, candidates=pair, hidden=hidden)
+    return GuessingGame(law=law, noise=mechanism.noise, noises=noises, candidates=pair, hidden=hidden)
 
 
 # Liars and cheats.
@@ -201,7 +201,7 @@ def test_devices_without_a_value_give_liars_room() -> None:
 def test_one_geometric_noise_is_guessed_exactly_as_often_as_promised() -> None:
     # A binary direct count with one unknown noise: TV = (1-a)/(1+a), so the best guess attains e^eps/(1 + e^eps).
     law = answer_law(DIRECT.design(1, 2))
-    one = Doubt(law=law, noise=DIRECT.noise, noises=1, candidates=(1, 0))
+    one = GuessingGame(law=law, noise=DIRECT.noise, noises=1, candidates=(1, 0))
 
     assert best_guess_rate(one) == pytest.approx(math.e / (1 + math.e), abs=1e-12)
     assert guess_bound(DIRECT.design(1, 2), 1) == pytest.approx(math.e / (1 + math.e), abs=1e-5)
@@ -209,7 +209,7 @@ def test_one_geometric_noise_is_guessed_exactly_as_often_as_promised() -> None:
 
 @pytest.mark.parametrize("mechanism", [WITH_NOISE[2], WITH_NOISE[3]], ids=lambda one: one.name)
 def test_one_sided_noise_is_guessed_exactly_as_often_as_promised(mechanism: Mechanism) -> None:
-    one = doubt(mechanism, 1, (1, 0))
+    one = game(mechanism, 1, (1, 0))
 
     epsilon = float(mechanism.noise_epsilon or 0)
     assert best_guess_rate(one) == pytest.approx(1 - math.exp(-epsilon) / 2, abs=1e-9)
@@ -230,7 +230,7 @@ def test_one_sided_noise_is_guessed_exactly_as_often_as_promised(mechanism: Mech
 def test_without_noise_the_best_rate_is_that_of_the_local_law(mechanism: Mechanism, rate: float) -> None:
     pair = (1, 0) if values_of(mechanism) == 1 or mechanism is BITS[0] else (1, 2)
 
-    assert best_guess_rate(doubt(mechanism, 2, pair)) == pytest.approx(rate, abs=1e-9)
+    assert best_guess_rate(game(mechanism, 2, pair)) == pytest.approx(rate, abs=1e-9)
 
 
 GAUSSIAN = [
@@ -244,7 +244,7 @@ GAUSSIAN = [
 def test_a_guesser_reaches_the_best_rate_and_no_guess_beats_the_promise(mechanism: Mechanism, noises: int) -> None:
     two = mechanism.kind not in {"one-sided", "mangat-vector"} and values_of(mechanism) > 1
     for pair in [(1, 0), (1, 2)] if two else [(1, 0)]:
-        one = doubt(mechanism, noises, pair)
+        one = game(mechanism, noises, pair)
 
         best = best_guess_rate(one)
         right = play(one, 1, GAMES, np.random.default_rng(2)) / GAMES
@@ -269,13 +269,13 @@ def test_a_broken_promise_is_seen(mechanism: Mechanism) -> None:
     )
     bound = guess_bound(mechanism.design(3, 2), 1)
 
-    found = share_of(play(doubt(weaker, 1, (1, 2)), 1, GAMES, np.random.default_rng(3)), GAMES)
+    found = share_of(play(game(weaker, 1, (1, 2)), 1, GAMES, np.random.default_rng(3)), GAMES)
 
     assert found.least > bound
 
 
 def test_others_whose_coins_are_unknown_hide_a_device_further() -> None:
-    alone, crowd = doubt(HIDDEN, 2, (1, 2)), doubt(HIDDEN, 2, (1, 2), hidden=(200, 300))
+    alone, crowd = game(HIDDEN, 2, (1, 2)), game(HIDDEN, 2, (1, 2), hidden=(200, 300))
 
     rates = [best_guess_rate(one) for one in (alone, crowd)]
 
@@ -287,7 +287,7 @@ def test_others_whose_coins_are_unknown_hide_a_device_further() -> None:
 
 def test_posteriors_are_calibrated() -> None:
     # The mean posterior of the truth, over both truths, is what a guess drawn from the posterior gets right.
-    one, generator = doubt(HIDDEN, 2, (1, 2)), np.random.default_rng(5)
+    one, generator = game(HIDDEN, 2, (1, 2)), np.random.default_rng(5)
 
     (first, right_one), (second, right_two) = (posteriors(one, held, GAMES, generator) for held in (0, 1))
 

@@ -220,7 +220,7 @@ def test_without_a_network_the_edges_seen_are_the_values_by_name() -> None:
 def test_an_edge_the_network_has_not_is_refused() -> None:
     frame = Frame(unit="m", edges=True, roads=TOWN)
 
-    with pytest.raises(ScenarioError, match="'d', which the network has not"):
+    with pytest.raises(ScenarioError, match="'d', which is not in the network"):
         answered({"cells": "edges"}, frame, at([0], [0], edges=["d"]))
 
 
@@ -367,7 +367,7 @@ def test_a_network_gives_its_edges_by_name_without_the_insides_of_junctions(tmp_
         (NET.replace("net", "nodes"), "the root element is 'nodes'"),
         ("<!DOCTYPE net [<!ENTITY a 'b'>]>" + NET, "line 1: a DOCTYPE"),
         ("<net></net>", "n.net.xml: no edge"),
-        (NET.replace('id="a"', 'id="b"'), "line 5: the edge 'b' stands twice"),
+        (NET.replace('id="a"', 'id="b"'), "line 5: the edge 'b' occurs twice"),
         (NET.replace('id="a"', 'id=""'), "line 5: an edge is named ''"),
         (NET.replace("0.5,0 100,-3.25", "0.5,0"), "line 4: the shape is '0.5,0'"),
         (NET.replace("0.5,0 100,-3.25", "nan,0 1,1"), "line 4: the shape is 'nan,0 1,1'"),

@@ -14,7 +14,7 @@ from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.engines.participation import ABSENT, ON, REFUSED, earliest_joining, presence
 from fleetcount_simulator.model import Case, EngineName, Epochs, Faults, Mechanism
-from fleetcount_simulator.standing import StandingQuestion, stays
+from fleetcount_simulator.standing import StandingQuestion, membership_windows
 
 from tests.simulator.engines.test_engines_agree import ALPHA, ENGINES, Law, p_value, unit
 from tests.simulator.fleets import DIRECT, SAMPLING, Held, case
@@ -107,7 +107,7 @@ def test_the_engines_agree_about_a_panel_with_faults(faults: Faults) -> None:
 def test_devices_are_conserved_while_they_join_and_leave(coin: Coin, name: EngineName) -> None:
     one = asked([(1,)] * 300, question(coin, 12, joins=Fraction(1, 2), leaves=Fraction(1, 3)), faults=LOSSY)
 
-    came, gone_at = stays(cast("StandingQuestion", one.epochs.question), 0, 300)
+    came, gone_at = membership_windows(cast("StandingQuestion", one.epochs.question), 0, 300)
     assert 100 < (came > 0).sum() < 200
     assert 60 < (gone_at < 12).sum() < 140
     for epoch in range(12):

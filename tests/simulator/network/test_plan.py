@@ -135,7 +135,7 @@ def test_records_follow_each_other_over_their_pauses() -> None:
     [
         (Record(2, (0, Record(9)), paused=(1, 2)), "of window 3 does not follow that of window 0"),
         (Record(2, (2, Record(1)), paused=()), "of window 3 does not follow that of window 0"),
-        (Record(2, (0, Record(1)), paused=(1,)), r"of window 3 says that \[1\] were paused"),
+        (Record(2, (0, Record(1)), paused=(1,)), r"of window 3 names \[1\] as paused before it"),
         (Record(2), "does not follow"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_promise_can_be_swept() -> None:
     [
         (
             SMALL + QUESTION + "\n[epochs]\ncount = 2\n",
-            "epochs and questions are both given; ask one by one or as a question",
+            "epochs and schedule are both given; ask questions one by one, or one question in many windows",
         ),
         (SMALL + QUESTION, "epsilon and schedule.epsilon are both given"),
         (

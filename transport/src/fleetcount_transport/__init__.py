@@ -1,1 +1,1 @@
-"""What every networked party shares: configuration tables, limits of callers, streams, logs."""
+"""The code that all networked parties share: configuration tables, limits of callers, streams, logs."""

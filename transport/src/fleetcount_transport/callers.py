@@ -1,6 +1,6 @@
-"""Who makes a gRPC call: what the caller's TLS certificate says of it, read once a certificate.
+"""The caller of a gRPC call, by its TLS certificate, which is parsed once.
 
-TLS has verified the chain and that the caller holds the key; what a purpose may do is decided by whoever listens.
+TLS has verified the chain and that the caller has the private key; the listener decides what a purpose may do.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from fleetcount_protocol.errors import SignatureError
 class Caller:
     """A caller by its public key, so that a second certificate for the same key is the same caller (decision 5).
 
-    `key` is the digest of the public key. Without TLS it is the connection, `purpose` is None and there is no end.
-    `purpose` is None too for a certificate that names none, which `certified` tells apart.
+    `key` is the digest of the public key and `ends` the certificate's end, Unix seconds. Without TLS `key` is the
+    connection's address, `purpose` is None, `ends` infinity and `certified` False. A certificate without a purpose has
+    `purpose` None and `certified` True.
     """
 
     key: bytes
@@ -26,12 +27,12 @@ class Caller:
     certified: bool = False
 
     def may(self, purposes: frozenset[Purpose], now: float) -> bool:
-        """Return whether a caller of this purpose, whose certificate has not ended, is among `purposes`."""
+        """Return whether the purpose is among `purposes` and the certificate has not ended; True without TLS."""
         return not self.certified or (self.purpose in purposes and now <= self.ends)
 
 
 def caller_of(context: Any) -> Caller:
-    """Return who makes a call, from what gRPC's server knows of it (its servicer context)."""
+    """Return the caller of a call, from gRPC's servicer context."""
     [certificate] = context.auth_context().get("x509_pem_cert", [b""])
     return _caller(certificate) if certificate else Caller(key=str(context.peer()).encode())
 

@@ -1,6 +1,7 @@
-"""The public keys that are shut out here: one signed deny list from a file or a URL, loaded again when it changes.
+"""The denied public keys: one signed deny list from a file or a URL, loaded again when it changes.
 
-A list never gives way to an older one, also over a restart where a copy is kept. It must not decide what is refused.
+An older list never replaces a newer one, also after a restart where a copy is kept. It must not decide which calls are
+refused.
 """
 
 import asyncio
@@ -26,21 +27,21 @@ from fleetcount_transport.logs import log
 from fleetcount_transport.toml_table import ConfigError
 
 FILE_POLL_S: Final = 1.0
-"""How often a file is looked at: how long a revocation may take, once the file is in place."""
+"""Seconds between two checks of a file: the delay of a revocation, once the file is in place."""
 URL_POLL_S: Final = 30.0
 _FETCH_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenySource:
-    """Where the list comes from, a file or an http(s) URL; `kept` is a file for the newest one, None to keep none."""
+    """The source of the list, a file or an http(s) URL; `kept` is the file for a copy of the newest list, or None."""
 
     file: Path | None = None
     url: str = ""
     kept: Path | None = None
 
     def read(self) -> bytes:
-        """Return the source's bytes, one more at most than a list may have.
+        """Return the source's bytes, at most one more than a list may have, which is enough to refuse it.
 
         Raises:
             UsageError: it cannot be read.
@@ -57,7 +58,7 @@ class DenySource:
             raise UsageError(f"the deny list {self.file or self.url} cannot be read: {reason}") from error
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """Return what changes with a file, None for a URL or a file that is not there."""
+        """Return (mtime in ns, size, inode) of the file, which change with it; None for a URL or a missing file."""
         if self.file is None:
             return None
         try:
@@ -68,7 +69,7 @@ class DenySource:
 
 
 class Denials:
-    """What the newest list says. Without a source nobody is denied, and nothing is ever out of date."""
+    """The keys of the newest list. Without a source no key is denied, and `is_stale` is always False."""
 
     def __init__(self, source: DenySource | None = None, authorities: Sequence[x509.Certificate] = ()) -> None:
         self._source = source
@@ -83,18 +84,19 @@ class Denials:
         """Return the denials of a source, loaded once: the kept copy, then the source itself.
 
         Raises:
-            ConfigError: a file that is missing, no list, older than the kept one, or signed by nobody who may. A URL
-                may be out of reach: until it answers, what the kept copy says holds.
+            ConfigError: the file is missing, no list, older than the kept copy, or not signed by an authority. A URL
+            that
+                cannot be reached is no error: the kept copy is valid until it answers.
         """
         denials = cls(source, authorities)
         if source is None:
             return denials
         if source.kept is not None and source.kept.exists():
-            with contextlib.suppress(PeerError, UsageError):  # Of an authority that was replaced since, for example.
-                denials._take(DenySource(file=source.kept).read())
+            with contextlib.suppress(PeerError, UsageError):  # For example one by an authority that was replaced.
+                denials._accept(DenySource(file=source.kept).read())
         try:
             denials._stamp = source.stamp()
-            denials._take(source.read())
+            denials._accept(source.read())
         except (PeerError, UsageError) as error:
             if source.file is not None:
                 raise ConfigError(f"tls.deny_list_file: {error}") from error
@@ -108,19 +110,19 @@ class Denials:
 
     @property
     def poll_s(self) -> float:
-        """How often to call `poll`."""
+        """Seconds between two calls of `poll`."""
         return FILE_POLL_S if self._source is None or self._source.file is not None else URL_POLL_S
 
     def denies(self, key: bytes) -> bool:
-        """Return whether the public key with this digest is shut out."""
+        """Return whether the public key with this digest is denied."""
         return key in self._keys
 
     def is_stale(self, now: float) -> bool:
-        """Return whether a list is asked for and there is none that still says who is not on it."""
+        """Return whether there is a source, but no list that has not expired."""
         return self._source is not None and (self._newest is None or now >= self._newest.deny_list.expires)
 
     async def poll(self) -> None:
-        """Load the list again if its file has changed, or from its URL; what cannot be taken is logged once."""
+        """Load the list again if its file has changed, or from its URL; log a reason for refusing it once."""
         source = self._source
         if source is None:
             return
@@ -128,7 +130,7 @@ class Denials:
         if source.file is not None and stamp == self._stamp:
             return
         try:
-            await asyncio.to_thread(lambda: self._take(source.read()))
+            await asyncio.to_thread(lambda: self._accept(source.read()))
             self._complaint = ""
         except (PeerError, UsageError) as error:
             self._complain(str(error))
@@ -139,11 +141,11 @@ class Denials:
             log.error("deny_list_refused", reason=reason)
         self._complaint = reason
 
-    def _take(self, data: bytes) -> None:
-        """Take a list that is genuine and not older than the newest.
+    def _accept(self, data: bytes) -> None:
+        """Replace the list by one that is signed by an authority and not older.
 
         Raises:
-            PeerError, UsageError: it is neither, or no list.
+            PeerError, UsageError: it is not, or is no list.
         """
         found = decode_signed_deny_list(data)
         verify_deny_list(found, self._authorities)

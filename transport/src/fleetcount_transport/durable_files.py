@@ -1,6 +1,6 @@
-"""Files that are whole or not there at all, durable when a call returns, and gone for good when they are to be.
+"""Atomic and durable writes of files, and erasure that overwrites them.
 
-It must not know what lies in them.
+It must not know their content.
 """
 
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the names in a directory durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -17,12 +17,12 @@ def sync_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, erase: bool = False) -> None:
-    """Put content in the place of a file, or where none was: a crash leaves the old file or the new one.
+    """Replace or create a file, durably: after a crash there is the old file or the new one.
 
-    With `erase` the old file's bytes are overwritten where they lay. Raises OSError.
+    With `erase` the old file's bytes are overwritten in place. Raises OSError.
     """
     new = unfinished(path)
-    # Not truncated at once: what a crash left of an earlier try is overwritten where it lies.
+    # Without O_TRUNC, so that the bytes that an earlier crash left are overwritten in place.
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
         os.pwrite(descriptor, content, 0)
@@ -42,9 +42,9 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, erase: bool =
 
 
 def erase_file(path: Path) -> None:
-    """Overwrite a file in place, durably, and then delete it, with what a crash left of its writing; raises OSError.
+    """Overwrite a file in place, durably, and then delete it, together with its unfinished copy; raises OSError.
 
-    On disks that write elsewhere than where they are told (flash, copy-on-write, snapshots) the old bytes may stay.
+    On storage that does not overwrite in place (flash, copy-on-write, snapshots) the old bytes may stay.
     """
     for file in (path, unfinished(path)):
         if not file.exists():
@@ -59,7 +59,7 @@ def erase_file(path: Path) -> None:
 
 
 def unfinished(path: Path) -> Path:
-    """Return where the next content of a file is written before it takes its name."""
+    """Return the temporary path of a file's next content, before the rename."""
     return path.with_name(f".{path.name}.new")
 
 

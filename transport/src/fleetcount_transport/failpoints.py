@@ -1,6 +1,6 @@
-"""Named places where a test may kill the process, to prove that every crash resumes to the same result.
+"""Named places where a test may kill the process, to prove that recovery from every crash gives the same result.
 
-Does nothing in production: the environment variable is honoured only together with FLEETCOUNT_TESTING=1.
+Does nothing in production: the environment variable has an effect only together with FLEETCOUNT_TESTING=1.
 """
 
 import os
@@ -38,7 +38,7 @@ AGGREGATOR_FAILPOINTS: Final = (
     "release.after_draw",
     "release.after_draw_store",
 )
-"""Every name of an aggregator, in the order a window passes them (docs/operating-trouble.md, "Fail points")."""
+"""Every name of an aggregator, in the order of a window's life (docs/operating-trouble.md, "Fail points")."""
 AGGREGATOR_QUESTION_FAILPOINTS: Final = (
     "question.after_install_store",
     "question.before_window_store",
@@ -46,7 +46,7 @@ AGGREGATOR_QUESTION_FAILPOINTS: Final = (
     "question.after_order_store",
     "question.after_hand_over",
 )
-"""Those of an aggregator that only a question passes."""
+"""Names of an aggregator that only the work on a question reaches."""
 DEVICE_FAILPOINTS: Final = (
     "before_charge",
     "after_charge",
@@ -56,14 +56,18 @@ DEVICE_FAILPOINTS: Final = (
     "after_round_two_sent",
     "after_round_two_receipts",
 )
-"""Every name of a device, in the order an answer passes them."""
+"""Every name of a device, in the order of an answer's life."""
 QUESTION_FAILPOINTS: Final = ("before_reserve", "after_reserve", "before_free", "after_free")
 """Every name of a device around joining and leaving a question."""
 _KILLED: Final = 137
 
 
 class Failpoints:
-    """The fail points of one party: `hit` runs `action` when the armed name is reached, else nothing."""
+    """The fail points of one party: `hit` runs `action` when the armed name is reached.
+
+    Raises:
+        UsageError: the armed name is not among `known`.
+    """
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class Failpoints:
 def failpoints_from_environment(
     environment: Mapping[str, str], known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *AGGREGATOR_QUESTION_FAILPOINTS)
 ) -> Failpoints:
-    """Return the fail points FLEETCOUNT_FAILPOINT arms, or none unless FLEETCOUNT_TESTING is "1".
+    """Return fail points armed by FLEETCOUNT_FAILPOINT, or unarmed ones unless FLEETCOUNT_TESTING is "1".
 
     Raises:
         UsageError: the name is not among the `known`.
@@ -98,10 +102,10 @@ def failpoints_from_environment(
 
 
 def reach(name: str) -> None:
-    """End a device's process at once, without any clean-up, when a test asked for it here; otherwise do nothing.
+    """End a device's process at once, without any clean-up, if this fail point is armed; otherwise do nothing.
 
     Raises:
-        UsageError: the name a test asked for is not one of a device's fail points.
+        UsageError: the armed name is not one of a device's fail points.
     """
     failpoints_from_environment(os.environ, DEVICE_FAILPOINTS + QUESTION_FAILPOINTS).hit(name)
 

@@ -1,6 +1,6 @@
-"""What a process that will hold keys and shares does before it reads any: nothing of its memory gets out by a crash.
+"""Hardening of a process before it reads keys and shares: a crash must not write its memory to disk.
 
-For whole programs, which call it first; a library that is embedded leaves its process alone.
+For whole programs, which call it first; an embedded library must not change its process.
 """
 
 import ctypes
@@ -12,9 +12,9 @@ _PR_SET_DUMPABLE: Final = 4
 
 
 def keep_out_of_dumps() -> None:
-    """Set the limit of core files to 0 for good, and on Linux let no other process of this user read the memory.
+    """Set the soft and hard limit of core files to 0; on Linux also keep other processes of this user from the memory.
 
-    The second ends with exec: every program that is started calls this again (prctl(2), PR_SET_DUMPABLE).
+    exec resets the second, so every started program calls this again (prctl(2), PR_SET_DUMPABLE).
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":

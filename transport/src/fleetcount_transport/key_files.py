@@ -1,6 +1,6 @@
-"""The files of keys and certificates of every party: read here, and refused when others may read a private one.
+"""Reads the files of keys and certificates of every party, and refuses private ones that others may read.
 
-It must not show a private key. The caller decides what a key is used for.
+It must not show a private key. The caller decides about the use of a key.
 """
 
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ _MAX_BYTES: Final = 16 * 1024
 
 
 def read_secret(path: Path) -> bytes:
-    """Return the bytes of a file that its owner alone may read.
+    """Return the bytes of a file that only its owner may read.
 
     Raises:
-        UsageError: it is missing, no plain file, longer than 16 KiB, or open to others (allowed: mode 0600 or 0400).
+        UsageError: it is missing, no regular file, longer than 16 KiB, or readable by others (allowed: 0600 or 0400).
     """
     try:
         if not path.is_file():
@@ -106,7 +106,7 @@ def check_purpose(file: Path, certificate: "x509.Certificate", purpose: "Purpose
     """Refuse a party's own certificate if it is for another purpose.
 
     Raises:
-        ConfigError: it is; the line says how to get the right one.
+        ConfigError: it is; the message names the page that explains certificates.
     """
     from fleetcount_protocol.channel.certificates import purpose_of
     from fleetcount_protocol.errors import SignatureError
@@ -122,7 +122,8 @@ def check_purpose(file: Path, certificate: "x509.Certificate", purpose: "Purpose
 
 
 def tls_context(ca_file: Path | None, certificate_file: Path | None, key_file: Path | None) -> "ssl.SSLContext | None":
-    """Return the settings of a TLS client without gRPC, with a certificate of its own if one is given; None without CA.
+    """Return the context of a TLS client without gRPC, with a client certificate if one is given; None without
+    `ca_file`.
 
     Raises:
         ConfigError: a file is missing or no PEM, or the key is not the certificate's.

@@ -1,6 +1,6 @@
-"""What every server of ours needs to listen: a port and its options.
+"""The port and the options of every gRPC server.
 
-It must not depend on a service: the caller brings the handlers.
+It must not depend on a service: the caller gives the handlers.
 """
 
 from typing import Final
@@ -12,14 +12,14 @@ from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 _BEHIND: Final = "127.0.0.1:0"
 _HEADROOM_BYTES: Final = 4096
 _UNUSED_MS: Final = 600_000
-"""How long a connection without a call is kept."""
+"""Milliseconds for which a connection without a call stays open."""
 
 
 def bind(server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) -> int:
     """Bind a server to a local port for the `HandshakeGate` before it, without TLS when `credentials` is None.
 
     Raises:
-        MachineError: there is no port.
+        MachineError: no port is free.
     """
     try:
         if credentials is None:
@@ -30,7 +30,7 @@ def bind(server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) ->
 
 
 def grpc_server(handlers: grpc.GenericRpcHandler, largest_message: int, handshake_s: float) -> grpc.aio.Server:
-    """Return a server that takes messages up to this size, and this long for a handshake, without a port yet."""
+    """Return a server without a port yet, with limits of a message (bytes) and of a handshake (seconds)."""
     server = grpc.aio.server(options=_options(largest_message, handshake_s))
     server.add_generic_rpc_handlers((handlers,))
     return server

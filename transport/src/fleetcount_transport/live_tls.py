@@ -1,8 +1,7 @@
-"""A server's own certificate and key, taken again when their files change: renewed without a restart.
+"""A server's own certificate and key, read again when their files change, so that renewal needs no restart.
 
-New connections are made with what the files hold now; those that are open go on. A pair that does not fit, because one
-of the two files is not written yet or holds something else, is not taken, and what was in use stays. The authorities of
-the far end are those of the start.
+New connections use the present files; open connections stay. A pair that does not fit, for example while only one of
+the two files is written, is refused, and the pair in use stays. The authorities of the far end are those of the start.
 """
 
 import threading
@@ -18,8 +17,8 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.logs import log
 
-_LOOK_S: Final = 1.0
-"""The files are looked at no more often."""
+_CHECK_S: Final = 1.0
+"""Seconds between two checks of the files at least."""
 _Seen = tuple[tuple[int, int, int], ...]
 
 
@@ -41,17 +40,17 @@ class LiveTls:
         self._places = ca_file, certificate_file, key_file
         self._purpose, self._elapsed = purpose, elapsed
         self._lock = threading.Lock()
-        self._seen, self._looked = self._look(), elapsed()
+        self._seen, self._checked_at = self._stamps(), elapsed()
         self._files = TlsFiles.read(*self._places, purpose)
         self._to_servers = self._files.to_servers()
 
     @property
     def authorities(self) -> bytes:
-        """Who certifies the far end, as PEM."""
+        """The authorities that certify the far end, as PEM."""
         return self._files.authorities
 
-    def _look(self) -> _Seen:
-        """Return what tells a file from the one that was there before; nothing for one that is missing."""
+    def _stamps(self) -> _Seen:
+        """Return (mtime in ns, size, inode) of each file that exists, which change when a file is replaced."""
         found = []
         for path in self._places[1:]:
             try:
@@ -61,13 +60,13 @@ class LiveTls:
             found.append((now.st_mtime_ns, now.st_size, now.st_ino))
         return tuple(found)
 
-    def _take(self) -> TlsFiles:
-        """Return the files as they are to be used now."""
+    def _current(self) -> TlsFiles:
+        """Return the pair to use now, after reading changed files."""
         with self._lock:
-            if self._elapsed() - self._looked < _LOOK_S:
+            if self._elapsed() - self._checked_at < _CHECK_S:
                 return self._files
-            self._looked = self._elapsed()
-            seen = self._look()
+            self._checked_at = self._elapsed()
+            seen = self._stamps()
             if seen == self._seen:
                 return self._files
             self._seen = seen
@@ -82,12 +81,12 @@ class LiveTls:
             return self._files
 
     def to_servers(self) -> grpc.ChannelCredentials:
-        """Return the credentials of a gRPC channel; the same object until the certificate is another one."""
-        self._take()
+        """Return the credentials of a gRPC channel; the same object until the certificate changes."""
+        self._current()
         return self._to_servers
 
     def to_clients(self, authorities: bytes) -> grpc.ServerCredentials:
-        """Return the credentials of a gRPC listener, which asks at each handshake whether they were renewed.
+        """Return the credentials of a gRPC listener, which checks at each handshake whether they were renewed.
 
         Every caller must be certified by `authorities`.
         """
@@ -96,21 +95,22 @@ class LiveTls:
             pair = (files.private_key, files.certificate)
             return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
 
-        in_use, lock = self._take(), threading.Lock()
+        in_use, lock = self._current(), threading.Lock()
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
-            """Return what the listener is to use from now on; None while that is what it uses.
+            """Return new credentials for the listener, or None while its credentials are the present ones.
 
-            The library puts new ones in place under handshakes of other threads, and does not survive that often.
+            None matters: gRPC replaces credentials while handshakes run in other threads, and crashes if it does so
+            at every handshake.
             """
             nonlocal in_use
-            files = self._take()
+            files = self._current()
             with lock:
                 if files is in_use:
                     return None
                 in_use = files
             return told(files)
 
-        # None is what the library's own documentation has for "unchanged"; its types do not know it.
+        # The library documents None as "unchanged"; its types do not have it.
         ask = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
         return grpc.dynamic_ssl_server_credentials(told(in_use), ask, require_client_authentication=True)

@@ -1,4 +1,4 @@
-"""Logs as JSON lines on standard error: what happened, never a share, key, coin, device or number of reports."""
+"""Logs of events as JSON lines on standard error; never a share, key, coin, device or number of reports."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO, cast
 
 from fleetcount_protocol.errors import FleetcountError
 
-# structlog loads rich where it is installed, to colour tracebacks that these logs never hold: 5 MB and half the time.
+# structlog loads rich where it is installed, to colour tracebacks, which these logs never have: 5 MB, half the time.
 _RICH: Final = "rich"
 _absent = _RICH not in sys.modules
 if _absent:
@@ -28,7 +28,7 @@ log: Any = structlog.get_logger("fleetcount.aggregator")
 
 
 class _LibraryFormatter(logging.Formatter):
-    """Libraries' own warnings, one JSON object a line, without their tracebacks."""
+    """Libraries' own warnings, one JSON object per line, without their tracebacks."""
 
     def __init__(self, party: Mapping[str, str]) -> None:
         super().__init__()
@@ -41,27 +41,27 @@ class _LibraryFormatter(logging.Formatter):
 
 
 class _StandardError:
-    """Standard error as it is when a line is written: who embeds or tests a program may put another in its place.
+    """`sys.stderr` at the time of each write: an embedding program or a test may replace it.
 
-    A line that cannot be written (full disk, closed pipe) is left out: nobody stops counting for want of a log.
+    A line that cannot be written (full disk, closed pipe) is dropped: a missing log must not stop a count.
     """
 
     def write(self, text: str) -> int:
-        """Write a text, if that is possible."""
+        """Write a text, or drop it if that fails."""
         with contextlib.suppress(OSError):
             sys.stderr.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Let nothing wait that can be written."""
+        """Flush, or do nothing if that fails."""
         with contextlib.suppress(OSError):
             sys.stderr.flush()
 
 
 def configure(level: str = "info", party: str = "", again: Callable[[], str] | None = None) -> None:
-    """Send every log of this process at or above `level` to standard error, one JSON object a line.
+    """Send every log of this process at or above `level` to standard error, one JSON object per line.
 
-    Each line says whose it is, by `party`, if there is one. `again` returns the level that `follow_hangups` sets.
+    Each line names `party`, unless that is "". `again` returns the level that `follow_hangups` sets.
     """
     named = {"party": party} if party else {}
 
@@ -78,7 +78,7 @@ def configure(level: str = "info", party: str = "", again: Callable[[], str] | N
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _StandardError())),
-        # Else a logger that has written a line would keep the level of that moment.
+        # With the cache a logger would keep the level of its first line, and SIGHUP could not change it.
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(_StandardError())
@@ -88,7 +88,7 @@ def configure(level: str = "info", party: str = "", again: Callable[[], str] | N
 
 
 _again: Final[list[Callable[[], None]]] = []
-"""What SIGHUP does, if anything: one a process, like the configuration of its logs."""
+"""The action of SIGHUP, if there is one: one per process, like the configuration of its logs."""
 
 
 def _set_level(read: Callable[[], str], party: str) -> None:
@@ -102,10 +102,10 @@ def _set_level(read: Callable[[], str], party: str) -> None:
 
 
 def follow_hangups() -> None:
-    """Set the level again at each SIGHUP, from now on, on the running event loop; nothing else is read again.
+    """From now on read the level again at each SIGHUP, on the running event loop; nothing else is read again.
 
-    A signal, since it needs no further listener, and only this user and root can send it. Without `configure(again)`
-    a hang-up ends the process, as before.
+    A signal needs no further listener, and only this user and root can send it. Without `configure(again=...)` SIGHUP
+    ends the process, as is its default.
     """
     if _again:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _again[0])

@@ -1,6 +1,6 @@
-"""Why another party was not reached, in words: refused, host unknown, TLS, not authorised, timed out.
+"""The reason in words why another party was not reached: refused, host unknown, TLS, not authorised, timed out.
 
-For logs and errors, from what the libraries say. It must not quote what a gRPC peer says, which may be anything.
+For logs and errors, from the libraries' texts. It must not quote a text of a gRPC peer, which may be anything.
 """
 
 import re
@@ -29,7 +29,7 @@ _CODES: Final = {
 def broker_reason(error: BaseException) -> str:
     """Return why an MQTT connection ended: a word for it, and the library's own text of at most 200 characters.
 
-    The text is the operating system's, OpenSSL's or that of a code of the broker: it holds no login.
+    The text is from the operating system, from OpenSSL or for a code of the broker: it has no login.
     """
     text = str(error)[:_MOST_CHARACTERS] or type(error).__name__
     word = _word_of(text)
@@ -39,7 +39,7 @@ def broker_reason(error: BaseException) -> str:
 def call_reason(error: "grpc.aio.AioRpcError") -> str:
     """Return why a gRPC call failed: its code, with a word for the cause if known, as in "unavailable (TLS failed)"."""
     code = error.code().name.lower()
-    # Only of a call that did not get there is the text the library's own.
+    # Only of an unavailable peer is the text the library's own; other texts may be the peer's.
     word = _CODES.get(code) or (_word_of(error.details() or "") if code == "unavailable" else "")
     return f"{code} ({word})" if word else code
 

@@ -1,6 +1,6 @@
-"""Tables with a number: what makes them in a new database, and what brings an older one up, in one transaction.
+"""Versions of a database schema: the tables of a new database, and the migration of an older one, in one transaction.
 
-Serves an aggregator's store and a device's spool alike. It knows no table and no engine.
+An aggregator's store and a device's spool use it. It knows no table and no engine.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,22 +14,25 @@ NEW: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The tables of one version. `steps`: by version, the statements that make its tables those of the next one."""
+    """The tables of one version. `steps`: by version, the statements that migrate its tables to the next version."""
 
     version: int
     tables: Sequence[str]
     steps: Mapping[int, Sequence[str]]
 
     def knows(self, version: int) -> bool:
-        """Whether a database of this version is a new one, the present one or one that can be brought up."""
+        """Return whether a database of this version is new, of the present version, or one that can be migrated."""
         return version in (NEW, self.version) or version in self.steps
 
     def serves(self, version: int) -> bool:
-        """Whether a program of this schema does its work on a database of a version as it is: its own or the last."""
+        """Return whether a program of this schema works on a database of a version without migration.
+
+        It does on the present version and, where there is a step from it, on the one before.
+        """
         return version == self.version or (version == self.version - 1 and version in self.steps)
 
     def statements(self, version: int) -> list[str]:
-        """Return what makes a database of a version that it `knows` one of the present version."""
+        """Return the statements that migrate a database of a version that it `knows` to the present version."""
         if version == NEW:
             return list(self.tables)
         return [statement for one in range(version, self.version) for statement in self.steps[one]]
@@ -49,16 +52,16 @@ def bring_up(
     execute: Callable[[str], object],
     note: Callable[[int], object],
 ) -> None:
-    """Make a database one of the present version: all of it, or it stays as it is, whatever ends the process.
+    """Migrate a database to the present version in one transaction, which a crash leaves undone as a whole.
 
-    `begin` starts a transaction under a lock that no second process gets; `find` returns the version, and raises what
-    its caller raises for one that the schema does not know; `note` writes down a version. Raises what they raise.
+    `begin` starts a transaction with an exclusive lock; `find` returns the version, and raises the caller's error for
+    one that the schema does not know; `note` stores a version. Raises their errors.
     """
     if find() == schema.version:
         return
     execute(begin)
     try:
-        # Another process may have been faster: what counts is found under the lock.
+        # Another process may have migrated meanwhile: read the version again under the lock.
         found = find()
         if found != schema.version:
             for statement in schema.statements(found):
@@ -66,7 +69,7 @@ def bring_up(
             note(schema.version)
         execute("COMMIT")
     except BaseException:
-        # On a connection that is lost there is nothing to take back.
+        # On a lost connection the rollback fails, and the database has undone the transaction itself.
         with suppress(Exception):
             execute("ROLLBACK")
         raise

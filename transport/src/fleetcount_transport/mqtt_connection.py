@@ -1,4 +1,4 @@
-"""The connection to an MQTT 3.1.1 broker of every party: one that can be closed, opened on demand or kept open.
+"""The connection of every party to an MQTT 3.1.1 broker: opened and closed at once, on demand, or kept open.
 
 It must not depend on a topic or a message of fleetcount. No other module may use internals of the MQTT library.
 """
@@ -28,25 +28,26 @@ _QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections, and answer
 _NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 """Without it a small packet waits for TCP's acknowledgement of the one before it, 40 ms on Linux."""
 _CHUNK_BYTES: Final = 32 * 1024
-"""What is read at once: many messages share one write of acknowledgements, and the loop gets to others in between."""
+"""Bytes read at once: many messages share one write of acknowledgements, and other tasks run in between."""
 _PUBACK: Final = 0x40
 _REFUSED: Final = 0x80
-"""What a broker answers to a topic that it does not grant (MQTT 3.1.1, section 3.9.3)."""
+"""The return code of a topic that a broker does not grant (MQTT 3.1.1, section 3.9.3)."""
 _MOST_UNSENT: Final = 65_535
-"""Acknowledgements a broker may leave unread: as many as there are packet ids."""
+"""Acknowledgements that a broker may leave unread: the number of packet ids."""
 _FIRST_RETRY_S: Final = 0.2
 _LONGEST_RETRY_S: Final = 5.0
 _ResultT = TypeVar("_ResultT")
 
 
 class MqttConnection(aiomqtt.Client):
-    """aiomqtt with an end, bounds, and where wanted acknowledgements by the caller (decisions 11 and 31).
+    """aiomqtt with an immediate end, bounds, and acknowledgements by the caller where wanted (decisions 11 and 31).
 
-    The library acknowledges on receipt and so loses what a crash finds in its queue. When a connection is lost, its
-    callers wait for acknowledgements that cannot come; a connection that is given up half-way leaves its socket and
-    a task behind; and it watches sockets by number, which may be another socket's when the event loop gets to it.
-    It gathers whatever a broker announces, up to 256 MiB, and queues it: here the bytes come through a `PacketReader`,
-    messages go straight to `arrived`, and the library is handed the small packets it waits for.
+    It mends five faults of the library. The library acknowledges on receipt, so a crash loses the messages in its
+    queue. When a connection is lost, its callers wait for acknowledgements that cannot come. A cancelled connect leaves
+    its socket and a task behind. It watches sockets by file descriptor, which may belong to another socket when the
+    event loop runs the callback. And it buffers any packet that a broker announces, up to 256 MiB: here a
+    `PacketReader` reads the bytes, messages go straight to `arrived`, and the library gets the small packets it waits
+    for.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class MqttConnection(aiomqtt.Client):
     ) -> None:
         """Prepare a connection to "host:port".
 
-        `arrived` gets every message, on the event loop, and returns whether it is dealt with: if not, the caller
-        acknowledges it later (`acknowledge`). `settings` are the library's: session, time limits, login.
+        `arrived` gets every message, on the event loop, and returns whether to acknowledge it now: if not, the caller
+        does so later (`acknowledge`). `settings` are the library's: session, time limits, login.
 
         Raises:
             UsageError: `broker` is no endpoint.
@@ -72,22 +73,22 @@ class MqttConnection(aiomqtt.Client):
         self._for_library = bytearray()
         self._at_end = False
         self._violation: ViolationError | None = None
-        # The library's only way to read from the socket.
-        self._client._sock_recv = self._give_library  # type: ignore[method-assign] # pyright: ignore[reportPrivateUsage]
+        # The library reads from the socket by this method alone.
+        self._client._sock_recv = self._read_for_library  # type: ignore[method-assign] # pyright: ignore[reportPrivateUsage]
         self._connect_ended = self._left = False
         self.subscribed: set[str] = set()
         self.is_resumed = False
-        """Whether the broker has kept a session of this client id, with its subscriptions."""
+        """Whether the broker has resumed a session of this client id, with its subscriptions."""
 
     async def __aenter__(self) -> Self:
         """Connect.
 
         Raises:
-            MqttError: there is no broker, or it refuses, hangs up or is silent; nothing of the attempt is left.
+            MqttError: there is no broker, or it refuses, disconnects or does not answer; socket and task are closed.
         """
         try:
             await super().__aenter__()
-            if self._client.socket() is None:  # Lost again before anybody could ask.
+            if self._client.socket() is None:  # Lost again between CONNACK and here.
                 raise self._lost_error()
         except BaseException:
             await self._leave()
@@ -95,13 +96,13 @@ class MqttConnection(aiomqtt.Client):
         return self
 
     async def __aexit__(self, *reason: object) -> None:
-        """Say good-bye if the socket takes it now, and close; never waits for the broker and never raises."""
+        """Send DISCONNECT if the socket accepts it now, and close; it never waits for the broker and never raises."""
         self._client.disconnect()
         self._client.loop_write()
         await self._leave()
 
     def send(self, topic: str, payload: bytes) -> None:
-        """Publish with QoS 1 and do not wait for the acknowledgement: the caller waits for the answer anyway.
+        """Publish with QoS 1 without waiting for the acknowledgement: the caller waits for the aggregator's answer.
 
         Raises:
             MqttError: the connection was lost.
@@ -113,10 +114,10 @@ class MqttConnection(aiomqtt.Client):
     async def publish_all(self, messages: Sequence[tuple[str, bytes]]) -> None:
         """Publish topics and payloads with QoS 1, and wait until the broker has acknowledged the last.
 
-        Everything is on its way, in order, before the first wait.
+        It sends all messages, in order, before it waits.
 
         Raises:
-            MqttError: the connection was lost, or the broker is silent.
+            MqttError: the connection was lost, or the broker does not answer.
         """
         for topic, payload in messages[:-1]:
             self._client.publish(topic, payload, qos=1)
@@ -124,11 +125,11 @@ class MqttConnection(aiomqtt.Client):
             await self.publish(topic, payload, qos=1)
 
     async def subscribe(self, *arguments: Any, **settings: Any) -> tuple[int, ...] | list[Any]:
-        """Subscribe, with the library's arguments; returns when the broker has granted every topic.
+        """Subscribe, with the library's arguments; return when the broker has granted every topic.
 
         Raises:
-            MqttError: the connection was lost, the broker is silent, or it refuses a topic, of which nothing would come
-                then and nobody would know why.
+            MqttError: the connection was lost, the broker does not answer, or it refuses a topic, whose messages would
+                otherwise be missing without an error.
         """
         granted = await super().subscribe(*arguments, **settings)
         refused = sum(getattr(one, "value", one) >= _REFUSED for one in granted)
@@ -137,7 +138,7 @@ class MqttConnection(aiomqtt.Client):
         return granted
 
     def acknowledge(self, messages: Iterable[Publication]) -> None:
-        """Let the broker forget messages."""
+        """Acknowledge messages (PUBACK), so that the broker does not deliver them again."""
         acks = b"".join(acknowledgement(one.packet_id) for one in messages if one.packet_id is not None)
         if not acks:
             return
@@ -149,18 +150,18 @@ class MqttConnection(aiomqtt.Client):
                 self._end(ViolationError(f"the broker leaves more than {_MOST_UNSENT} acknowledgements unread"))
 
     def pause(self) -> None:
-        """Read nothing until `resume`: the network holds the broker up."""
+        """Read nothing until `resume`: TCP flow control stops the broker."""
         self._watch(reads=False)
 
     def resume(self) -> None:
-        """Read on."""
+        """Read again."""
         self._watch(reads=True)
 
     async def until_lost(self) -> None:
         """Wait for the end of the connection.
 
         Raises:
-            MqttError: always, with what the broker did wrong, if it did.
+            MqttError: always; with the broker's violation of the protocol, if there was one.
         """
         await asyncio.wait({self._disconnected})
         raise self._lost_error()
@@ -193,7 +194,7 @@ class MqttConnection(aiomqtt.Client):
     def _read(self) -> None:
         try:
             data, at_end = self._receive()
-            self._take(data)
+            self._dispatch(data)
             if at_end:
                 self._at_end = True
                 self._client.loop_read()
@@ -201,7 +202,7 @@ class MqttConnection(aiomqtt.Client):
             self._end(error)
 
     def _receive(self) -> tuple[bytes, bool]:
-        """Return what is here, and whether nothing comes behind it. TLS hands it out record by record."""
+        """Return the available bytes, and whether the stream has ended. It loops: TLS gives one record per call."""
         sock, data = self._client.socket(), bytearray()
         while sock is not None and len(data) < _CHUNK_BYTES:
             try:
@@ -215,8 +216,8 @@ class MqttConnection(aiomqtt.Client):
             data += part
         return bytes(data), False
 
-    def _take(self, data: bytes) -> None:
-        """Hand on what is complete with these bytes."""
+    def _dispatch(self, data: bytes) -> None:
+        """Dispatch the packets that these bytes complete: messages to `arrived`, others to the library."""
         done: list[Publication] = []
         for packet in self._packets.feed(data):
             if isinstance(packet, Packet):
@@ -226,8 +227,8 @@ class MqttConnection(aiomqtt.Client):
                 done.append(packet)
         self.acknowledge(done)
 
-    def _give_library(self, bufsize: int) -> bytes:
-        """Read for the library: a packet that is here, or the end."""
+    def _read_for_library(self, bufsize: int) -> bytes:
+        """Read for the library, in place of its socket: bytes of complete packets, or b"" at the end."""
         if not self._for_library and not self._at_end:
             raise BlockingIOError
         given = bytes(self._for_library[:bufsize])
@@ -235,7 +236,7 @@ class MqttConnection(aiomqtt.Client):
         return given
 
     def _end(self, error: Exception) -> None:
-        """Close at once, and let everybody who waits know why."""
+        """Close at once, and fail every waiting caller with the error."""
         self._violation = error if isinstance(error, ViolationError) else None
         for future in (self._connected, self._disconnected):
             if not future.done():
@@ -248,7 +249,8 @@ class MqttConnection(aiomqtt.Client):
     # Ends.
 
     async def _wait_for(self, fut: Awaitable[_ResultT], timeout: float | None) -> _ResultT:  # noqa: ASYNC109 - its name.
-        # Also, asyncio.wait_for of Python 3.11 loses a cancellation that comes together with the answer.
+        # Replaces the library's method: it ends when the connection is lost. Besides, asyncio.wait_for of Python 3.11
+        # loses a cancellation that arrives together with the answer.
         limit_s = self.timeout if timeout is None else timeout
         waiting = asyncio.ensure_future(fut)
         ends: set[asyncio.Future[Any]] = {waiting, self._disconnected}
@@ -267,10 +269,10 @@ class MqttConnection(aiomqtt.Client):
         if self._connected.done():
             super()._on_disconnect(client, userdata, flags, reason_code, properties)
         else:
-            self._connected.set_exception(aiomqtt.MqttError("the broker hung up"))
+            self._connected.set_exception(aiomqtt.MqttError("the broker closed the connection"))
 
     def _client_connect(self) -> None:
-        # Runs in a thread, which goes on when its caller is cancelled.
+        # Runs in a thread, which continues when its caller is cancelled.
         try:
             super()._client_connect()
         finally:
@@ -282,10 +284,10 @@ class MqttConnection(aiomqtt.Client):
             self._close()
 
     async def _leave(self) -> None:
-        """Close, or let the thread that still connects close; read errors that no caller will read."""
+        """Close, or let the thread that is still connecting close; read errors that no caller will read."""
         self._left = True
         for future in (self._connected, self._disconnected):
-            # As they end, and not after the wait below: a party that ends in this moment is cancelled there.
+            # By callbacks, not after the wait below: a party that is being stopped is cancelled in that wait.
             future.add_done_callback(_read_error)
         if self._connect_ended:
             self._close()
@@ -293,7 +295,7 @@ class MqttConnection(aiomqtt.Client):
                 await asyncio.wait({self._misc_task})
 
     def _close(self) -> None:
-        """Close the socket; the event loop watches it no more, and the task that sends pings ends."""
+        """Close the socket, which the event loop then no longer watches, and end the task that sends pings."""
         self._client._sock_close()  # pyright: ignore[reportPrivateUsage]  # The library has no other immediate end.
         if self._misc_task is not None:
             self._misc_task.cancel()
@@ -319,9 +321,9 @@ def _read_error(future: asyncio.Future[None]) -> None:
 
 
 class MqttOnDemand:
-    """A connection that is opened at the first use, and at the next one after it was lost; never retries by itself.
+    """A connection that is opened at the first use, and at the first use after it was lost; it never retries by itself.
 
-    `lost` gets the error that ended a connection; `prepare`, say subscriptions, is awaited once a connection.
+    `lost` gets the error that ended a connection; `prepare`, for example subscriptions, is awaited once per connection.
     """
 
     def __init__(
@@ -338,10 +340,10 @@ class MqttOnDemand:
         self._watcher: asyncio.Task[None] | None = None
 
     async def use(self) -> MqttConnection:
-        """Return the connection, opened if need be.
+        """Return the connection, opened if necessary.
 
         Raises:
-            MqttError: there is no broker, or it refuses, hangs up or is silent.
+            MqttError: there is no broker, or it refuses, disconnects or does not answer.
         """
         async with self._opening:
             if self._connection is not None and self._watcher is not None and not self._watcher.done():
@@ -376,9 +378,9 @@ class MqttOnDemand:
 
 
 class Reconnecting:
-    """How long to wait before the next attempt: between half and all of a delay that doubles, up to 5 s.
+    """The backoff before the next attempt: between half and all of a delay that doubles, from 0.2 s to 5 s.
 
-    `clock` gives seconds; a connection that lasted longer than the last delay begins anew at 0.2 s.
+    `clock` returns seconds; after a connection that lasted longer than the last delay the delay is 0.2 s again.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

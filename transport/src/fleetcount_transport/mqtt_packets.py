@@ -1,7 +1,7 @@
-"""MQTT 3.1.1 packets as a client receives them, cut out of a stream of bytes: the broker is trusted with nothing.
+"""MQTT 3.1.1 packets that a client receives, parsed from a stream of bytes of an untrusted broker.
 
-A packet's kind and length are judged when its head is there, before its bytes are gathered. It must not know a socket
-or the MQTT library.
+It checks a packet's kind and length as soon as its fixed header is complete, before it buffers the body. It must not
+know a socket or the MQTT library.
 """
 
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ _RETAIN: Final = 0x01
 _LENGTHS: Final = {CONNACK: (2, 2), _PUBACK: (2, 2), 0x90: (3, 2 + 1024), 0xB0: (2, 2), 0xD0: (0, 0)}
 """First byte, shortest and longest body of CONNACK, PUBACK, SUBACK, UNSUBACK, PINGRESP (MQTT 3.1.1, chapter 3)."""
 _HEAD_BYTES: Final = 5
-"""The first byte, and the length in at most four."""
+"""The fixed header: the first byte, and the length in at most four bytes."""
 
 
 class ViolationError(Exception):
-    """The broker sent what no broker may; the text says what, and what is allowed."""
+    """The broker violated the protocol; the text says how, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A message that arrived; `packet_id` is None with QoS 0, which nobody acknowledges."""
+    """A message that arrived; `packet_id` is None with QoS 0, which has no acknowledgement."""
 
     topic: str
     payload: bytes
@@ -40,7 +40,7 @@ class Packet:
 
 
 class PacketReader:
-    """Takes a stream as it comes, gives packets; holds less than one packet of `most` bytes between two calls."""
+    """Parses packets from pieces of a stream; between two calls it buffers less than one packet of `most` bytes."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -51,7 +51,7 @@ class PacketReader:
         """Yield the packets that are complete with these bytes, in order.
 
         Raises:
-            ViolationError: a packet of another kind, length, QoS or place; it and what is behind it is not taken.
+            ViolationError: a packet of another kind, length, QoS or order; it and the bytes after it are not parsed.
         """
         self._gathered += data
         at = 0
@@ -69,7 +69,7 @@ class PacketReader:
             del self._gathered[:at]
 
     def _head(self, at: int) -> tuple[int, int, int] | None:
-        """Return the first byte of the packet at a place, where its body begins and ends; None: not there yet."""
+        """Return the first byte of the packet at offset `at`, and start and end of its body; None: not complete yet."""
         head = self._gathered[at : at + _HEAD_BYTES]
         length = 0
         for place, digit in enumerate(head[1:]):

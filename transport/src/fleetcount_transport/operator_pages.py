@@ -1,6 +1,6 @@
-"""What a server tells its operator's programs over HTTP: metrics, whether it lives, whether it is ready and why not.
+"""The HTTP pages of a server for its operator's programs: metrics, liveness, readiness with reasons.
 
-GET alone, a page a connection. It must not depend on a service: the caller brings what is on the pages.
+GET alone, one request per connection. It must not depend on a service: the caller gives the content of the pages.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class PageRequest(NamedTuple):
-    """What a program asks of a page: the values of its query by name, and the formats it accepts."""
+    """A request of a page: the values of its query by name, and its Accept header."""
 
     query: Mapping[str, Sequence[str]]
     accept: str
 
 
 class Page(NamedTuple):
-    """What is answered."""
+    """An answer."""
 
     status: HTTPStatus
     content_type: str
@@ -40,12 +40,12 @@ class Page(NamedTuple):
 
 
 Pages = Mapping[str, Callable[[PageRequest], Page]]
-"""What is answered at each path; the function is asked each time, on the event loop."""
+"""The function of each path, which is called for each request, on the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that must be well for a server to be ready: its name, of a closed list, and what is wrong, or known."""
+    """One condition of readiness: its name, from a closed list, whether it holds, and the problem or a remark."""
 
     name: str
     ok: bool
@@ -58,7 +58,7 @@ def json_page(status: HTTPStatus, value: Any) -> Page:
 
 
 def metrics_page(registry: CollectorRegistry) -> Callable[[PageRequest], Page]:
-    """Return the page of a registry: OpenMetrics 1.0 for who accepts it, else the Prometheus text format 0.0.4."""
+    """Return the page of a registry: OpenMetrics 1.0 if accepted, else the Prometheus text format 0.0.4."""
 
     def page(asked: PageRequest) -> Page:
         encode, content_type = choose_encoder(asked.accept)
@@ -68,10 +68,10 @@ def metrics_page(registry: CollectorRegistry) -> Callable[[PageRequest], Page]:
 
 
 def health_pages(checks: Callable[[], Sequence[Check]]) -> Pages:
-    """Return `/healthz`, answered while the event loop turns, and `/readyz`, 503 while a check says no.
+    """Return `/healthz`, answered while the event loop runs, and `/readyz`, 503 while a check fails.
 
-    `/readyz?exclude=NAME` leaves a check out of the verdict, for who asks for another purpose: `peers` for a
-    balancer of devices, who may hand in reports while another aggregator is away.
+    `/readyz?exclude=NAME` leaves a check out of the verdict: a load balancer of devices excludes `peers`, because
+    devices may upload while another aggregator is away.
     """
 
     def ready(asked: PageRequest) -> Page:
@@ -92,7 +92,7 @@ async def serve_pages(listen: str, pages: Pages) -> tuple[asyncio.Server, int]:
     """Serve pages at "host:port"; return the server and its port.
 
     Raises:
-        MachineError: the address cannot be listened on.
+        MachineError: the address is in use, or not an address of this machine.
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,6 +140,6 @@ def _asked(page: Callable[[PageRequest], Page], query: str, accept: str) -> Page
     try:
         return page(PageRequest(parse_qs(query, keep_blank_values=True), accept))
     except Exception as error:
-        # The top of a request: a page that cannot be made must not end the server that it is about.
+        # The top of a request: an error of a page must not end the server.
         log.error("page_failed", error=type(error).__name__)
         return Page(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"internal\n")

@@ -1,6 +1,6 @@
-"""Streams of batches: the next is read while earlier ones are under way, and answers keep the order.
+"""Pipelined streams of batches: the next is read while earlier ones are worked on, and answers keep the order.
 
-It must not look into a batch.
+It must not read a batch.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ async def in_order(
     depth: int,
     idle_s: float,
 ) -> None:
-    """Begin `work` on requests as they come and `deliver` the answers, to be awaited, in the requests' order.
+    """Begin `work` on requests as they arrive, and `deliver` the answers, each an awaitable, in the requests' order.
 
-    At most `depth` requests are read and not delivered. An error of `work` comes out of its answer; an error of
-    `deliver` or of the stream, or a cancellation, takes along what is under way.
+    At most `depth` requests are read and not delivered. An error of `work` is raised by its awaitable; an error of
+    `deliver` or of the stream, or a cancellation, cancels all work under way.
 
     Raises:
-        IdleStreamError: no request came for `idle_s`, and the other side waited for nothing. How long a side may
-            take for an answer is for `deliver` to know.
+        IdleStreamError: no request arrived for `idle_s` seconds, and no answer was outstanding. `deliver` limits the
+            time of an answer itself.
     """
     free = asyncio.Semaphore(depth)
     begun: asyncio.Queue[asyncio.Future[AnswerT] | None] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""The tables that the configuration of every server has: TLS files, metrics, log; and checks across tables.
+"""The configuration tables of every server: TLS files, metrics, log; and checks across tables.
 
 It must not read a key or open a port.
 """
@@ -32,10 +32,10 @@ class TlsTable:
 
     def __post_init__(self) -> None:
         if self.deny_list_file is not None and self.deny_list_url:
-            raise InconsistentError("tls.deny_list_file and tls.deny_list_url are both there; allowed: one of them")
+            raise InconsistentError("tls.deny_list_file and tls.deny_list_url are both given; allowed: one of them")
 
     def deny_source(self, kept: Path | None = None) -> "DenySource | None":
-        """Return where the deny list comes from, None if none is asked for; `kept` is where the newest one lies."""
+        """Return the source of the deny list, None without one; `kept` is the file for a copy of the newest list."""
         from fleetcount_transport.denials import DenySource
 
         if self.deny_list_file is None and not self.deny_list_url:
@@ -45,7 +45,7 @@ class TlsTable:
 
 @settings
 class MetricsTable:
-    """[metrics]: where Prometheus reads; loopback unless `insecure`."""
+    """[metrics]: the listener of the operator's pages; on loopback unless `insecure`."""
 
     listen: str = setting(Table.listener)
     insecure: bool = setting(Table.boolean, default=False)
@@ -68,7 +68,7 @@ def is_local(listener: str) -> bool:
 
 
 def check_distinct(what: str, values: Iterable[str]) -> None:
-    """Refuse values that stand twice.
+    """Refuse values that occur twice; `what` names them in the message.
 
     Raises:
         InconsistentError: one does.
@@ -76,12 +76,12 @@ def check_distinct(what: str, values: Iterable[str]) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:
-            raise InconsistentError(f"{what} {value!r} stands there twice")
+            raise InconsistentError(f"{what} {value!r} occurs twice")
         seen.add(value)
 
 
 def read_operator(table: Table, key: str) -> str:
-    """Return the name of an operator, or of anything that people read: no blanks at its ends."""
+    """Return the name of an operator, or another name for people: without blanks at its ends."""
     value = table.printable(key, 200)
     if value != value.strip() or len(value.encode()) > 200:
         raise table.refuse(key, "1 to 200 bytes of printable characters without blanks at the ends")

@@ -1,7 +1,7 @@
-"""A table of a configuration as a frozen value: a field is a key with its type, range, default and, for people, words.
+"""A table of a configuration as a frozen dataclass: a field is a key with its type, range, default and explanation.
 
-`@settings` makes the class, `setting` a field; `read_settings`, `read_rows` and `read_table` make values of tables.
-Keys that do not fit each other are refused by `__post_init__` with `UnfitKeyError`. Each party defines its own keys.
+`@settings` makes the class, `setting` a field; `read_settings`, `read_rows` and `read_table` read tables.
+`__post_init__` refuses keys that do not fit each other, with `UnfitKeyError`. Each party defines its own keys.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ ValueT = TypeVar("ValueT")
 
 
 class InconsistentError(ConfigError):
-    """Values that are allowed each for itself and not together; the message starts with a dotted key."""
+    """Values that are allowed separately, but not together; the message starts with a dotted key."""
 
 
 class UnfitKeyError(ConfigError):
@@ -51,7 +51,7 @@ def setting(
 ) -> ValueT:
     """Return the field of a key that `read(table, key, *arguments)` reads; without a default it must be given.
 
-    `about` and `example` are what `keys_of` tells people.
+    `about` and `example` are for people; `keys_of` returns them.
     """
 
     def from_table(table: Table, key: str) -> ValueT:
@@ -73,7 +73,7 @@ def names_of(cls: type["DataclassInstance"]) -> tuple[str, ...]:
 
 
 def keys_of(cls: type["DataclassInstance"]) -> tuple[Key, ...]:
-    """Return the keys as people read about them, in their order."""
+    """Return the keys with their explanations, in their order."""
     words = {one.name: one.metadata[_WORDS] for one in fields(cls)}
     return tuple(Key(name=name, about=about, example=example) for name, (about, example) in words.items())
 
@@ -90,17 +90,21 @@ def read_settings(root: Table, key: str, cls: type[SettingsT]) -> SettingsT:
 def read_rows(
     root: Table, key: str, cls: type[SettingsT], *, most: int, least: int = 1, what: str = "tables"
 ) -> tuple[SettingsT, ...]:
-    """Return the settings of `least` to `most` tables of an array; `what` they are called in a refusal.
+    """Return the settings of `least` to `most` tables of an array; `what` names them in a refusal.
 
     Raises:
-        ConfigError: none, too many, or a key is unknown, missing or out of range.
+        ConfigError: too few, too many, or a key is unknown, missing or out of range.
     """
     return tuple(read_table(row, cls) for row in root.sections(key, names_of(cls), least=least, most=most, what=what))
 
 
 @contextlib.contextmanager
 def blamed_on(source: Source) -> Generator[None]:
-    """Put the file's name before what does not fit together in it."""
+    """Add the file's name to an InconsistentError.
+
+    Raises:
+        ConfigError: in place of an InconsistentError.
+    """
     try:
         yield
     except InconsistentError as error:
@@ -109,7 +113,7 @@ def blamed_on(source: Source) -> Generator[None]:
 
 @contextlib.contextmanager
 def refused_by(table: Table) -> Generator[None]:
-    """Give the refusal of a key that does not fit its place in a file: line, dotted key and value.
+    """Add line, dotted key and value to an UnfitKeyError.
 
     Raises:
         UsageError: in place of an UnfitKeyError; of the class that the table's source names.
@@ -142,7 +146,7 @@ def overridden(
             if not separator:
                 raise ConfigError(f"{name} is a whole table; allowed is one key of it, {name}__<KEY>")
             values = content.setdefault(table, {})
-            if isinstance(values, dict):  # Anything else is refused where it is read.
+            if isinstance(values, dict):  # Any other value is refused when the table is read.
                 values[key] = Variable(name, text)
     return Table(root.source, "", content, None)
 

@@ -1,7 +1,7 @@
-"""Where a key stands in a TOML text: the line of a dotted key, for messages.
+"""The line of a dotted key in a TOML text, for messages.
 
-A reader of lines, not of TOML: it looks for headers and for `key =` at the start of a line, and says None when it does
-not find the key that way (inline tables, quoted dots). It decides nothing but what a message says.
+It reads lines, not TOML: it searches for headers and for `key =` at the start of a line, and returns None when it does
+not find the key that way (inline tables, quoted dots). Nothing but the text of messages depends on it.
 """
 
 import re
@@ -15,7 +15,8 @@ _KEY: Final = re.compile(r"\s*([A-Za-z0-9_.\"' -]{1,200}?)\s*=(?!=)")
 def line_of_key(text: str, path: str, *, exact: bool = False) -> int | None:
     """Return the line (from 1) of a dotted key such as "mechanism[1].epsilon", or None.
 
-    Elements of [[tables]] are numbered from 0. Unless `exact`, the nearest table around a key stands in for it.
+    Elements of [[tables]] are numbered from 0. Unless `exact`, a key that is not found gets the line of the nearest
+    enclosing table.
     """
     lines = _lines_of_keys(text)
     while path:

@@ -27,7 +27,7 @@ class ConfigError(UsageError):
 
 
 class Variable(str):
-    """The text of an environment variable that stands in place of a value: read as what its key holds."""
+    """The text of an environment variable that replaces a value; it is parsed by the type of its key."""
 
     __slots__ = ("name",)
     name: str
@@ -40,11 +40,11 @@ class Variable(str):
 
 
 class Source:
-    """The file a table comes from: what messages start with, and where relative file names are taken from."""
+    """The file of a table: its name for messages, and the directory of its relative file names."""
 
     __slots__ = ("_error", "_text", "directory", "name")
     NUMBER: ClassVar = '"0.45" or "9/20", as text'
-    """How an exact number is written here; a number with a point is a binary float unless the file is read exactly."""
+    """The spelling of an exact number: TOML's own decimals are binary floats, unless `parse_float` keeps them exact."""
 
     def __init__(
         self, name: str, text: str = "", directory: Path | None = None, error: type[UsageError] = ConfigError
@@ -68,8 +68,8 @@ class Source:
         return "" if not self.name else f"{self.name}: " if line is None else f"{self.name} line {line}: "
 
     def line_of(self, path: str) -> int | None:
-        """Return the line of a dotted key, None where it is not found."""
-        from fleetcount_transport.toml_lines import line_of_key  # Only a wrong file pays for this import.
+        """Return the line of a dotted key (from 1), None where it is not found."""
+        from fleetcount_transport.toml_lines import line_of_key  # Loaded for a wrong file alone.
 
         return line_of_key(self._text, path)
 
@@ -105,7 +105,7 @@ def parse_toml(
     Raises:
         error: it is not TOML, with the line; or a number in it is longer than Python reads.
     """
-    import tomllib  # A device that is built without a file does not need it.
+    import tomllib  # A device without a configuration file does not need it.
 
     try:
         return tomllib.loads(text, parse_float=parse_float)
@@ -116,12 +116,16 @@ def parse_toml(
 
 
 class Table:
-    """One table under a dotted name; each method takes a key out, with its default when it may be absent."""
+    """One table under a dotted name; each method reads one key, with its default when it may be absent."""
 
     __slots__ = ("_content", "_path", "source")
 
     def __init__(self, source: Source, path: str, content: object, known: Collection[str] | None) -> None:
-        """Refuse what is no table and every key that is not among `known` (None: any), with the nearest known name."""
+        """Refuse a value that is no table, and every key that is not among `known` (None: any).
+
+        Raises:
+            UsageError: of the class that `source` names; for an unknown key with the nearest known one.
+        """
         self.source = source
         self._path = path
         if not isinstance(content, dict):
@@ -141,12 +145,12 @@ class Table:
         return key in self._content
 
     def raw(self, key: str) -> object:
-        """Return the value as it stands, None when absent."""
+        """Return the value without any check, None when absent."""
         return self._content.get(key)
 
     @property
     def content(self) -> Mapping[str, Any]:
-        """The table as it stands."""
+        """The whole table without any check."""
         return self._content
 
     def refuse(self, key: str, allowed: str) -> UsageError:
@@ -155,7 +159,7 @@ class Table:
         return self.wrong(key, f"{problem}; allowed is {allowed}")
 
     def wrong(self, key: str, problem: str) -> UsageError:
-        """Return the error that names the key and says what does not fit."""
+        """Return the error that names the key and the problem."""
         return self._about(key, self._content.get(key), problem)
 
     def _about(self, key: str, value: object, problem: str) -> UsageError:
@@ -276,11 +280,11 @@ class Table:
     # Endpoints and files.
 
     def endpoint(self, key: str) -> str:
-        """Return "host:port" of something that can be called."""
+        """Return "host:port" of a server to call."""
         return self._host_and_port(key, split_endpoint, ENDPOINT)
 
     def listener(self, key: str) -> str:
-        """Return "host:port" of something to listen on; port 0 stands for any that is free."""
+        """Return "host:port" to listen on; port 0 means any free port."""
         return self._host_and_port(key, split_listener, LISTENER)
 
     def _host_and_port(self, key: str, split: Callable[[str], object], allowed: str) -> str:
@@ -296,7 +300,7 @@ class Table:
     def file_name(self, key: str) -> Path:
         """Return an absolute path, relative ones of the file under its own directory; it need not exist.
 
-        A relative path in a variable counts from the working directory, as its writer sees it.
+        A relative path in an environment variable counts from the working directory.
         """
         value = self._content.get(key)
         if not isinstance(value, str) or not value or "\0" in value:
@@ -304,7 +308,7 @@ class Table:
         return (Path(value) if isinstance(value, Variable) else self.source.directory / value).absolute()
 
     def file_names(self, key: str) -> tuple[Path, ...]:
-        """Return absolute paths as `file_name` does, of a list of them; without the key none."""
+        """Return absolute paths as `file_name` does, of a list of them; () without the key."""
         found = self._content.get(key, [])
         names = cast("list[object]", found) if isinstance(found, list) else [None]
         if not all(isinstance(one, str) and one and "\0" not in one for one in names):
@@ -327,7 +331,7 @@ class Table:
         return path
 
     def naming(self, action: Callable[[], Any], key: str, *errors: type[Exception]) -> Any:
-        """Return what `action` gives; one of `errors` becomes a refusal of this key."""
+        """Return the result of `action`; one of `errors` becomes a refusal of this key."""
         try:
             return action()
         except errors as error:

@@ -1,4 +1,4 @@
-"""Values as a TOML file holds them: exact numbers, their ranges, and how a message shows what is wrong.
+"""Values of TOML files: exact numbers, their ranges, and their text in messages.
 
 It must not read a file or a table.
 """
@@ -19,7 +19,7 @@ _LARGEST_EXPONENT: Final = 400
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: as the file spells it, cut at 60 characters."""
+    """Return a value as text for a message: in the file's spelling, cut at 60 characters."""
     if isinstance(value, bool):
         text = "true" if value else "false"
     elif isinstance(value, Decimal | Fraction):
@@ -37,14 +37,14 @@ def shown(value: object) -> str:
 
 
 def nearest(key: str, known: Collection[str]) -> str:
-    """Return "did you mean 'x'?", or the list of what is known."""
+    """Return "did you mean 'x'?", or the list of the known keys."""
     return did_you_mean(key, known).removeprefix("; ") or f"known are: {', '.join(known) or 'none'}"
 
 
 def exact_number(value: object) -> Fraction | None:
     """Return a whole number, a decimal or a text like "0.05" or "1/20" as its exact value; None for anything else.
 
-    A binary float is something else: it is not what the file says.
+    A binary float is refused: it is not exactly the number in the file.
     """
     if isinstance(value, bool):
         return None
@@ -59,7 +59,7 @@ def exact_number(value: object) -> Fraction | None:
 
 
 class Range:
-    """The allowed values of an exact number, written as mathematicians do: `Range("(0, 1/2)")`, `Range("[0, 1]")`."""
+    """The allowed values of an exact number, written as an interval: `Range("(0, 1/2)")`, `Range("[0, 1]")`."""
 
     __slots__ = ("_high", "_high_included", "_low", "_low_included")
 

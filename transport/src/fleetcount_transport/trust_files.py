@@ -1,4 +1,4 @@
-"""Whom a party's configuration trusts: keys named in it, and the files that say how they were succeeded.
+"""The aggregators that a party's configuration trusts: keys in it, and files with the successions of keys.
 
 It must not decide what a trusted aggregator may do.
 """
@@ -22,7 +22,7 @@ def read_succession(path: Path) -> SignedSuccession:
     """Return the succession of a file, whose signature is not verified here.
 
     Raises:
-        ConfigError: it cannot be read, or is none.
+        ConfigError: it cannot be read, or is no succession.
     """
     try:
         with path.open("rb") as file:
@@ -38,7 +38,7 @@ def succeeded(trusted: TrustedAggregator, files: Iterable[Path]) -> TrustedAggre
     """Return an aggregator that is trusted under the successors of its key, by the files in their order.
 
     Raises:
-        ConfigError: a file that cannot be read, is none, or does not follow; the text names it.
+        ConfigError: a file cannot be read, is no succession, or does not follow the one before; the message names it.
     """
     for path in files:
         signed = read_succession(path)

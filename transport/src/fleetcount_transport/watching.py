@@ -1,6 +1,6 @@
-"""What a server watches of itself and of what it depends on, for readiness and metrics.
+"""The health of a server and of its dependencies, for readiness and metrics.
 
-Whoever asks something of another notes how it went. Nothing here asks anybody, and names are from closed lists: no
+Code that calls a dependency notes the result here. Nothing here makes a call, and names are from closed lists: no
 device, no session, no report.
 """
 
@@ -18,7 +18,7 @@ _DAY_S: Final = 86_400
 
 
 class Condition(NamedTuple):
-    """How something is: what is wrong, "" if nothing is; since when; when that was last seen (monotonic seconds)."""
+    """The health of a dependency: its problem ("": healthy), since when, and when last observed (monotonic seconds)."""
 
     problem: str
     since: float
@@ -26,25 +26,25 @@ class Condition(NamedTuple):
 
 
 class Conditions:
-    """How everything is that one process depends on, by what it is and, where there are several, by name."""
+    """The health of all dependencies of one process, by kind and, where there are several of a kind, by name."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._found: dict[str, dict[str, Condition]] = {}
 
     def note(self, what: str, problem: str = "", *, name: str = "") -> None:
-        """Note how something is now; `problem` is told to the operator, who may read no secret there."""
+        """Note the present health; the operator reads `problem`, which must not contain a secret."""
         now, before = self._monotonic(), self.of(what, name)
         same = before is not None and bool(before.problem) == bool(problem)
         since = before.since if before is not None and same else now
         self._found.setdefault(what, {})[name] = Condition(problem, since, now)
 
     def forget(self, what: str, *, name: str = "") -> None:
-        """Forget how something is that this process has nothing to do with any more."""
+        """Forget a dependency that this process does not use any more."""
         self._found.get(what, {}).pop(name, None)
 
     def of(self, what: str, name: str = "") -> Condition | None:
-        """Return how something is, None if nobody has noticed."""
+        """Return the health of a dependency, None before it was first noted."""
         return self.all_of(what).get(name)
 
     def all_of(self, what: str) -> Mapping[str, Condition]:
@@ -52,17 +52,17 @@ class Conditions:
         return self._found.get(what, {})
 
     def is_well(self, what: str, name: str = "") -> bool:
-        """Return whether something was well when it was last asked."""
+        """Return whether a dependency was healthy when last observed."""
         found = self.of(what, name)
         return found is not None and not found.problem
 
     def is_fresh(self, what: str, name: str, within_s: float) -> bool:
-        """Return whether something was well within the last seconds: then nobody need ask."""
+        """Return whether a dependency was observed as healthy within the last `within_s` seconds, so needs no probe."""
         found = self.of(what, name)
         return found is not None and not found.problem and self._monotonic() - found.seen < within_s
 
     def complaint(self, what: str, name: str = "") -> str:
-        """Return what is wrong and since when; "" if it is well."""
+        """Return the problem and its duration in words; "" if healthy."""
         found = self.of(what, name)
         if found is None:
             return "not known yet"
@@ -70,7 +70,7 @@ class Conditions:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in its largest whole unit, two of them at least: "40 s", "90 min", "3 days"."""
+    """Return a duration in the largest unit of which it has two or more: "40 s", "90 min", "3 days"."""
     for unit, size in (("days", _DAY_S), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {unit}"
@@ -78,7 +78,7 @@ def duration(seconds: float) -> str:
 
 
 class _Ends(Mapping[str, float]):
-    """When certificates end, read again where a file has changed; one that cannot be read keeps its end."""
+    """The ends of certificates, read again when a file changes; a file that cannot be read keeps its last end."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
@@ -104,7 +104,7 @@ def _first_end(path: Path) -> float:
 
 
 def certificate_ends(files: Mapping[str, Path]) -> Mapping[str, float]:
-    """Return when the first certificate of each file ends now, Unix seconds, by the same names.
+    """Return the end of the first certificate to end in each file, Unix seconds, by the same names, always up to date.
 
     Raises:
         UsageError, OSError: at the start, a file cannot be read or holds no certificate.
@@ -118,13 +118,13 @@ def days_left(ends: Mapping[str, float], now: float) -> dict[str, float]:
 
 
 def ended(ends: Mapping[str, float], now: float) -> str:
-    """Return which certificates have ended, "" if none has."""
+    """Return the names of the certificates that have ended, in words; "" without any."""
     found = [name for name, end in ends.items() if now >= end]
     return f"ended: {', '.join(found)}" if found else ""
 
 
 def gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    """Return a gauge with one label for a collector; with label "" one that has a single value, under the name ""."""
+    """Return a gauge with one label for a collector; with label "" a gauge without labels, of the value named ""."""
     if not label:
         return GaugeMetricFamily(name, text, value=float(values[""]))
     family = GaugeMetricFamily(name, text, labels=[label])

@@ -1,1 +1,1 @@
-"""How the aggregators come to one set of verified reports."""
+"""The agreement of all aggregators on one set of verified reports."""

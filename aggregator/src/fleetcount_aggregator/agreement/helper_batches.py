@@ -1,6 +1,6 @@
-"""What a helper does with one batch: verify what is proposed, answer, and check the leader's messages afterwards.
+"""The batches of a helper: it verifies the proposed reports, answers, and later checks the leader's messages.
 
-Every answer is stored before it is given and repeated verbatim. A report stays in its batch, so that no sum holds it
+Every answer is stored before it is sent, and repeated verbatim. A report stays in its batch, so that no sum contains it
 twice. It must not call a peer.
 """
 
@@ -42,11 +42,11 @@ from fleetcount_aggregator.verification.workers import VerifiedReports
 
 _FREE: Final = -1
 _MOST_AT_ONCE: Final = 64
-"""Batches verified or finished at once, over all windows: each peer has its share, and comes again beyond it."""
+"""Batches verified or finished at once, over all windows, shared equally by the peers; beyond, a peer gets BUSY."""
 
 
 class HelperBatches:
-    """The batches of windows that others lead."""
+    """The batches of windows that other aggregators lead."""
 
     def __init__(self, windows: Windows, verification: Verification, peer_count: int) -> None:
         self._windows = windows
@@ -58,11 +58,12 @@ class HelperBatches:
         self._taking: Counter[AggregatorId] = Counter()
 
     async def propose(self, window: InstalledWindow, proposal: BatchProposal) -> BatchReply:
-        """Answer a proposal; intake must be closed. What holds no report of ours is answered, and leaves no trace.
+        """Answer a proposal; intake must be closed. A proposal without a report of this helper is answered, not stored.
 
         Raises:
-            PeerRefusalError: CONFLICT, another proposal has this number or a report is in another batch; or the window
-                is not agreeing.
+            PeerRefusalError: CONFLICT, another proposal has this number or a report is in another batch; BUSY, the
+                leader's share of places is in use.
+            StateConflictError: the window is not agreeing.
         """
         if await self._is_nothing(window, Step.PROPOSE, proposal.batch, proposal.report_ids):
             missing = bytes([RejectReason.MISSING_AT_PEER.value]) * (len(proposal.report_ids) // ReportId.SIZE)
@@ -86,10 +87,10 @@ class HelperBatches:
         return reply_from_bytes(window.window_id, proposal.batch, stored)
 
     async def _is_nothing(self, window: InstalledWindow, step: Step, batch: int, report_ids: bytes) -> bool:
-        """Return whether a batch that was not stored names no complete report of ours, while the window is agreeing.
+        """Return whether an unknown batch names no complete report of this helper, while the window is agreeing.
 
-        A row and a step are for a batch with a report of its own: so they are no more than the window's reports,
-        however many batches a leader makes up.
+        Only a batch with such a report gets a row and a step: so there are no more of these than reports, however many
+        batches a leader invents.
         """
         if self._windows.states[window.window_id] is not WindowState.AGREEING:
             return False
@@ -102,10 +103,10 @@ class HelperBatches:
 
     @contextmanager
     def _admission(self, window: InstalledWindow, proposed: int = _FREE) -> Generator[None, None, None]:
-        """Hold one of the leader's places while a step is taken; free the reports of a proposal that was not stored.
+        """Use one of the leader's places during a step; free the reports of a proposal that was not stored.
 
         Raises:
-            PeerRefusalError: BUSY, the leader's share of places is taken.
+            PeerRefusalError: BUSY, the leader's share of places is in use.
         """
         leader = window.leader_id
         if self._taking[leader] >= max(1, _MOST_AT_ONCE // max(1, self._peer_count)):
@@ -121,7 +122,7 @@ class HelperBatches:
             self._taking[leader] -= 1
 
     async def _propose(self, window: InstalledWindow, proposal: BatchProposal) -> Entry:
-        """Verify what is proposed and held here; return the batch and the reply about it."""
+        """Verify the proposed reports that are complete here; return the batch and the reply about it."""
         reports = await self._store.complete_reports(window.window_id)
         found = reports.ids.find(proposal.report_ids)
         present = found >= 0
@@ -134,7 +135,11 @@ class HelperBatches:
         return entry
 
     async def _claim(self, window_id: WindowId, count: int, positions: NDArray[np.int64], number: int) -> None:
-        """Give the reports to a batch; refuse those of another one."""
+        """Assign the reports to a batch.
+
+        Raises:
+            PeerRefusalError: CONFLICT, a report is in another batch.
+        """
         owners = self._owners.get(window_id)
         if owners is None:
             owners = np.full(count, _FREE, dtype=np.int64)
@@ -154,7 +159,7 @@ class HelperBatches:
         verified: VerifiedReports,
         denied: NDArray[np.bool_],
     ) -> Entry:
-        """Return the batch, the reply about it, and the counts of what is out here."""
+        """Return the batch, the reply about it, and the counts of the reports refused here."""
         said, verdicts = answers(present, verified.reasons, verified.share_digests, proposal.share_digests, denied)
         reply = BatchReply(
             window_id=window.window_id,
@@ -173,13 +178,14 @@ class HelperBatches:
         return Entry(answer=reply_bytes(reply), batch=row, rejections=count_reasons(picked(said, present)))
 
     async def finish(self, window: InstalledWindow, request: FinishBatch) -> BatchDecision:
-        """Check the leader's messages against our own seeds; every report of the batch it leaves out is out here.
+        """Check the leader's messages against this helper's own seeds; a report without a message is dropped.
 
-        What was proposed without a report of ours is finished without one, and leaves no trace.
+        A batch that was proposed without a report of this helper is answered and not stored.
 
         Raises:
-            PeerRefusalError: CONFLICT, other messages were finished under this number; NOT_YET, nothing was proposed
-                under it; MALFORMED, messages for reports that are not in it.
+            PeerRefusalError: CONFLICT, this number was finished with other messages; NOT_YET, no proposal has this
+                number; MALFORMED, messages for reports that are not in the batch; BUSY, as `propose`.
+            StateConflictError: the window is not agreeing.
         """
         if not request.report_ids and await self._is_nothing(window, Step.FINISH, request.batch, b""):
             return BatchDecision(window_id=window.window_id, batch=request.batch, accepted=b"")
@@ -196,7 +202,7 @@ class HelperBatches:
         return BatchDecision(window_id=window.window_id, batch=request.batch, accepted=accepted)
 
     async def _finish(self, window: InstalledWindow, request: FinishBatch) -> Entry:
-        """Decide about a batch; return it with the reports accepted here."""
+        """Decide about a batch; return it with the ids of the reports accepted here."""
         reports = await self._store.complete_reports(window.window_id)
         row = await self._store.batch(window.window_id, request.batch)
         if row is None:
@@ -222,7 +228,7 @@ class HelperBatches:
         request: FinishBatch,
         denied: NDArray[np.bool_],
     ) -> bytes:
-        """Return the batch's verdicts after the leader's messages; what is denied by now is dropped."""
+        """Return the batch's verdicts after the leader's messages; reports of devices denied meanwhile are dropped."""
         places = ReportIds(reports.ids.at(row.positions)).find(request.report_ids)
         if len(request.messages) != SEED_SIZE * len(places):
             raise PeerRefusalError(PeerProblem.MALFORMED)
@@ -237,7 +243,7 @@ class HelperBatches:
         return verdicts.tobytes()
 
     def forget(self, window_id: WindowId) -> None:
-        """Free what is kept in memory for a window whose set is sealed."""
+        """Free the memory of a window whose set is sealed."""
         self._owners.pop(window_id, None)
 
 

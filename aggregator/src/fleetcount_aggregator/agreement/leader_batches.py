@@ -1,7 +1,7 @@
-"""How the leader takes a window's closed reports through verification: batch by batch, several at once.
+"""The batches of a leader: the reports of a closed window are verified batch by batch, several batches at once.
 
-Batches follow from the closed log alone, and a batch is stored once it is decided, so that a crash at any point goes on
-with the same ones. Memory does not grow with the window. It must not decide about the set (`report_set`).
+Batches follow from the closed log alone, and a batch is stored once it is decided, so that after a crash the leader
+continues with the same batches. Memory does not grow with the window. It must not decide about the set (`report_set`).
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from fleetcount_aggregator.storage.store import every_batch
 from fleetcount_aggregator.verification.workers import VerifiedReports, Workers, combine_shares
 
 _IN_FLIGHT: Final = 8
-"""Batches under way at once: one is verified here while others are verified by the helpers."""
+"""Batches under way at once: this leader verifies one while the helpers verify others."""
 
 
 class BatchRounds:
-    """Runs the batches of windows this aggregator leads."""
+    """Runs the batches of windows that this aggregator leads."""
 
     def __init__(self, windows: Windows, workers: Workers, verification: Verification, helpers: Helpers) -> None:
         self._windows = windows
@@ -80,7 +80,7 @@ class BatchRounds:
     async def _run_batch(
         self, window: InstalledWindow, reports: CompleteReports, number: int, positions: NDArray[np.int64]
     ) -> None:
-        """Take one batch through verification, proposal, combination, finish and the final decision."""
+        """Do verification, proposal, combination, finish and the final decision of one batch."""
         verified = await self._verification.verify(window, reports, positions)
         reasons = np.frombuffer(verified.reasons, dtype=np.uint8).copy()
         proposed = reasons == 0
@@ -92,7 +92,7 @@ class BatchRounds:
     async def _agree(
         self, window: InstalledWindow, reports: CompleteReports, number: int, ids: bytes, own: VerifiedReports
     ) -> NDArray[np.uint8]:
-        """Return why each proposed report is out, 0 for one that every aggregator accepts, which is final."""
+        """Return the reason of each dropped report, 0 for one that every aggregator accepts: uint8, final."""
         proposal = BatchProposal(
             window_id=window.window_id,
             batch=number,
@@ -127,7 +127,7 @@ class BatchRounds:
         return reasons
 
     async def _finish(self, window: InstalledWindow, request: FinishBatch, seeds: bytes) -> NDArray[np.bool_]:
-        """Return which finished reports everyone accepts."""
+        """Return which finished reports all aggregators accept."""
         decisions = await self._helpers.ask_all(window, lambda peer: peer.finish_batch(request), counted=False)
         accepted = holding(matching(seeds, request.messages))
         for decision in decisions:
@@ -143,7 +143,7 @@ class BatchRounds:
         verified: VerifiedReports,
         reasons: bytes,
     ) -> None:
-        """Store what became of a batch, with the sum of what was verified in it."""
+        """Store the verdicts of a batch, with the sum of its verified reports."""
         out = holding(reasons)
         unverified = holding(verified.reasons)
         verdicts = np.where(

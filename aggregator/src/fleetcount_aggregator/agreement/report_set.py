@@ -1,8 +1,7 @@
-"""Sealing the set: each aggregator for itself checks the one set of a window, stores its digest, and refuses every
-other.
+"""Sealing the set: each aggregator checks the one set of a window, stores its digest, and refuses every other.
 
-Shared by leader and helper; works on columns of all reports, so that a million take no loop. It must not add up
-reports (`release`).
+The same at leader and helper. It works on columns of all reports, so that a million need no Python loop. It must not
+add up reports (`release`).
 """
 
 import asyncio
@@ -39,7 +38,7 @@ class BatchVerdicts:
 _NONE: Final = 255
 
 
-class _NamesMissing(Exception):  # noqa: N818 - an event inside this module, not a fault: the leader says more.
+class _NamesMissing(Exception):  # noqa: N818 - no error: the leader must still name the reports of some leaves.
     def __init__(self, leaves: NDArray[np.bool_]) -> None:
         super().__init__()
         self.leaves = np.packbits(leaves).tobytes()
@@ -47,7 +46,7 @@ class _NamesMissing(Exception):  # noqa: N818 - an event inside this module, not
 
 @dataclass(frozen=True, slots=True)
 class OwnSet:
-    """A set of reports as this aggregator holds them: positions and ids (n x 16 bytes), ascending, and leaf digests."""
+    """A set of reports of this aggregator: positions and ids (n x 16 bytes), ascending by id, and the leaf digests."""
 
     window_id: WindowId
     positions: NDArray[np.int64]
@@ -64,14 +63,15 @@ class OwnSet:
 
     @classmethod
     def agreed(cls, window_id: WindowId, batch: BatchVerdicts, request: SealSet) -> Self:
-        """Return the leader's set if it is one of reports accepted here; never a report more than that.
+        """Return the leader's set if all its reports are accepted here.
 
-        What both have in common takes no names: a leaf with the leader's digest is taken as it is here, and one that is
-        empty there is left out. In every other leaf the leader names the reports.
+        Ids are needed only where both differ: a leaf with the leader's digest is taken whole, and one that is empty at
+        the leader is left out. In every other leaf the leader names the reports.
 
         Raises:
-            _NamesMissing: it has not done so yet.
-            PeerRefusalError: DISAGREES, a name that is not accepted here or not asked for, or other digests.
+            _NamesMissing: it has not named them yet.
+            PeerRefusalError: DISAGREES, it names a report that is not accepted here or in another leaf, or the digests
+                differ.
         """
         accepted = batch.verdicts == ReportVerdict.ACCEPTED
         own = cls.of(window_id, batch, accepted)
@@ -122,7 +122,7 @@ async def _batch_verdicts(store: Store, window_id: WindowId) -> BatchVerdicts:
 
 
 async def of_denied(windows: Windows, window_id: WindowId, ids: ReportIds) -> NDArray[np.bool_]:
-    """Return, by position, which reports are of devices that the deny list names now."""
+    """Return, by position, which reports are from devices on the present deny list."""
     denied = np.zeros(len(ids), dtype=np.bool_)
     if keys := windows.host.denials.keys:
         found = ids.find(await windows.store.reports_of(window_id, b"".join(keys)))
@@ -131,12 +131,12 @@ async def of_denied(windows: Windows, window_id: WindowId, ids: ReportIds) -> ND
 
 
 async def close_intake(windows: Windows, window_id: WindowId) -> None:
-    """Close intake, which cannot open again; incomplete reports count as half pairs. Does nothing if it is closed."""
+    """Close intake for good, or do nothing if it is closed; incomplete reports are then half pairs."""
     await move(windows, window_id, WindowState.AGREEING)
 
 
 async def abort_here(windows: Windows, window_id: WindowId, reason: AbortReason | str) -> WindowState:
-    """Abort a window at this aggregator, publicly, unless it has ended; return the state it is in after that."""
+    """Abort a window at this aggregator, with a public reason, unless it has ended; return its state after that."""
     text = reason.value if isinstance(reason, AbortReason) else reason
     state = await move(windows, window_id, WindowState.ABORTED, reason=text)
     if state is WindowState.ABORTED:
@@ -151,9 +151,9 @@ async def sealed_digest(store: Store, window_id: WindowId) -> Digest | None:
 
 
 async def seal_own(windows: Windows, window: InstalledWindow) -> OwnSet:
-    """Seal the reports accepted here, and return the set they make; run by the leader, which names it to the helpers.
+    """Seal the set of the reports accepted here, and return it; the leader calls it, and sends the set to the helpers.
 
-    Reports of devices that are denied by now are left out; once the set is sealed it stays what it is.
+    Reports of devices that were denied meanwhile are left out. A sealed set does not change.
 
     Raises:
         PeerRefusalError, StateConflictError: as `seal_named`.
@@ -173,8 +173,9 @@ async def seal_named(windows: Windows, window: InstalledWindow, request: SealSet
     """Store the set that the leader names and move on to releasing; repeating it with the same set changes nothing.
 
     Every report must be accepted here, the digests of the leaves must follow from this aggregator's own public shares,
-    and there must be at least `min_batch_size` reports, counted here, after the last removal. Returns nothing once the
-    set is sealed; else the leaves (a bit each) whose ids the leader has to name, since fewer may be in them than here.
+    and there must be at least `min_batch_size` reports, counted here, after the last removal. Return b"" once the set
+    is sealed; otherwise the leaves (one bit each) whose ids the leader has to name, because its reports there may be
+    fewer.
 
     Raises:
         PeerRefusalError: CONFLICT for a second set, DISAGREES for one that differs from ours, TOO_FEW (then the window

@@ -1,6 +1,6 @@
-"""The rules by which the aggregators come to one set of reports, as functions of columns of a batch.
+"""The rules of the agreement on one set of reports, as functions of columns of a batch.
 
-Pure: what each party answers, and which reports survive. It must not send, store or verify (`roles` do).
+Pure: the answers of each party, and the reports that survive. It must not send, store or verify.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ def batch_size(verifier_share_bytes: int) -> int:
 
 
 def positions_of_batch(ids: ReportIds, number: int, size: int) -> NDArray[np.int64]:
-    """Return the positions of a batch's reports: neighbours in the order of arrival, among themselves by id.
+    """Return the positions of a batch's reports, int64: neighbours in the order of arrival, sorted by id.
 
-    Neighbours lie near each other in the store; by id, so that no message tells in which order they came.
+    Neighbours lie near each other in the store. They are sorted so that no message reveals their order of arrival.
     """
     positions = np.arange(number * size, min(len(ids), (number + 1) * size))
     return positions[ReportIds(ids.at(positions)).order]
@@ -51,7 +51,7 @@ def holding(flags: bytes) -> NDArray[np.bool_]:
 
 
 def count_reasons(reasons: Iterable[int]) -> dict[RejectReason, int]:
-    """Return how often each reason occurs; 0 stands for no reason and is not counted."""
+    """Return how often each reason occurs; 0, no reason, is not counted."""
     counts: dict[RejectReason, int] = {}
     for reason in reasons:
         if reason:
@@ -59,7 +59,7 @@ def count_reasons(reasons: Iterable[int]) -> dict[RejectReason, int]:
     return counts
 
 
-# What "the same request" means: digests of the content, never of its wire form.
+# Two requests are the same if these digests are equal: digests of the content, never of its wire form.
 
 
 def _digest(label: bytes, fields: Iterable[bytes]) -> bytes:
@@ -71,12 +71,12 @@ def _digest(label: bytes, fields: Iterable[bytes]) -> bytes:
 
 
 def proposal_digest(proposal: BatchProposal) -> bytes:
-    """Return the digest a helper remembers of a proposal."""
+    """Return the digest of a proposal that a helper stores."""
     return _digest(b"propose", (proposal.report_ids, proposal.share_digests, proposal.verifier_shares))
 
 
 def finish_digest(request: FinishBatch) -> bytes:
-    """Return the digest a helper remembers of the verifier messages of a batch."""
+    """Return the digest of the verifier messages of a batch that a helper stores."""
     return _digest(b"finish", (request.report_ids, request.messages))
 
 
@@ -96,11 +96,12 @@ def answers(
     proposed_digests: bytes,
     denied: NDArray[np.bool_] | None = None,
 ) -> tuple[bytes, bytes]:
-    """Return the reasons of a helper's reply, one byte a proposed report, and the verdicts of those it holds.
+    """Return the reasons of a helper's reply, one byte per proposed report, and the verdicts of those complete here.
 
-    `present`: which proposed reports are complete here; the other columns are about those only, but for the proposed
-    digests. Missing: not complete here, or under another public share than the leader's. Otherwise what verification
-    said here: 0, and a verifier share is due, or the reason; then whether its device is `denied` (default: none is).
+    `present`: which proposed reports are complete here; the other columns, except the proposed digests, have these
+    only. A report is missing if it is not complete here, or has another public share than at the leader. Otherwise its
+    reason is that of verification here, then that of a device in `denied` (None: no device is denied); 0 for no reason,
+    and the reply must have a verifier share for it.
     """
     own = np.frombuffer(own_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
     proposed = np.frombuffer(proposed_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)[present]
@@ -116,10 +117,10 @@ def answers(
 
 
 def dropped_reason(aggregators: int) -> RejectReason:
-    """Return what a helper counts for a report it could verify and the leader dropped.
+    """Return the reason that a helper counts for a report that it verified and the leader dropped.
 
-    With two aggregators both of them have it, so its proof failed; with more the leader's message does not say
-    whether another helper misses it, and that is what is counted.
+    With two aggregators both have the report, so its proof failed. With more the leader's message does not say whether
+    another helper lacks the report, and that reason is counted.
     """
     return RejectReason.INVALID_PROOF if aggregators == 2 else RejectReason.MISSING_AT_PEER
 
@@ -129,21 +130,22 @@ def dropped_reason(aggregators: int) -> RejectReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survivors:
-    """Why each proposed report is out, 0 for one that goes on; and the helpers' shares of those, in their order."""
+    """The reason of each dropped report, 0 for a survivor; and the helpers' verifier shares of the survivors."""
 
     reasons: bytes
     shares: tuple[bytes, ...] = field(repr=False)
 
     @property
     def remaining(self) -> NDArray[np.bool_]:
-        """Which proposed reports go on."""
+        """Which proposed reports survive, shape (reports,)."""
         return ~holding(self.reasons)
 
 
 def survivors(proposal: BatchProposal, replies: Sequence[BatchReply], share_size: int) -> Survivors | None:
-    """Return which proposed reports go on; None if a reply does not answer the proposal line by line.
+    """Return which proposed reports survive; None if a reply does not have the proposal's ids and one share per
+    survivor.
 
-    A helper's own verdict comes before "missing", which says less, and the first helper's before the others'.
+    A helper's own verdict takes precedence over "missing", which says less, and the first helper's over the others'.
     """
     if any(reply.report_ids != proposal.report_ids for reply in replies):
         return None
@@ -169,7 +171,7 @@ def reply_bytes(reply: BatchReply) -> bytes:
 
 
 def reply_from_bytes(window_id: WindowId, batch: int, stored: bytes) -> BatchReply:
-    """Return the reply `reply_bytes` gave; raises DecodeError for damaged bytes."""
+    """Return the reply that `reply_bytes` encoded; raises DecodeError for damaged bytes."""
     reader = Reader(stored, "stored batch reply", MAX_PEER_MESSAGE_BYTES)
     ids, reasons, shares = (reader.sized(4, 0, MAX_PEER_MESSAGE_BYTES) for _ in range(3))
     reader.finish()

@@ -1,7 +1,7 @@
-"""Verifies batches of complete reports in the workers, and seals what is kept of a batch until the window has ended.
+"""Verifies batches of complete reports in the workers, and encrypts a batch's sum and seeds for the store.
 
-A report enters a sum only if it passed here and its whole proof held (agreement). Verification has no coins: done again
-after a crash it gives the same bytes. It must not combine shares or decide about a report alone.
+A report enters a sum only if it passed here and its whole proof is valid (agreement). Verification is deterministic: a
+repetition after a crash gives the same bytes. It must not combine shares or decide about a report alone.
 """
 
 import hmac
@@ -24,13 +24,13 @@ from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedRep
 
 _NUMBER_BYTES: Final = 4
 _WORTH_COMPILING: Final = 1_000_000
-"""Elements of measurements from which on plain Python would take longer than some seconds."""
+"""Elements of measurements above which plain Python takes longer than some seconds."""
 
 
 class Verification:
     """Runs the first step of verification over reports of a closed window.
 
-    Each worker has one batch under way and one waiting; further ones are taken from each window's leader in turn.
+    Each worker has one batch under way and one waiting; of further ones each leader gets its turn in rotation.
     """
 
     def __init__(self, workers: Workers, failpoints: Failpoints) -> None:
@@ -41,7 +41,7 @@ class Verification:
     async def verify(
         self, window: InstalledWindow, reports: CompleteReports, positions: NDArray[np.int64]
     ) -> VerifiedReports:
-        """Return what the reports at these positions give, in their order."""
+        """Return the verification of the reports at these positions, in their order."""
         async with self._queue.of(window.leader_id):
             verified = await self._workers.run(
                 verify_reports, proof_setting(window, reports), reports.source(positions)
@@ -53,7 +53,7 @@ class Verification:
 
 
 def proof_setting(window: InstalledWindow, reports: CompleteReports) -> ProofSetting:
-    """Return the window's setting: a few reports are not worth loading, let alone compiling, the batch verifier."""
+    """Return the window's setting; for few reports the scalar verifier, as the batch verifier takes longer to load."""
     work = len(reports.ids) * window.prio3.circuit.measurement_length
     return replace(window.setting, prefer="scalar" if work < _WORTH_COMPILING else "auto")
 
@@ -61,13 +61,14 @@ def proof_setting(window: InstalledWindow, reports: CompleteReports) -> ProofSet
 def matching(seeds: bytes, messages: bytes) -> bytes:
     """Return for each pair of 32 bytes whether a verifier message is this aggregator's own seed: one byte of 0 or 1.
 
-    The draft's `verify_next` (section 7.2.2), of which nothing but this comparison is left once outputs are added.
+    The draft's `verify_next` (section 7.2.2), of which only this comparison remains, because outputs are added up
+    before.
     """
     starts = range(0, len(seeds), SEED_SIZE)
     return bytes(hmac.compare_digest(seeds[at : at + SEED_SIZE], messages[at : at + SEED_SIZE]) for at in starts)
 
 
-# What is kept of a batch: the sum of the verified output shares and, at a helper, the seeds.
+# The stored secrets of a batch: the sum of the verified output shares and, at a helper, the seeds.
 
 
 def _sum_bytes(window: InstalledWindow) -> int:
@@ -79,7 +80,7 @@ def _place(window_id: WindowId, number: int) -> tuple[bytes, ...]:
 
 
 def seal_kept(store: Store, window: InstalledWindow, number: int, output_sum: bytes, seeds: bytes = b"") -> bytes:
-    """Return `BatchRow.kept`."""
+    """Return `BatchRow.kept`: the sum and the seeds, encrypted under the window's data key."""
     return store.data_keys.of(window.window_id).seal(output_sum + seeds, *_place(window.window_id, number))
 
 

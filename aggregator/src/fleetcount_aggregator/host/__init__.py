@@ -1,1 +1,1 @@
-"""What is true of one process: states, keys, metrics, queues."""
+"""The parts of one process that depend on no window: states, keys, metrics, queues."""

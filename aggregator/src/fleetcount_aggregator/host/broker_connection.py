@@ -1,21 +1,21 @@
-"""Which of an aggregator's connections to the MQTT broker one is, and of how many."""
+"""The number of one of an aggregator's connections to the MQTT broker, and how many there are."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConnection:
-    """One of so many connections that share the devices of an aggregator among them."""
+    """One of `slots` connections, which share the devices of an aggregator; `slot` is 0 to `slots` - 1."""
 
     slot: int = 0
     slots: int = 1
 
     @property
     def name(self) -> str:
-        """How the condition of the connection is called; "" for the only one."""
+        """The name of the connection in health observations; "" for the only one."""
         return str(self.slot) if self.slots > 1 else ""
 
     @property
     def announces(self) -> bool:
-        """Whether it keeps windows, outcomes and offers at the broker: one of them does."""
+        """Whether this connection publishes windows, outcomes and offers as retained messages: one of them does."""
         return self.slot == 0

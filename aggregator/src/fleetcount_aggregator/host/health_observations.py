@@ -1,4 +1,4 @@
-"""What an aggregator's process has noticed of its store, its peers, its broker and its own background work."""
+"""The health of an aggregator's store, peers, broker and background work, as its process has observed it."""
 
 import enum
 
@@ -6,7 +6,7 @@ from fleetcount_transport.watching import Conditions
 
 
 class Dependency(enum.StrEnum):
-    """What may be well or not; peers and background work by name."""
+    """The kinds of dependencies; peers and background work have names."""
 
     STORE = "store"
     PEER = "peer"
@@ -15,12 +15,12 @@ class Dependency(enum.StrEnum):
 
 
 class HealthObservations(Conditions):
-    """The conditions of one process. `skew_s` is how far each peer's clock is ahead of ours, seconds, by name."""
+    """The observations of one process. `skew_s` is how far each peer's clock is ahead of this one, seconds, by name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.skew_s: dict[str, float] = {}
 
     def skew_of(self, peer: str, seconds: float) -> None:
-        """Note how far a peer's clock is ahead of ours."""
+        """Note by how many seconds a peer's clock is ahead of this one."""
         self.skew_s[peer] = seconds

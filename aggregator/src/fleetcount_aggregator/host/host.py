@@ -1,6 +1,6 @@
-"""What one aggregator's rules take from outside, whatever windows and questions it has: identity, clock, keys, limits.
+"""The environment of one aggregator's rules, independent of windows and questions: identity, clock, keys, limits.
 
-Holds nothing of a window and decides nothing.
+It has no state of a window and decides nothing.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ _LARGEST_TOTAL: Final = Decimal(LARGEST_BUDGET)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this aggregator is.
+    """The identity of this aggregator.
 
-    `trusted` holds itself and every configured peer; `device_ca` is the authority that enrols devices.
+    `trusted` has itself and every configured peer; `device_ca` are the authorities that enrol devices.
     """
 
     aggregator_id: AggregatorId
@@ -46,17 +46,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What this aggregator's operator allows.
+    """The limits of this aggregator's operator.
 
     `largest_epsilon` bounds the sum over windows that overlap on one signal: the public's loss for any value replaced
     by any other, and with `allow_one_sided` those for a value replaced by none. `total_epsilon` (None: ten times as
-    much) at `total_delta` bounds what the questions on one signal lose together in any `budget_period_s` seconds.
-    A record that gives a person a posterior above `largest_posterior` is not signed (`release.steps`).
-    The digests of a window's reports are kept until `keep_digests_s` after it expires, its record and its debit until
-    `keep_records_s` after that, None for ever.
-    `give_up_s` is how long after its last window a window may take before its leader gives up; a helper waits twice as
-    long for a silent leader. `leeway_s` is how late an instalment may come, if that is not more than a twentieth of its
-    window; no window is installed with a peer whose clock is further away than `largest_skew_s`.
+    much) at `total_delta` bounds what the questions on one signal lose together in any `budget_period_s` seconds. A
+    record that gives a person a posterior above `largest_posterior` is not signed (`release.steps`). The digests of a
+    window's reports are kept until `keep_digests_s` after it expires, its record and its debit until `keep_records_s`
+    after that, None for ever. `give_up_s` is the time after a window's close after which its leader aborts it; a helper
+    waits twice as long for a silent leader. `leeway_s` is how late an instalment may arrive, but at most a twentieth of
+    its window; no question is installed with a peer whose clock differs by more than `largest_skew_s`. Times are in
+    seconds.
     """
 
     largest_epsilon: Decimal = Decimal(4)
@@ -79,12 +79,12 @@ class Limits:
 
     @property
     def period_epsilon(self) -> Decimal:
-        """The limit of a period."""
+        """The limit of epsilon in a period."""
         return min(10 * self.largest_epsilon, _LARGEST_TOTAL) if self.total_epsilon is None else self.total_epsilon
 
 
 class NoiseSource(Protocol):
-    """Where noise comes from. Only tests have another source than `release.noise.SystemNoise`."""
+    """The source of noise. Only tests use another one than `release.noise.SystemNoise`."""
 
     def draw(self, law: NoiseLaw, count: int) -> list[int]:
         """Return `count` independent integers of the law of the window's design."""
@@ -93,7 +93,7 @@ class NoiseSource(Protocol):
 
 @dataclass(kw_only=True)
 class Host:
-    """What every rule of one aggregator shares. `pause` waits so many seconds."""
+    """The environment that all rules of one aggregator share. `pause` waits a number of seconds."""
 
     identity: Identity
     keys: KeyRing
@@ -106,7 +106,7 @@ class Host:
     health: HealthObservations = field(default_factory=HealthObservations)
     denials: Denials = field(default_factory=Denials)
     admission: Admission = field(default_factory=Admission)
-    """Of devices and whoever carries for them, by whatever way they come."""
+    """The admission of devices and relays, over gRPC and MQTT."""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     @property

@@ -1,7 +1,7 @@
-"""When sealing keys follow each other, and their files: made, listed and erased in their directory.
+"""The schedule of sealing keys, and the files of the key directory: made, listed and erased.
 
-Each has a life: announced (listed, not valid yet), active, retired (not valid any more), deleted. Which one may be
-deleted is not decided here (`windows.sealing_keys`).
+A key is first announced (listed, not valid yet), then active, retired (not valid any more) and deleted.
+`windows.sealing_keys` decides when to delete.
 """
 
 import base64
@@ -24,7 +24,7 @@ _HEADER: Final = (
 
 
 class NextKey(NamedTuple):
-    """The key that is due: its id and when devices may seal to it."""
+    """The key that is due: its id and its validity."""
 
     key_id: int
     validity: Validity
@@ -32,16 +32,17 @@ class NextKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """A new key every `every_s`; it is listed `overlap_s` before it is valid, as long as the one before it stays valid.
+    """A new key every `every_s` seconds; it is listed `overlap_s` before it is valid, and the one before stays valid as
+    long after that.
 
-    So no window up to `overlap_s` long is without a key that is valid all the time it is open.
+    So for every window of up to `overlap_s` there is a key that is valid during the whole window.
     """
 
     every_s: int
     overlap_s: int
 
     def bounded(self, keys: Mapping[int, Validity], now: int) -> dict[int, Validity]:
-        """Return the validities with an end: a key that was valid without one has that of a key that begins now."""
+        """Return the validities, each with an end: a key without one gets the end of a key that begins now."""
         end = now + self.every_s + self.overlap_s
         return {
             key_id: Validity(one.not_before, max(end, one.not_before + 1)) if one.not_after == MAX_UNIX_TIME else one
@@ -49,7 +50,7 @@ class Rotation:
         }
 
     def next_key(self, keys: Mapping[int, Validity], now: int) -> NextKey | None:
-        """Return the key to be made now, None if none is due; `keys` are those that are there, bounded."""
+        """Return the key to make now, None if none is due; `keys` are the existing ones, from `bounded`."""
         last = max((one.not_after for one in keys.values()), default=now)
         if now < last - 2 * self.overlap_s:
             return None
@@ -68,9 +69,9 @@ def add_key(directory: Path, key_id: int, *, post_quantum: bool, wrapping: Token
 
 
 def wrap_keys(directory: Path, wrapping: TokenWrappingKey) -> list[int]:
-    """Wrap the private keys of a directory that are not yet, overwriting what lay there; return their ids.
+    """Wrap the private keys of a directory that are not wrapped yet, overwriting the plain bytes; return their ids.
 
-    A crash leaves each key as it was or wrapped; raises OSError, MachineError, UsageError.
+    After a crash each key is plain or wrapped; raises OSError, MachineError, UsageError.
     """
     held = [(path, read_secret(path)) for path in sorted(directory.glob("*.key"))]
     plain = [(path, hpke_secret(path, data), load_hpke_key(path).key_id) for path, data in held if not is_wrapped(data)]
@@ -85,7 +86,7 @@ def erase_key(directory: Path, key_id: int) -> None:
 
 
 def write_validities(directory: Path, validities: Mapping[int, Validity]) -> None:
-    """Write the list of when keys are valid, durably; raises OSError."""
+    """Write the list of the keys' validities, durably; raises OSError."""
     rows = [
         f"\n[[keys]]\nkey_id = {key_id}\nnot_before = {one.not_before}\nnot_after = {one.not_after}\n"
         for key_id, one in sorted(validities.items())

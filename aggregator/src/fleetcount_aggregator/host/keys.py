@@ -1,6 +1,6 @@
-"""This aggregator's private keys, read from files only their owner may read: the signing key and the sealing keys.
+"""This aggregator's private keys, read from files that only their owner may read: signing key, store key, sealing keys.
 
-Never shows a private key; the window says which key is used.
+It must not show a private key.
 """
 
 import base64
@@ -41,10 +41,10 @@ def load_signing_key(path: Path | str) -> Ed25519PrivateKey:
 
 
 def load_store_key(path: Path) -> bytes:
-    """Return the at-rest key of a store, 32 bytes, from a file that holds them in base64.
+    """Return the at-rest key of a store, 32 bytes, from a file that has them in base64.
 
     Raises:
-        UsageError: see `read_secret`; or another content.
+        UsageError: see `read_secret`; or the file has another content.
     """
     try:
         key = base64.b64decode(read_secret(path).strip(), validate=True)
@@ -58,10 +58,10 @@ def load_store_key(path: Path) -> bytes:
 def load_hpke_key(path: Path, wrapping: TokenWrappingKey | None = None) -> HpkeKeyPair:
     """Return the sealing key pair of `<key id>.key`: X25519 as PKCS #8 PEM, or base64 of the 32 or 96 private bytes.
 
-    With a `wrapping` key only what that key wrapped.
+    With a `wrapping` key it accepts only files that this key wrapped.
 
     Raises:
-        UsageError: see `read_secret`; a name that is no key id 0..255; no such key, or one wrapped otherwise.
+        UsageError: see `read_secret`; the name is no key id 0..255; the content is no such key, or wrapped differently.
     """
     if not path.stem.isascii() or not path.stem.isdigit() or int(path.stem) > 255:
         raise UsageError(f"{path} is not named <key id>.key with a key id from 0 to 255")
@@ -77,10 +77,10 @@ def load_hpke_key(path: Path, wrapping: TokenWrappingKey | None = None) -> HpkeK
 
 
 def hpke_secret(path: Path, data: bytes) -> bytes:
-    """Return the 32 or 96 private bytes that a file of a sealing key holds.
+    """Return the 32 or 96 private bytes of a sealing key's file.
 
     Raises:
-        UsageError: it holds no such key, or one that a token must unwrap.
+        UsageError: it has no such key, or one that a token must unwrap.
     """
     if is_wrapped(data):
         raise UsageError(f"{path} is wrapped by a key in a token: name that key in [keys] wrapping_key")
@@ -105,7 +105,7 @@ def _pem_key(path: Path, data: bytes) -> object:
 
 
 class Validity(NamedTuple):
-    """From when to before when devices may seal to a key, Unix seconds."""
+    """The time in which devices may seal to a key, Unix seconds: `not_before` inclusive, `not_after` exclusive."""
 
     not_before: int
     not_after: int
@@ -116,10 +116,10 @@ KEY_LIST_FILE: Final = "key-list.toml"
 
 
 def load_validities(directory: Path) -> dict[int, Validity]:
-    """Return when the keys of a directory are valid, by key id, from its `key-list.toml`; without the file {}.
+    """Return the validities of a directory's keys, by key id, from its `key-list.toml`; without the file {}.
 
     Raises:
-        UsageError: the key, its value and what is allowed.
+        UsageError: a row is wrong; the message has the key, its value and what is allowed.
     """
     path = directory / KEY_LIST_FILE
     if not path.exists():
@@ -135,11 +135,11 @@ def load_validities(directory: Path) -> dict[int, Validity]:
 
 
 class KeyRing:
-    """The sealing keys in use, as they were when the directory was last read: at the start, or after it changed.
+    """The sealing keys in use, as of the last reading of the directory: at the start, or after it changed.
 
-    A key whose file is taken away leaves memory at the next look: what was sealed to it no longer opens. Beside the
-    keys `key-list.toml` says from when to when devices are told to seal to each; one it does not name is valid always.
-    No new session is opened under one of `retired`; `rotates` if the next key comes by itself.
+    A key whose file was removed leaves memory at the next reading: messages sealed to it can no longer be decrypted.
+    `key-list.toml` beside the keys has the validity of each; a key without a row is valid for ever. No new session is
+    opened under a key of `retired`; `rotates` is whether the aggregator makes new keys by itself.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class KeyRing:
         self.retired: frozenset[int] = frozenset()
         self.rotates = False
         self.is_unusable = False
-        """Whether the directory holds a file that cannot be used: then new ones are not taken up."""
+        """Whether the directory has a file that cannot be used: then no new file is loaded."""
         self._validities = dict(validities or {})
         self._seen: frozenset[tuple[str, int, int]] | None = None
 
@@ -164,7 +164,7 @@ class KeyRing:
         """Return every key of a directory, unwrapped by a token's key if one is given.
 
         Raises:
-            UsageError: no key there, or one that cannot be used.
+            UsageError: the directory has no key, or one that cannot be used.
         """
         if not directory.is_dir():
             raise UsageError(f"{directory} is not a directory of sealing keys")
@@ -174,18 +174,18 @@ class KeyRing:
         return cls(pairs, directory, load_validities(directory), wrapping)
 
     def pairs(self, key_id: int) -> Mapping[int, HpkeKeyPair]:
-        """Return the pairs; a key id that is not known yet makes the directory be read again, if it has changed."""
+        """Return the pairs; for an unknown key id read the directory again, if it has changed."""
         if key_id not in self._pairs:
             self._look()
         return self._pairs
 
     def public_key(self, key_id: int) -> bytes | None:
-        """Return a public key, or None if this aggregator does not hold it."""
+        """Return a public key, or None if this aggregator does not have it."""
         pair = self.pairs(key_id).get(key_id)
         return pair.public_key if pair else None
 
     def listed(self) -> tuple[tuple[int, bytes, Validity], ...]:
-        """Return id, public key and validity of every key, by id: what devices are told."""
+        """Return id, public key and validity of every key, by id: the content of the key list for devices."""
         pairs = sorted(self._pairs.items())
         return tuple((key_id, pair.public_key, self._validities.get(key_id, _ALWAYS)) for key_id, pair in pairs)
 
@@ -195,9 +195,9 @@ class KeyRing:
         return frozenset(self._pairs)
 
     def refresh(self) -> None:
-        """Take up new key files and let go of those that are gone, also beside an unusable one, which is not taken.
+        """Load new key files and drop keys whose files were removed; with an unusable file only the latter.
 
-        What could not be used is tried again, changed or not: a token may be back.
+        A directory with an unusable file is read again, changed or not: a token may be back.
         """
         if self.is_unusable:
             self._seen = None
@@ -218,7 +218,7 @@ class KeyRing:
             self.is_unusable = False
 
     def _changed(self, directory: Path) -> bool:
-        """Return whether the directory's files have changed since the last look: invented key ids must cost little."""
+        """Return whether the files have changed since the last reading: an invented key id must cost little."""
         try:
             found = [(path.name, path.stat()) for path in (*directory.glob("*.key"), *directory.glob(KEY_LIST_FILE))]
         except OSError:

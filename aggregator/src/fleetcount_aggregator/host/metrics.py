@@ -1,6 +1,7 @@
-"""What an operator may count: states, refusals, peer calls. Names `fleetcount_*`.
+"""The metrics of an aggregator: states, refusals, peer calls. Names `fleetcount_*`.
 
-Holds no label of a device or report, and no number of reports of a window: the exact number of participants is secret.
+No label names a device or report, and no metric counts the reports of a window: the exact number of participants is
+secret.
 """
 
 from fleetcount_protocol.errors import RejectReason
@@ -92,7 +93,7 @@ class Metrics:
         self._store_errors.inc()
 
     def damaged(self, table: str) -> None:
-        """Count one row or file that is not as it was written."""
+        """Count one damaged row or file."""
         self._damaged.labels(table).inc()
 
     def background_failed(self, work: str) -> None:
@@ -100,7 +101,7 @@ class Metrics:
         self._background.labels(work).inc()
 
     def loop_lag(self, seconds: float) -> None:
-        """Show how late a tick of the event loop came."""
+        """Set how many seconds late a tick of the event loop was."""
         self._loop_lag.set(seconds)
 
     def render(self) -> bytes:

@@ -1,7 +1,7 @@
-"""Why a window waits, for whom, since when and until when: one place for the command, health, metrics and logs.
+"""The reason why a window waits, for whom, since when and until when: shared by commands, health, metrics and logs.
 
-Says nothing of how many reports there are, not even whether there are enough: who watches when a bound is passed knows
-the exact number at that moment.
+It must not reveal how many reports there are, not even whether there are enough: an observer who sees when a threshold
+is crossed knows the exact number at that moment.
 """
 
 import enum
@@ -18,12 +18,12 @@ from fleetcount_transport.logs import log
 from fleetcount_transport.watching import duration
 
 _TOLD_AFTER_S: Final = 10.0
-"""A wait that is shorter is nobody's business: calls are tried again within seconds."""
+"""Seconds after which a wait is logged: calls are retried within seconds, so shorter waits are normal."""
 _HALF_A_DAY_S: Final = 43_200
 
 
 class WaitFor(enum.Enum):
-    """What a window waits for: the closed list."""
+    """The things that a window may wait for, a closed list."""
 
     OPENING = "opening"
     CLOSING = "closing"
@@ -47,7 +47,7 @@ _TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """One reason why a window does not go on. `since` and `until` are Unix seconds, None if not known."""
+    """One reason why a window waits. `since` and `until` are Unix seconds, None if not known."""
 
     kind: WaitFor
     whom: str = ""
@@ -56,7 +56,7 @@ class Wait:
     problem: str = ""
 
     def text(self, now: float) -> str:
-        """Return what an operator reads: "waits for beta since 40 s (unreachable); gives up 14:20 UTC"."""
+        """Return the text for an operator: "waits for beta since 40 s (unreachable); until 14:20:00 UTC"."""
         parts = _TEXTS[self.kind].format(whom=self.whom)
         if self.since is not None:
             parts += f" since {duration(now - self.since)}"
@@ -75,7 +75,7 @@ class Wait:
 
 
 def clock_time(moment: float, now: float) -> str:
-    """Return a moment as a time of the day in UTC, with its date if it is not near."""
+    """Return a moment as a time of day in UTC, with its date if it is more than half a day away."""
     near = abs(moment - now) < _HALF_A_DAY_S
     return f"{datetime.fromtimestamp(moment, UTC):{'%H:%M:%S' if near else '%Y-%m-%d %H:%M'}} UTC"
 
@@ -83,8 +83,8 @@ def clock_time(moment: float, now: float) -> str:
 def expected_wait(window: Window, state: WindowState, *, leads: bool | None, give_up_s: float | None) -> Wait | None:
     """Return what a window in a state waits for if nothing is wrong, None for one that has ended.
 
-    `leads`: whether the aggregator in question drives the window, None if it is not known which one is asked about;
-    `give_up_s` is its `[limits] give_up_s`, None if it is not known.
+    `leads`: whether the aggregator leads the window, None if that is not known; `give_up_s` is its `[limits]
+    give_up_s`, None if that is not known.
     """
     closes = window.round_two_closes if window.two_instalments else window.round_one_closes
     if state is WindowState.ANNOUNCED:
@@ -94,15 +94,13 @@ def expected_wait(window: Window, state: WindowState, *, leads: bool | None, giv
     if state not in (WindowState.AGREEING, WindowState.RELEASING):
         return None
     if leads is False:
-        # Until when follows from the leader's last sign of life, not from the window.
+        # No `until`: it follows from the leader's last call, not from the window.
         return Wait(kind=WaitFor.LEADER, whom=window.leader.aggregator_id, since=closes)
     return Wait(kind=WaitFor.WORK, since=closes, until=None if give_up_s is None else closes + give_up_s)
 
 
 class Waits:
-    """What windows of this process wait for against expectation, by window; the log says it once it lasts, and its
-    end.
-    """
+    """The unexpected waits of this process's windows; the log has each that lasts, and its end."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -112,7 +110,7 @@ class Waits:
     def note(
         self, window_id: WindowId, kind: WaitFor, problem: str = "", *, whom: str = "", until: float | None = None
     ) -> None:
-        """Note that a window waits, still or from now on."""
+        """Note that a window waits, from now on or still."""
         now, here = self._now(), self._waits.setdefault(window_id, {})
         before = here.get((kind, whom))
         since = now if before is None else before.since
@@ -138,10 +136,10 @@ class Waits:
             self.over(window_id, kind, whom=whom)
 
     def of(self, window_id: WindowId) -> Wait | None:
-        """Return what a window has waited for longest, None if nothing is wrong."""
+        """Return the longest unexpected wait of a window, None if nothing is wrong."""
         return min(self._waits.get(window_id, {}).values(), key=lambda wait: wait.since or 0, default=None)
 
     def counts(self) -> Mapping[str, int]:
-        """Return how many windows wait, by the value of what for."""
+        """Return the number of waiting windows by `WaitFor` value."""
         kinds = Counter(kind for here in self._waits.values() for kind in {kind for kind, _ in here})
         return {kind.value: kinds[kind] for kind in (WaitFor.PEER, WaitFor.EARLIER_WINDOW, WaitFor.STORE)}

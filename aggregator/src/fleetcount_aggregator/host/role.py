@@ -1,4 +1,4 @@
-"""The roles that one process of an aggregator may have; embedded it has all. Decides nothing about what each does."""
+"""The roles that one process of an aggregator may have; a single process has all."""
 
 from enum import StrEnum
 
@@ -6,14 +6,14 @@ from fleetcount_protocol.errors import UsageError
 
 
 class Role(StrEnum):
-    """What a process does for its aggregator; the value is the word on the command line and in the database."""
+    """The work of a process for its aggregator; the value is the word on the command line and in the database."""
 
     INTAKE = "intake"
-    """Serves devices, and writes the shards it takes."""
+    """Serves devices, and writes the shards whose leases it has."""
     WORKER = "worker"
     """Verifies batches of reports."""
     COORDINATOR = "coordinator"
-    """Stands for election; the one that is elected does what happens once."""
+    """Is a candidate for election; the elected one does the work that must be done by one process."""
 
 
 ALL_ROLES = frozenset(Role)
@@ -23,7 +23,7 @@ def read_roles(text: str) -> frozenset[Role]:
     """Return the roles of a list with commas.
 
     Raises:
-        UsageError: one is none, or there is none at all.
+        UsageError: a word is no role, or the list is empty.
     """
     words = [word.strip() for word in text.split(",")]
     wrong = [word for word in words if word not in list(Role)]

@@ -1,6 +1,6 @@
 """The states of a window at one aggregator and the one table of allowed moves.
 
-Decides what may follow what; never when it happens (leader, helper) nor how it is stored (store).
+It decides which state may follow which, but not when (leader, helper) nor how it is stored (store).
 """
 
 import enum
@@ -34,7 +34,7 @@ class AbortReason(enum.Enum):
 
 
 class MissingReason(enum.Enum):
-    """Why a window of a question has no window at an aggregator: the closed, public list."""
+    """Why a window was not opened at an aggregator: the closed, public list."""
 
     MISSED = "missed"
     """The aggregator was down until after round one."""
@@ -58,20 +58,20 @@ TRANSITIONS: Final[Mapping[WindowState, frozenset[WindowState]]] = MappingProxyT
 )
 """Every move a window can make.
 
-Announced: installed, no report taken yet. Collecting: the windows are open. Agreeing: intake is closed for ever and the
-aggregators find out which reports all of them hold and accept. Releasing: the one set is sealed; noised shares are
-committed to and opened, and everyone recomputes the record. Released: the record carries every signature. Aborted: no
-record will ever exist here; the reason is public. An aggregator that slept through the windows goes from announced to
-agreeing at once. A record that all have signed proves itself: who sees one moves to released from agreeing on, even
-after an abort (`release.steps`); nothing else leads there."""
+Announced: decided and stored, no report accepted yet. Collecting: intake is open. Agreeing: intake is closed for good,
+and the aggregators determine which reports all of them have and accept. Releasing: the one set is sealed; noised shares
+are committed to and opened, and every aggregator recomputes the record. Released: the record has every signature.
+Aborted: this aggregator makes no record; the reason is public. An aggregator that was down during the rounds goes from
+announced to agreeing directly. A record with all signatures is valid by itself: an aggregator that gets one moves to
+released from any state from agreeing on, even after an abort (`release.steps`)."""
 
 FINAL_STATES: Final = frozenset({WindowState.RELEASED, WindowState.ABORTED})
-"""Where nothing is left to do for a window and its secrets are deleted."""
+"""The states in which no work is left for a window, and its secrets are deleted."""
 UNFINISHED: Final = frozenset(WindowState) - FINAL_STATES
 
 
 class StateConflictError(FleetcountError):
-    """A move the table does not allow from the state the window is really in; `state` says which that is."""
+    """The table does not allow a move from the window's present state, which is `state`."""
 
     def __init__(self, state: WindowState, wanted: str) -> None:
         super().__init__(f"the window is {state.value}: {wanted} is not possible")
@@ -79,7 +79,7 @@ class StateConflictError(FleetcountError):
 
 
 def check_move(old: WindowState, new: WindowState) -> None:
-    """Return if the table allows the move.
+    """Check that the table allows the move.
 
     Raises:
         StateConflictError: it does not.

@@ -1,4 +1,4 @@
-"""Where an aggregator's store lies: a SQLite file in its directory, or a PostgreSQL database. It opens nothing."""
+"""The place of an aggregator's store: a SQLite file in its directory, or a PostgreSQL database. It opens nothing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePlace:
-    """`directory`: of the SQLite file and of what lies beside it; `url`: of a PostgreSQL database that has the rows."""
+    """`directory`: of the SQLite file and of the files beside it; `url`: of a PostgreSQL database with the rows."""
 
     directory: Path
     url: str | None = None
@@ -14,10 +14,10 @@ class StorePlace:
 
     @property
     def file(self) -> Path:
-        """The SQLite file; files beside it are named after it, wherever the rows are."""
+        """The SQLite file; the names of files beside it begin with its name, also with PostgreSQL."""
         return self.directory / "aggregator.db"
 
     @property
     def name(self) -> str:
-        """How a person is told of it; a URL has no password, and what follows `?` is left out."""
+        """The name of the store in messages; a URL has no password, and the part from `?` on is left out."""
         return str(self.file) if self.url is None else self.url.partition("?")[0]

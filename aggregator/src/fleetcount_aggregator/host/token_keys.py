@@ -1,7 +1,8 @@
 """Keys that never leave a PKCS #11 token, found by their URI (RFC 7512): one that signs, one that wraps sealing keys.
 
 Needs the extra `fleetcount[pkcs11]`. Ed25519 by CKM_EDDSA (PKCS #11 v3.0, 6.3.16), AES-256 by CKM_AES_GCM (6.13.3).
-Sealing keys themselves cannot lie in a token: opening HPKE needs the private key here. Never shows a PIN.
+Sealing keys themselves cannot be in a token: HPKE decryption needs the private key in this process. It must not show a
+PIN.
 """
 
 import base64
@@ -32,12 +33,12 @@ _WRAPPED: Final = b"wrapped:"
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 _ONE_CALL: Final = threading.Lock()
-"""Around every call to a token: a library need not take several at a time."""
+"""Locked during every call to a token: a PKCS #11 library need not be safe for threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUri:
-    """Where a key lies: which token, which object, the library that speaks to it, and the file of the PIN, if any."""
+    """The place of a key: token, object, the library of the token, and the file of the PIN if there is one."""
 
     token_label: str = ""
     token_serial: str = ""
@@ -51,7 +52,7 @@ class TokenUri:
         """Return the place that a `pkcs11:` URI names: token or serial, object or id, and `?module-path=`.
 
         Raises:
-            UsageError: an attribute that is unknown, given twice, missing, or a PIN in the URI itself.
+            UsageError: an attribute is unknown, given twice or missing, or the URI itself has a PIN.
         """
         if not text.startswith(PKCS11_SCHEME):
             raise UsageError(f"{text[:80]!r} is no pkcs11: URI")
@@ -73,7 +74,7 @@ class TokenUri:
 
     @property
     def wanted(self) -> dict[str, str | bytes]:
-        """What a token is asked for."""
+        """The attributes by which the token finds the key."""
         return {name: value for name, value in (("label", self.label), ("id", self.id)) if value}
 
     @property
@@ -85,7 +86,7 @@ class TokenUri:
         """Return the PIN, from its file or the environment.
 
         Raises:
-            UsageError: there is none, or the file is open to others.
+            UsageError: there is no PIN, or others may read its file.
         """
         if self.pin_file is not None:
             return read_secret(self.pin_file).decode("utf-8", "replace").strip()
@@ -105,7 +106,7 @@ def _attributes(text: str, separator: str, known: tuple[str, ...]) -> dict[str, 
 
 
 class TokenSigningKey(Ed25519PrivateKey):
-    """An Ed25519 key in a token: it signs, and its private bytes are nowhere else."""
+    """An Ed25519 key in a token, which signs; no copy of its private bytes is elsewhere."""
 
     def __init__(self, key: Any, public: Ed25519PublicKey, mechanism: Any) -> None:
         self._key = key
@@ -151,14 +152,14 @@ class TokenSigningKey(Ed25519PrivateKey):
 
 
 class TokenWrappingKey:
-    """An AES-256 key in a token, under which the files of sealing keys lie: without the token they open nothing."""
+    """An AES-256 key in a token, which encrypts the files of sealing keys: without the token they cannot be used."""
 
     def __init__(self, key: Any, uri: TokenUri) -> None:
         self._key = key
         self._uri = uri
 
     def wrap(self, key_id: int, secret: bytes) -> bytes:
-        """Return what a sealing key's file holds: the private bytes encrypted for this key id, in base64.
+        """Return the content of a sealing key's file: the private bytes, encrypted for this key id, in base64.
 
         Raises:
             MachineError: the token did not encrypt: it is gone, or its session was closed.
@@ -174,7 +175,8 @@ class TokenWrappingKey:
         """Return the private bytes of a file that `wrap` made for this key id.
 
         Raises:
-            UsageError: it is another's, changed, or the token is gone, which its library does not tell apart.
+            UsageError: it was wrapped by another key or for another id, is damaged, or the token is gone; the library
+                gives the same error for all.
         """
         try:
             data = base64.b64decode(content.removeprefix(_WRAPPED).strip(), validate=True)
@@ -199,7 +201,7 @@ class TokenWrappingKey:
 
 
 def is_wrapped(content: bytes) -> bool:
-    """Whether a key file holds what a token must open."""
+    """Return whether a token must unwrap the content of a key file."""
     return content.startswith(_WRAPPED)
 
 
@@ -226,7 +228,7 @@ def load_wrapping_key(text: str, environment: Mapping[str, str] = os.environ) ->
     """Return the AES-256 key that a `pkcs11:` URI names, with a session that stays open.
 
     Raises:
-        UsageError: as `load_token_key`; or a key of another kind, or one that the token would give away.
+        UsageError: as `load_token_key`; or the key is of another kind, or extractable.
     """
     uri = TokenUri.parse(text)
     session = _session(uri, environment, "AES_GCM", "wrapping sealing keys")
@@ -254,7 +256,7 @@ def _pkcs11_error() -> type[Exception]:
 
 
 def _session(uri: TokenUri, environment: Mapping[str, str], mechanism: str, needed_by: str) -> Any:
-    """Return a session with a token that has a mechanism; a process is logged in once, for all of its sessions."""
+    """Return a session with a token, which must have a mechanism; a login is per process, for all its sessions."""
     try:
         import pkcs11
         from pkcs11.exceptions import PKCS11Error, UserAlreadyLoggedIn

@@ -1,1 +1,1 @@
-"""From the one set to the signed record: sum, noise, commitment, opening, record."""
+"""From the agreed set to the signed record: sum, noise, commitment, opening, record."""

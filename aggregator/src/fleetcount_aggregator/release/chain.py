@@ -1,7 +1,7 @@
-"""The chain of a question's records: each names the digest of the one before it and every window missing between.
+"""The chain of a question's records: each names the digest of the record before it and every missing window between.
 
-The leader proposes the link from its own store; a helper signs only what its own store does not contradict. It must not
-build or sign records (`release.steps`).
+The leader proposes the link from its own store; a helper signs it only if its own store does not contradict it. It must
+not build or sign records (`release.steps`).
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from fleetcount_aggregator.storage.store import Store
 
 
 async def chain_link(windows: Windows, window: InstalledWindow) -> ChainLink:
-    """Return the link of a window's record; run by the leader.
+    """Return the link of a window's record; the leader calls it.
 
-    Every earlier window has ended here, so the link is the same whenever it is made again.
+    Every earlier window has ended here, so a repeated call returns the same link.
     """
     place = window.asked.question
     missing: list[MissingWindow] = []
@@ -45,7 +45,7 @@ async def _reason(store: Store, decided: DecidedWindow) -> str:
 
 
 async def _released(windows: Windows, decided: DecidedWindow) -> WindowId | None:
-    """Return a window if it is released here."""
+    """Return the window's id if it is released here, else None."""
     window_id = None if decided.missing else decided.window_id
     return window_id if window_id is not None and await windows.state_of(window_id) is WindowState.RELEASED else None
 
@@ -59,8 +59,8 @@ async def _record_digest(store: Store, window_id: WindowId) -> Digest | None:
 async def check_link(windows: Windows, window: InstalledWindow, link: ChainLink) -> None:
     """Refuse a link that this aggregator's own store contradicts.
 
-    The record before must be the one released here, or signed here and not delivered yet; those said to be missing
-    must not be released here. That it accounts for every window, the record itself has checked.
+    The record before must be the one released here, or the one signed here and not delivered yet; a window that the
+    link names as missing must not be released here. Decoding the record has checked that it accounts for every window.
 
     Raises:
         PeerRefusalError: DISAGREES.

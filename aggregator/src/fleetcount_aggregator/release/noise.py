@@ -1,8 +1,9 @@
 """The share an aggregator opens: its sum over the sealed set, and the noise it adds before anyone sees it.
 
-The sum is that of the batches less the few reports that fell out. Besides the batches sealed at rest, a sum without
-noise exists here alone: it must not be stored, logged or shown. The noise is of full strength, exact, from the system's
-randomness; `release.steps` decides when it is drawn, and sees to it that a window's noise is drawn once.
+The sum is that of the batches minus the few reports that the set leaves out. Apart from the encrypted sums of batches
+in the store, a sum without noise exists here alone: it must not be stored, logged or shown. Each aggregator adds the
+noise at full strength, drawn exactly from the system's randomness; `release.steps` decides when, and ensures that a
+window's noise is drawn once.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from fleetcount_aggregator.storage.store import Store, every_batch
 from fleetcount_aggregator.verification.workers import Workers, sum_reports
 
 _BLOCK: Final = 4096
-"""Reports taken out of a sum at once."""
+"""Reports subtracted from a sum at once."""
 
 
 class SystemNoise:
@@ -40,10 +41,10 @@ class SystemNoise:
 def noised_share(total: Sequence[int], noise: Sequence[int]) -> bytes:
     """Return the encoded vector an aggregator opens: its sum of shares plus its noise, number by number, modulo p.
 
-    Run by every aggregator, once a release; `total` holds elements of Field64, `noise` one draw for each.
+    Every aggregator calls it once per release; `total` has elements of Field64, `noise` one draw for each.
 
     Raises:
-        ValueError: not one draw for each element.
+        ValueError: the lengths differ.
     """
     return FIELD64.encode_vector([(share + one) % FIELD64.modulus for share, one in zip(total, noise, strict=True)])
 
@@ -51,10 +52,11 @@ def noised_share(total: Sequence[int], noise: Sequence[int]) -> bytes:
 async def set_sum(store: Store, workers: Workers, window: InstalledWindow) -> list[int]:
     """Return the sums to noise and open over the sealed set, without noise: `output_count` field elements.
 
-    A share of a larger square is the sum of the shares of the squares inside it: linear, so nobody else is asked.
+    A share of a larger square is the sum of the shares of the squares inside it: it is linear, so each aggregator
+    computes it alone.
 
     Raises:
-        StoreError: no set is sealed, what was kept is damaged, or a report of the set is not in exactly one sum.
+        StoreError: no set is sealed, a stored sum is damaged, or a report of the set is not in exactly one sum.
     """
     included = await store.included(window.window_id)
     if included is None:
@@ -66,17 +68,17 @@ async def set_sum(store: Store, workers: Workers, window: InstalledWindow) -> li
     async for row in every_batch(store, window.window_id):
         verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != ReportVerdict.REFUSED]
         summed[verified] += 1
-        # The kept sum holds every report verified in the batch; those that the set leaves out are taken off again.
+        # The stored sum has every report verified in the batch; those that the set leaves out are subtracted.
         total = add_vectors(total, kept_sum(store, window, row))
         total = subtract_vectors(total, await _sum_of(store, workers, window, verified[~wanted[verified]]))
-    # In two batches a report would count twice, in none not at all: each must be in exactly one.
+    # A report in two batches would count twice, one in no batch would be missing: each must be in exactly one.
     if (summed[wanted] != 1).any():
         raise StoreError("a report of the set is not in exactly one batch")
     return [one % FIELD64.modulus for one in design.opened_sums(FIELD64.decode_vector(total, design.summed_count))]
 
 
 async def _sum_of(store: Store, workers: Workers, window: InstalledWindow, positions: NDArray[np.int64]) -> bytes:
-    """Return the sum of single reports, which fell out after they were verified."""
+    """Return the sum of single reports, which were left out after they were verified."""
     total = bytes(FIELD64.encoded_size * window.asked.design.summed_count)
     if not len(positions):
         return total

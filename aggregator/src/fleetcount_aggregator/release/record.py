@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from fleetcount_mechanisms.statement import AdversaryView
 
 _ENDPOINT_SLACK: Final = 1
-"""Interval ends come from floating point, which may differ by a last digit between machines."""
+"""Largest difference of interval ends: floating point may differ in the last digit between machines."""
 
 
 def release_time(window: Window, now: int) -> int:
-    """Return the time in a record: the next point of the window's time grid, which tells nothing about this machine."""
+    """Return the time in a record (Unix seconds), rounded up to the window's time grid to hide this machine's."""
     step = window.time_precision_s
     return -(-max(now, window.round_two_closes, window.round_one_closes) // step) * step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowTerms:
-    """What the record of a window says beyond its window: its place in the chain, and what the whole question may lose.
+    """The parts of a window's record that do not follow from the window: the chain link, and the terms of the
+    statement.
 
-    The statement is about the question as it was signed, at its `delta`: `shape` has its windows, units and days.
+    The statement is about the whole signed question, at its `delta`: `shape` has its windows, units and days.
     """
 
     chain: ChainLink
@@ -41,20 +42,21 @@ class WindowTerms:
 
 
 def record_bytes(window: bytes, outputs: Sequence[int], released_at: int, terms: WindowTerms) -> bytes:
-    """Return the canonical record of a window (canonical bytes in, canonical bytes out): what the workers run."""
+    """Return the canonical record of a window, from its canonical bytes; the workers run it."""
     return encode_record(build_record(decode_window(window), outputs, released_at, terms))
 
 
 def build_record(window: Window, outputs: Sequence[int], released_at: int, terms: WindowTerms) -> ReleaseRecord:
     """Return the record of a window from its opened outputs (docs/wire.md, "Release record").
 
-    `outputs` are those that the window's design opens, and behind them the number of participants where the window says
-    so.
+    `outputs` are the numbers that the window's design opens, followed by the noised number of participants where the
+    question publishes it.
 
     Raises:
-        UsageError: numbers beyond the 64 bits of a record.
+        UsageError: a number does not fit into the 64 bits of a record.
     """
-    # Loaded only here: SciPy takes a second, and only who makes a record needs it. The workers load it at their start.
+    # Imported here, because SciPy takes a second to load and only the workers build records; they load it at their
+    # start.
     from fleetcount_analysis.reading import exact_estimates, read
 
     design, numbers = window.design, [int(output) for output in outputs]
@@ -79,14 +81,14 @@ def build_record(window: Window, outputs: Sequence[int], released_at: int, terms
 
 @lru_cache(maxsize=16)
 def _views(design: Design, shape: ScheduleShape, delta: Fraction) -> "tuple[AdversaryView, ...]":
-    """Return the statement of a question, which takes a second, once a question and process."""
+    """Return the statement of a question, which takes a second; cached, once per question and process."""
     from fleetcount_mechanisms.accounting.question_statement import question_views  # As above.
 
     return question_views(design, shape, delta)
 
 
 def _participants(design: Design, opened: int, level: Fraction) -> NoisedParticipants:
-    """Return the reading of a number that every device counts in and every aggregator noised: one direct cell."""
+    """Return the interval of the noised number of participants: one direct cell in which every device counts."""
     from fleetcount_analysis.reading import read  # As above.
 
     count = Design(answer=Truth(1), noise=design.noise, values=1, aggregators=design.aggregators)
@@ -95,19 +97,19 @@ def _participants(design: Design, opened: int, level: Fraction) -> NoisedPartici
 
 
 def same_record(own: ReleaseRecord, other: ReleaseRecord) -> bool:
-    """Return whether two records say the same: identical but for interval ends, which may differ by one."""
+    """Return whether two records are equal but for interval ends, which may differ by `_ENDPOINT_SLACK`."""
     if _exact(own) != _exact(other):
         return False
     return all(_same_cell(one, two) for one, two in zip(_read(own), _read(other), strict=True))
 
 
 def _exact(record: ReleaseRecord) -> tuple[object, ...]:
-    """Return what two records have in common to the last bit."""
+    """Return the parts of a record that must be equal to the last bit."""
     return record.window.canonical, record.statement, record.baseline_raw, record.released_at, record.chain
 
 
 def _read(record: ReleaseRecord) -> list[Cell | NoisedParticipants]:
-    """Return what has interval ends."""
+    """Return the parts of a record that have interval ends."""
     return [*record.cells, *([] if record.participants is None else [record.participants])]
 
 

@@ -1,7 +1,7 @@
 """The release of a window at one aggregator: noise drawn once, commit before open, a signature only after
 recomputation.
 
-Noise, noised share and ledger debit are one transaction; every later request gets the stored bytes. The sum without
+Noised share and ledger debit are stored in one transaction; every later request gets the stored bytes. The sum without
 noise exists only inside `_draw`.
 """
 
@@ -51,15 +51,15 @@ from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_aggregator.windows.budget import debit_row
 
 _CLOCK_LEEWAY_S: Final = 300
-"""How far a record's time may lie ahead of this aggregator's clock."""
+"""Seconds by which a record's time may be ahead of this aggregator's clock."""
 
 
 _Numbers = tuple[tuple[int, ...], int | None]
-"""The opened numbers of a record's cells, and of its participants where it tells them."""
+"""The opened numbers of a record's cells, and that of its participants where it has one."""
 
 
 class ReleaseSteps:
-    """The release steps, shared by leader and helper."""
+    """The release steps of a window, the same at leader and helper."""
 
     def __init__(self, windows: Windows, questions: Questions, workers: Workers) -> None:
         self._windows = windows
@@ -74,7 +74,7 @@ class ReleaseSteps:
         """Return the commitment to this aggregator's noised share of the sealed set, drawing it if it is not drawn yet.
 
         Raises:
-            PeerRefusalError: CONFLICT, the set is not the one sealed here; NOT_YET, none is.
+            PeerRefusalError: CONFLICT, the set is not the one sealed here; NOT_YET, no set is sealed here.
             StateConflictError: the window is not releasing.
         """
         await self._check_digest(window.window_id, digest)
@@ -90,7 +90,7 @@ class ReleaseSteps:
             raise PeerRefusalError(PeerProblem.CONFLICT)
 
     async def _noised_share(self, window: InstalledWindow, digest: Digest) -> NoisedShare:
-        # Taking many reports out of the sum again may last longer than a call, which is then repeated.
+        # Subtracting many reports from the sum may last longer than a call, which the leader then repeats.
         sealed = await once(self._windows, window.window_id, Step.COMMIT, digest, lambda: self._draw(window))
         opened = self._store.data_keys.of(window.window_id).open(sealed, b"noised share", window.window_id)
         return NoisedShare(
@@ -102,10 +102,10 @@ class ReleaseSteps:
         )
 
     async def _draw(self, window: InstalledWindow) -> Entry:
-        """Add up this aggregator's output shares and its noise. Nothing is shown before it is stored."""
+        """Add up this aggregator's output shares and its noise; the entry is stored before any party sees it."""
         total = await set_sum(self._store, self._workers, window)
         if opened_count(window.asked) > len(total):
-            # The number of participants is one more sum: the leader's share of it is all, the others' is nothing.
+            # The number of participants is one more sum: the leader's share is the whole number, a helper's is 0.
             total.append(await self._count(window) if window.is_leader else 0)
         noise = self._host.noise.draw(window.asked.design.noise, len(total))
         # Without the random blind, a commitment could be opened by trying the likely sums.
@@ -121,8 +121,8 @@ class ReleaseSteps:
         """Return the noised share against the commitments of all; only one list of commitments is ever accepted.
 
         Raises:
-            PeerRefusalError: CONFLICT, another set or another list; DISAGREES, not one commitment an aggregator or not
-                this aggregator's own; NOT_YET, nothing is committed to yet.
+            PeerRefusalError: CONFLICT, another set or another list; DISAGREES, not one commitment per aggregator, or
+                another one for this aggregator; NOT_YET, this aggregator has not committed yet.
         """
         await self._check_digest(window.window_id, query.set_digest)
         if await taken(self._store, window.window_id, Step.COMMIT) is None:
@@ -135,7 +135,7 @@ class ReleaseSteps:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         if query.commitments[window.position] != commit_to(share):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        # The list is durable before the share is shown, so that no crash lets it be opened against another list.
+        # The list is durable before the share is sent: after a crash the share cannot be opened against another list.
         listed = Entry(answer=b"".join(one.commitment for one in query.commitments))
         await once(self._windows, window.window_id, Step.OPEN, commitments_digest(query.commitments), listed)
         return share
@@ -143,10 +143,10 @@ class ReleaseSteps:
     # The record.
 
     async def build(self, window: InstalledWindow, shares: tuple[NoisedShare, ...]) -> bytes:
-        """Return the record that follows from the opened shares; run by the leader.
+        """Return the record that follows from the opened shares; the leader calls it.
 
         Raises:
-            PeerRefusalError: DISAGREES, a share is not what was committed to, or a number is out of range.
+            PeerRefusalError: DISAGREES, a share does not match its commitment, or a number is out of range.
         """
         signed = await taken(self._store, window.window_id, Step.SIGN)
         if signed is not None:
@@ -157,11 +157,11 @@ class ReleaseSteps:
         return await self._workers.run(record_bytes, window.asked.canonical, outputs, released_at, terms)
 
     async def sign(self, window: InstalledWindow, proposal: RecordProposal) -> RecordSignature:
-        """Recompute the record from the opened shares and sign it if it says the same, only one record a window.
+        """Recompute the record from the opened shares and sign it if both are equal; only one record per window.
 
         Raises:
-            PeerRefusalError: DISAGREES, it says something else; CONFLICT, another record was signed; NOT_YET, nothing
-                was opened; TOO_TELLING, it tells more of a person than the operator allows.
+            PeerRefusalError: DISAGREES, the record differs; CONFLICT, another record was signed; NOT_YET, this
+                aggregator has not opened; TOO_TELLING, a posterior is above the operator's `largest_posterior`.
         """
         work = partial(self._sign, window, proposal)
         signature = await once(self._windows, window.window_id, Step.SIGN, proposal.record, work)
@@ -185,12 +185,12 @@ class ReleaseSteps:
         return Entry(answer=sign_record(record, self._host.identity.signing_key))
 
     async def _check_telling(self, window: InstalledWindow, record: ReleaseRecord) -> None:
-        """Refuse a record that, alone or with the one before it in its question, tells more than `largest_posterior`.
+        """Refuse a record that, alone or with the one before it, gives a posterior above `largest_posterior`.
 
-        It reads noised numbers only, and keeps and logs none of them.
+        It reads noised numbers only, and neither stores nor logs them.
 
         Raises:
-            PeerRefusalError: TOO_TELLING; also where the numbers are so large that it cannot be computed.
+            PeerRefusalError: TOO_TELLING; also where the numbers are too large to compute a posterior.
         """
         limit = self._host.limits.largest_posterior
         if limit is None:
@@ -205,7 +205,7 @@ class ReleaseSteps:
             raise PeerRefusalError(PeerProblem.TOO_TELLING)
 
     async def _previous(self, record: ReleaseRecord) -> ReleaseRecord | None:
-        """Return the record of the window before if it counts the same cells: steps of a walk do not."""
+        """Return the record of the window before if it counts the same cells, else None: steps of a walk do not."""
         window, link = record.window.question, record.chain
         if link.previous_index is None:
             return None
@@ -215,7 +215,7 @@ class ReleaseSteps:
         return previous if previous is not None and previous.window.domain == record.window.domain else None
 
     def _terms(self, window: InstalledWindow, chain: ChainLink) -> WindowTerms:
-        """Return what the record of a window says beyond its window."""
+        """Return the terms of a window's record."""
         question = self._questions[window.asked.question.question_id].asked
         return WindowTerms(chain=chain, shape=question.shape, delta=question.delta)
 
@@ -231,7 +231,8 @@ class ReleaseSteps:
             bound = noise_bound(window.asked.design.noise, len(shares))
             check_range(outputs, bound=bound, reports=await self._count(window))
         except (DecodeError, VerificationFailed, UsageError) as error:
-            # Other errors may name a number; these say which of the checks failed.
+            # VerificationFailed names the failed check; the text of another error may contain a number, which is
+            # secret.
             why = str(error) if isinstance(error, VerificationFailed) else type(error).__name__
             log.error("shares_not_opened", window=str(window.window_id), reason=why)
             raise PeerRefusalError(PeerProblem.DISAGREES) from None
@@ -260,11 +261,11 @@ class ReleaseSteps:
     async def finish(self, window: InstalledWindow, finished: FinishedRecord) -> None:
         """Store the record with all signatures: the window is released here. The same record again changes nothing.
 
-        A record that all have signed proves itself, whoever shows it. It is adopted also where this store knows nothing
-        of its making, an older copy, or has given the window up; then the budget is debited now.
+        A record with all signatures is valid, whichever peer sends it. It is adopted also where this store, an older
+        copy, does not have the steps before, or where the window was aborted; then the budget is debited now.
 
         Raises:
-            PeerRefusalError: DISAGREES, another window's record, or a signature that is missing or does not verify;
+            PeerRefusalError: DISAGREES, another window's record, or a signature is missing or does not verify;
                 CONFLICT, another record is stored.
         """
         if not self.proves(window, finished.record, finished.signatures):
@@ -276,7 +277,7 @@ class ReleaseSteps:
         await once(self._windows, window.window_id, Step.RELEASE, hashlib.sha256(finished.record).digest(), entry)
 
     def proves(self, window: InstalledWindow, record: bytes, signatures: tuple[bytes, ...]) -> bool:
-        """Whether bytes are a record of this window that every aggregator of it has signed."""
+        """Return whether the bytes are a record of this window with the valid signatures of all its aggregators."""
         try:
             read = decode_record(record)
             verify_record_signatures(read, signatures, self._host.identity.trusted)
@@ -285,9 +286,9 @@ class ReleaseSteps:
         return read.window.canonical == window.asked.canonical
 
     async def outcome(self, window_id: WindowId) -> ReleaseAnswer | None:
-        """Return a window's state, with its signed record once it is released; None for a window that is not here.
+        """Return a window's state, with its signed record once it is released; None for an unknown window.
 
-        A window that has no window, since it is missing, is said to be aborted for the reason that it is missing for.
+        A missing window, which was never opened here, is reported as aborted, with the reason why it is missing.
         """
         row = await self._store.window(window_id)
         if row is None:
@@ -305,7 +306,7 @@ def _numbers(record: ReleaseRecord) -> _Numbers:
 
 
 def _told(window: bytes, windows: tuple[_Numbers, ...]) -> float:
-    """Return the largest posterior, 0 where there is none and 1 where it cannot be computed: what the workers run."""
+    """Return the largest posterior, 0 where there is none and 1 where it cannot be computed; the workers run it."""
     from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told  # SciPy: as in `release.record`.
     from fleetcount_analysis.errors import AnalysisError
 

@@ -1,1 +1,1 @@
-"""The windows of one aggregator: which it takes, what they may cost, and whether a peer's ledger is whole."""
+"""The questions and windows of one aggregator: installation, budget, decisions about windows, retention, status."""

@@ -1,7 +1,7 @@
-"""What this aggregator's questions cost: by signal and window, in a period, and whether one more fits beside them.
+"""The privacy budget of this aggregator: the charges of questions by signal, window and period, and their limits.
 
-The rules are pure; `check_budgets` reads what is known of the questions. The debit itself is written by the store in
-the transaction that stores the noised share (`release.steps`).
+The rules are pure; `check_budgets` reads the installed questions. The store writes the debit itself, in the transaction
+that stores the noised share (`release.steps`).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ NO_FINITE_EPSILON = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What one window's release loses on one signal in [opens, closes), and for which change of the truth."""
+    """The loss of one window's release on one signal in [opens, closes), Unix seconds, with its relation."""
 
     signal: str
     opens: int
@@ -42,7 +42,7 @@ class Charge:
 
 
 def charge_of(window: Window) -> Charge:
-    """Return what a window costs: the public view of its release (docs/privacy.md)."""
+    """Return the charge of a window: the loss in the public view of its release (docs/privacy.md)."""
     return Charge(
         signal=window.signal,
         opens=window.round_one_opens,
@@ -52,7 +52,7 @@ def charge_of(window: Window) -> Charge:
 
 
 def charge_of_question(question: Question, stopped: int | None = None) -> Charge:
-    """Return what overlaps with any window of a question: the loss of one, from the first to the last before a stop."""
+    """Return the charge of a question for overlaps: the loss of one window, until its last window or a stop."""
     schedule = question.schedule
     closes = schedule.end if stopped is None else schedule.closes(max(0, stopped - 1))
     return Charge(signal=question.signal, opens=schedule.opens(0), closes=closes, loss=question.design.ledger_loss)
@@ -72,17 +72,16 @@ def debit_row(window: Window, now: int) -> LedgerRow:
 
 
 def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
-    """Refuse a window whose loss, added to that of every window on the same signal and an overlapping window, is too
-    large.
+    """Refuse a window whose loss, added to those of all windows that overlap on the same signal, is too large.
 
-    The sum must hold for the new window and, with it, for every window it overlaps: two short windows that do not touch
-    each other may both overlap a long one. Names play no part: a renamed repeat is a repeat. Signals are compared in
-    their normal form; what comes one after the other adds up in `check_period`. The sum holds for any value replaced
-    by any other; with one-sided charges in it for a value replaced by none. Epsilons stated at a delta add up as their
-    deltas do, which must not pass `total_delta`.
+    The limit applies to the new window and to every window it overlaps: two short windows that do not touch each other
+    may both overlap a long one. Names do not matter: a question under a new name counts again. Signals are compared in
+    their normal form; windows one after the other add up in `check_period`. The sum is for any value replaced by any
+    other; with one-sided charges in it for a value replaced by none. Epsilons at a delta add up, and so do their
+    deltas, whose sum must not exceed `total_delta`.
 
     Raises:
-        QuestionError: with the sum and the limit.
+        QuestionError: the sum is above the limit, which both are in the message, or the kind of release is not allowed.
     """
     if new.loss.relation is Relation.ONE_SIDED and not limits.allow_one_sided:
         raise QuestionError(
@@ -118,11 +117,11 @@ def _overlaps(one: Charge, other: Charge) -> bool:
     return same_signal and one.opens < other.closes and other.opens < one.closes
 
 
-# In a period: one after the other and together; a charge counts whole in every period that holds a part of it.
+# In a period windows add up, overlapping or not; a charge counts whole in every period that contains a part of it.
 
 
 class Unit(NamedTuple):
-    """Windows that share one toss of the sampling coin, or one window: first and last second, and how many."""
+    """The windows of one toss of the sampling coin, or one window: first and last second, and the number of windows."""
 
     first: int
     last: int
@@ -131,14 +130,14 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodCharge:
-    """What a question is charged: the loss of one unit of its design, at each unit's time."""
+    """The charge of a question in periods: the loss of a unit of its design, at each unit's time."""
 
     signal: str
     design: Design
     units: tuple[Unit, ...]
 
     def timed(self, orders: tuple[int, ...]) -> list[TimedLoss]:
-        """Return the losses with their times; none for a release without a finite loss, which has its own switch."""
+        """Return the losses with their times; [] without a finite loss, which `allow_exact_release` decides about."""
         if not (self.design.noised or self.design.device_randomizes):
             return []
 
@@ -150,9 +149,9 @@ class PeriodCharge:
 
 
 def question_charge(question: Question, stopped: int | None = None) -> PeriodCharge:
-    """Return what a question is charged: every unit that has a window before `stopped`, whole.
+    """Return the charge of a question: every unit that has a window before `stopped`, whole.
 
-    Pauses and missing windows give nothing back, and a stop nothing of a unit that has begun.
+    Pauses and missing windows refund nothing, and a stop refunds nothing of a unit that has begun.
     """
     schedule = question.schedule
     units = (
@@ -169,9 +168,9 @@ def _budget(epsilon: Decimal, delta: Fraction) -> LossBudget:
 
 
 def check_period(new: PeriodCharge, others: Iterable[PeriodCharge], limits: Limits) -> None:
-    """Refuse a charge with which the charges on its signal would pass the limit in some period, past or to come.
+    """Refuse a charge with which the charges on its signal would exceed the limit in some period, past or future.
 
-    Signals are compared in their normal form; names play no part. The charges of a period compose by their Renyi
+    Signals are compared in their normal form; names do not matter. The charges of a period compose by their Renyi
     losses at the order that follows from the limit, or by their pure losses where these are less.
 
     Raises:
@@ -193,10 +192,10 @@ def check_period(new: PeriodCharge, others: Iterable[PeriodCharge], limits: Limi
 
 
 def spent_from(moment: int, charges: Iterable[PeriodCharge], limits: Limits) -> Mapping[str, Decimal]:
-    """Return what each signal's charges come to in the fullest period that holds a moment or comes after it.
+    """Return the sum of each signal's charges in the fullest period that contains a moment or is later.
 
-    An epsilon at `total_delta`, as `check_period` adds it up; signals in their normal form, those without a charge in
-    such a period left out.
+    The sum is an epsilon at `total_delta`, by the rule of `check_period`. Signals are in their normal form; those
+    without a charge in such a period are left out.
     """
     budget, since = _budget(limits.period_epsilon, limits.total_delta), moment - limits.budget_period_s
     held: dict[str, list[TimedLoss]] = {}
@@ -210,49 +209,50 @@ def spent_from(moment: int, charges: Iterable[PeriodCharge], limits: Limits) -> 
 
 
 def _spent(known: LossFilter, starts: Iterable[int]) -> Decimal:
-    # What a period holds falls only behind the end of a charge: the fullest begins at one.
+    # Moving a period to a later start lowers its sum only behind the end of a charge: the fullest starts at such an
+    # end.
     return max(known.budget.spent(known.total(start)) for start in starts)
 
 
-# Of the questions here.
+# The installed questions.
 
 
 async def check_budgets(questions: Questions, windows: Windows, new: Charge, whole: PeriodCharge) -> None:
-    """Refuse a question that is too much beside what overlaps it, or within a period.
+    """Refuse a question that exceeds the budget of overlapping windows or of a period.
 
-    What counts: every question but those that cost nothing; a window counts with its question.
+    Every question counts, with all its windows, except those that cost nothing.
 
     Raises:
-        QuestionError: with the sum and the limit.
+        QuestionError: the sum is above a limit, or the charges are not known (`_check_charges_known`).
     """
     _check_charges_known(questions, windows)
     limits = questions.host.limits
-    # Looked at first: thousands of questions on other signals must not be taken apart into their windows.
+    # Filter first: the units of thousands of questions on other signals are not needed.
     on_signal = [one for one in questions.values() if normal_signal(one.asked.signal) == whole.signal]
     costing = await _costing(windows, on_signal)
     check_budget(new, [charge_of_question(one.asked, one.stopped) for one in costing], limits)
     others = [question_charge(one.asked, one.stopped) for one in costing]
-    # A year of hours takes a second: reports go on being taken meanwhile.
+    # In a thread: a year of hourly windows takes a second, in which intake must not wait.
     await asyncio.to_thread(check_period, whole, others, limits)
 
 
 async def _costing(windows: Windows, questions: Sequence[InstalledQuestion]) -> Sequence[InstalledQuestion]:
-    """Return the questions that cost something; the store is asked once, and not about those that are known to."""
+    """Return the questions that cost something; one query of the store, for those not known to be debited."""
     unknown = [one for one in questions if not one.was_debited]
     asked = [Charged(one.question_id, one.asked.schedule.windows, one.was_withdrawn) for one in unknown]
     costs = dict(zip((one.question_id for one in unknown), await windows.store.costs(asked), strict=True))
     for one in unknown:
         one.was_debited = costs[one.question_id] is Cost.DEBITED
-    # Whether one in quarantine was released may be what is damaged.
+    # The damage of a quarantined window may hide its debit: its question counts.
     doubtful = {one.window.question.question_id for one in windows.quarantined.values() if one.window is not None}
     return [one for one in questions if one.question_id in doubtful or costs.get(one.question_id) is not Cost.NOTHING]
 
 
 def _check_charges_known(questions: Questions, windows: Windows) -> None:
-    """Take nothing on while something is damaged or lacking that may have been charged for.
+    """Refuse every new question while charges are unknown, because rows are damaged or the store is an old copy.
 
     Raises:
-        QuestionError: something is.
+        QuestionError: charges are unknown; the message says since when and what ends it.
     """
     if questions.adopting:
         raise QuestionError(

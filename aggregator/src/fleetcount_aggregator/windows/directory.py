@@ -1,9 +1,9 @@
 """The directory where an operator drops questions, each with its seed beside it, and orders about questions.
 
-NAME.question, signed by all, goes to the leader, with NAME.seed; NAME.order to the aggregator whose operator signed it.
-Reads complete files and hands them on; a refused one gets a NAME.refused beside it that says why, and a question that
-is over goes to `taken/`, so that thousands are not looked at for years. Deletes nothing but the seed of what is
-installed, which the store holds sealed: whoever finds it later could make false proofs.
+The leader's operator drops NAME.question, signed by all, with NAME.seed; an operator drops NAME.order at its own
+aggregator. A refused file gets a NAME.refused beside it with the reason; the file of a question that is over is moved
+to `taken/`, so that thousands are not read for years. It deletes nothing but the seed of an installed question, which
+the store has encrypted: with the seed one could make proofs for invalid reports.
 """
 
 import os
@@ -26,17 +26,17 @@ from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
 
 _PATIENCE: Final = 10
-"""Looks at a file without the one it needs before it is refused: two files are not dropped at one instant."""
+"""Polls for which a question waits for its seed before it is refused: two files are not dropped at one instant."""
 
 _TAKEN: Final = "taken"
-"""Where files of questions that are over go; nothing reads them there."""
+"""The folder of the files of questions that are over; nothing reads it."""
 _KINDS: Final = (".question", ".order")
 _Stamp = tuple[int, int]
 
 
 @dataclass(slots=True)
 class _Seen:
-    """One file as it was last looked at."""
+    """One file at its last poll."""
 
     stamp: _Stamp
     looks: int = 0
@@ -44,7 +44,7 @@ class _Seen:
 
 
 class QuestionDirectory:
-    """Looks into the question directory."""
+    """Polls the question directory."""
 
     def __init__(self, context: Context, directory: Path) -> None:
         self._context = context
@@ -53,10 +53,10 @@ class QuestionDirectory:
         self._questions: dict[QuestionId, Path] = {}
 
     async def poll(self) -> None:
-        """Take up every file that is new or has changed since the last look; none before a restored store is whole.
+        """Read every file that is new or has changed since the last poll; wait while a restored store catches up.
 
         Raises:
-            StoreError: the store failed; the file is looked at again.
+            StoreError: the store failed; the next poll reads the file again.
         """
         if self._context.questions.adopting:
             return
@@ -66,16 +66,16 @@ class QuestionDirectory:
         for question_id, path in list(self._questions.items()):
             question = self._context.questions.get(question_id)
             if question is None:
-                _put_by(path, question_id)  # It is over, and nothing looks for it any more.
+                _put_by(path, question_id)  # The question is over and no longer loaded.
             elif question.refused_by:
                 _write_refusal(path, f"{question.refused_by} does not take the question; its log says why")
             if question is None or question.refused_by:
                 del self._questions[question_id]
 
     def _changed(self) -> list[str]:
-        """Return the names of files that are new, have changed or are waited with, in order.
+        """Return the names of files that are new, have changed or wait for their seed, in order.
 
-        One pass that makes no object of a file that is done: thousands of questions lie here for months.
+        One pass that makes no objects for files that are done: thousands of questions lie here for months.
         """
         open_ones: list[str] = []
         found = 0
@@ -150,7 +150,7 @@ def _read_seed(path: Path) -> bytes:
 
 
 def _remove_seed(path: Path) -> None:
-    """Remove the seed of a question that is stored; a directory that does not allow it is named in the log."""
+    """Remove the seed of a stored question; log an error when the directory does not allow it."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -158,7 +158,7 @@ def _remove_seed(path: Path) -> None:
 
 
 def _put_by(path: Path, name: QuestionId) -> None:
-    """Move the file of a question that is over out of the way, under its name and id."""
+    """Move the file of a question that is over to `taken/`, under its name and id."""
     try:
         taken = path.parent / _TAKEN
         taken.mkdir(exist_ok=True)

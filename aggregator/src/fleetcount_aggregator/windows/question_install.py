@@ -1,6 +1,6 @@
-"""Which question this aggregator takes on: signed by all, within its operator's limits, with keys for its windows.
+"""The installation of questions: signed by all, within the operator's limits, with keys for their windows.
 
-Judged once, whole: its windows are not judged again. It checks and stores; windows are opened by `windows.windows`.
+A question is judged once, as a whole; its windows are not judged again. `windows.windows` opens them.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ from fleetcount_aggregator.windows.question_orders import take_delivered_order
 
 
 def check_question_here(context: Context, signed: SignedQuestion, seed: bytes) -> None:
-    """Refuse a question, with its start, that this aggregator does not take on; `install_question` checks the budget.
+    """Check that this aggregator may install a question with its start; `install_question` checks the budget.
 
     Raises:
-        QuestionError: which field, its value and what is allowed.
-        SignatureError: a signature that is missing or does not verify.
+        QuestionError: a field is not allowed; the message names it, its value and what is allowed.
+        SignatureError: a signature is missing or does not verify.
     """
     question, identity, limits = signed.question, context.host.identity, context.host.limits
     if question.deployment != identity.deployment:
@@ -49,9 +49,9 @@ def check_question_here(context: Context, signed: SignedQuestion, seed: bytes) -
 
 
 def _check_next_window(questions: Questions, signed: SignedQuestion) -> None:
-    """Refuse a question that is over, or whose next window nobody could seal to.
+    """Refuse a question that is over, or for whose next window there is no sealing key.
 
-    Keys of later windows may be announced while the question runs; a window whose key is missing then is skipped.
+    Keys of later windows may be announced while the question runs; a window whose key is missing is skipped.
     """
     schedule, now = signed.question.schedule, questions.host.now()
     following = max(0, -(-(now + 1 - schedule.round_one_s - schedule.opens(0)) // schedule.every_s))
@@ -71,10 +71,10 @@ def _say_when_keys_run_out(questions: Questions, signed: SignedQuestion) -> None
 def _with_start(
     host: Host, signed: SignedQuestion, orders: Sequence[SignedOrder]
 ) -> tuple[SignedQuestion, SignedOrder | None]:
-    """Return a question with its start, and the order among `orders` that fixes it; as it is where times are fixed.
+    """Return a question with its start, and the order among `orders` that fixes it; unchanged where times are fixed.
 
     Raises:
-        QuestionError, SignatureError: a start that the question does not take, or none where it needs one.
+        QuestionError, SignatureError: the start is not allowed by the question, or missing where it needs one.
     """
     start = next((one for one in orders if one.order.action is OrderAction.START), None)
     question = verify_orders([] if start is None else [start], signed.question, host.identity.trusted)
@@ -86,7 +86,7 @@ def _with_start(
 
 
 def _new_start(host: Host, question: Question) -> tuple[SignedOrder, ...]:
-    """Return the leader's start of a question that it takes now; nothing where times are fixed.
+    """Return the leader's order that starts a question now; () where times are fixed.
 
     Raises:
         QuestionError: the latest start has passed.
@@ -113,10 +113,10 @@ def _new_start(host: Host, question: Question) -> tuple[SignedOrder, ...]:
 async def install_question(
     context: Context, signed: SignedQuestion, seed: bytes, orders: Sequence[SignedOrder] = ()
 ) -> InstalledQuestion:
-    """Check a question against the budget and store it; one that is installed already is returned as it is.
+    """Check a question against the budget and store it; return an installed one unchanged.
 
-    A start is taken from `orders`, or made by the leader, and stored with the question in one transaction: no party has
-    a question that is counted from submission without its start, and asked again the leader has the same one.
+    The start comes from `orders`, or the leader makes it; it is stored with the question in one transaction: so no
+    party has a question that is counted from submission without its start, and a repetition finds the same start.
 
     Raises:
         QuestionError, SignatureError: it is refused.
@@ -130,7 +130,8 @@ async def install_question(
             orders = _new_start(host, signed.question)
         signed, start = _with_start(host, signed, orders)
         check_question_here(context, signed, seed)
-        # Those that are over and count in a period's budget are in no list for devices.
+        # Questions that are over stay loaded while they count in a budget, but devices do not get them: do not count
+        # these.
         if sum(host.now() < one.asked.schedule.end for one in questions.values()) >= MAX_QUESTIONS:
             raise QuestionError(f"{MAX_QUESTIONS} questions are not over yet; no more are taken")
         charge, whole = charge_of_question(signed.question), question_charge(signed.question)
@@ -146,14 +147,14 @@ async def install_question(
 async def adopt_question(
     questions: Questions, signed: SignedQuestion, seed: bytes, orders: Sequence[SignedOrder] = ()
 ) -> None:
-    """Take up a question that this aggregator has signed and its store, put back from a backup, may not know.
+    """Install again a question that this aggregator had installed and its restored store may lack.
 
-    It was judged when it was installed; one that is known stays as it is. Its start is the one among `orders`, also at
-    the leader that once made it. The caller has checked the seed.
+    It was judged when it was first installed; a known one stays unchanged. Its start is the one among `orders`, also at
+    the leader, which made it. The caller has checked the seed.
 
     Raises:
         QuestionError, SignatureError: it is of another deployment, does not list this aggregator, or is not signed by
-        all.
+            all.
     """
     question, identity = signed.question, questions.host.identity
     if question.deployment != identity.deployment:
@@ -170,11 +171,11 @@ async def adopt_question(
 async def install_question_from_leader(
     context: Context, caller: AggregatorId, request: InstallQuestion
 ) -> InstalledQuestion:
-    """Install a question its leader hands over, and take the orders that come with it.
+    """Install a question that its leader delivers, and the orders that come with it.
 
     Raises:
         PeerRefusalError: NOT_LEADER, or WINDOW_REFUSED (the reason is in this aggregator's log, not in the answer);
-            BUSY, the store was put back and lacks what the others know; or as `take_delivered_order`.
+            BUSY, the store was restored and has not caught up with the peers; or as `take_delivered_order`.
     """
     question = request.signed.question
     if caller != question.aggregators[0].aggregator_id:

@@ -1,6 +1,6 @@
-"""Orders about questions: pause and resume of the leader's operator, stop of anybody's; which an aggregator takes.
+"""Orders about questions: the leader's operator may pause and resume, every operator may stop; which ones are accepted.
 
-An order changes windows that are not decided about yet, never one that is. It must not deliver orders (`roles`).
+An order changes only windows that are not decided yet. It must not deliver orders (`roles`).
 """
 
 from fleetcount_protocol.errors import PeerProblem, QuestionError, SignatureError
@@ -15,10 +15,10 @@ from fleetcount_aggregator.peers import PeerRefusalError
 
 
 async def take_own_order(questions: Questions, signed: SignedOrder) -> None:
-    """Take an order of this aggregator's own operator; the same one again changes nothing.
+    """Accept an order of this aggregator's own operator; the same one again changes nothing.
 
     Raises:
-        QuestionError, SignatureError: it is refused, and why.
+        QuestionError, SignatureError: it is refused; the message says why.
     """
     order = signed.order
     question = questions.get(order.question_id)
@@ -42,14 +42,14 @@ async def take_own_order(questions: Questions, signed: SignedOrder) -> None:
 
 
 async def take_delivered_order(questions: Questions, caller: AggregatorId, signed: SignedOrder) -> InstalledQuestion:
-    """Take an order that another aggregator of the question delivers, whose own windows it held for; return the
-    question.
+    """Accept an order that another aggregator of the question delivers; return the question.
 
-    Windows that are decided here already are not changed: the clocks of aggregators differ.
+    Windows that are already decided here are not changed, although the other aggregator may have changed them: the
+    clocks of aggregators differ.
 
     Raises:
-        PeerRefusalError: UNKNOWN_WINDOW, no such questions; NOT_LEADER, the caller is not in it; CONFLICT, its number
-            is not above those before; MALFORMED, not signed as it must be.
+        PeerRefusalError: UNKNOWN_WINDOW, no such question; NOT_LEADER, the caller is not in it; CONFLICT, its number
+            is not above those before; MALFORMED, a signature is missing or does not verify.
     """
     question = questions.get(signed.order.question_id)
     if question is None:

@@ -1,9 +1,9 @@
-"""How long what has ended is kept: windows go to rest when nothing is left to do for them, are retired, are forgotten.
+"""Retention of ended windows: they are archived when no work is left, then retired, then forgotten.
 
-An ended window at rest is not loaded at a start, nor is a question that counts in no period's budget any more.
-`keep_digests_s` after a window expires the digests of its reports go, and what only its own repetition needed;
-`keep_records_s` later, if the operator wants that, its record and its debit. Decides by this aggregator's clock; never
-touches a window that has not ended.
+An archived window is not loaded at a start, nor is a question that no period's budget counts any more. `keep_digests_s`
+after a window expires it is retired: the digests of its reports are deleted, and the steps that only a repetition
+needs. `keep_records_s` later, if the operator sets it, it is forgotten: its record and its debit are deleted. It uses
+this aggregator's clock, and never changes a window that has not ended.
 """
 
 from dataclasses import replace
@@ -21,11 +21,11 @@ from fleetcount_aggregator.storage.errors import DamagedError
 from fleetcount_aggregator.storage.row_types import Lifecycle
 
 _LOOK_S: Final = 60
-"""Seconds between two looks for windows whose time is over, while there are none."""
+"""Seconds between two searches for windows to retire or forget, while there are none."""
 
 
 class Retention:
-    """Looks after the ended windows of one aggregator."""
+    """Archives, retires and forgets the ended windows of one aggregator."""
 
     def __init__(self, windows: Windows, questions: Questions) -> None:
         self._windows = windows
@@ -36,10 +36,10 @@ class Retention:
         self._forgotten: SortKey = FIRST_KEY
 
     async def look(self) -> None:
-        """Put to rest, retire and forget what is due, `AT_ONCE` windows of each at most.
+        """Archive, retire and forget the windows that are due, at most `AT_ONCE` of each.
 
         Raises:
-            StoreError: the store failed; what was not done is done at the next look.
+            StoreError: the store failed; the next call does the rest.
         """
         await self._archive()
         now = self._host.clock.now()
@@ -50,7 +50,7 @@ class Retention:
             self._forgetting_at = now if await self._forget() else now + _LOOK_S
 
     async def _archive(self) -> None:
-        """Put windows to rest that have ended; one with a record that a helper lacks waits for the next start."""
+        """Archive ended windows; one whose record a helper may lack stays loaded until the next start."""
         windows = list(self._windows.ended.values())[:AT_ONCE]
         if not windows:
             return
@@ -59,30 +59,28 @@ class Retention:
         self._windows.note_archived(windows)
 
     async def _to_archive(self, window: InstalledWindow) -> ArchivedWindow | None:
-        """Return how a window rests, purged; None for one that waits, and for a damaged one, which waits for a
-        repair.
-        """
+        """Return a window to archive, after purging it; None for one that must wait, and for a damaged one."""
         window_id = window.window_id
         try:
-            await self._store.window(window_id)  # Else its row would fail all that go to rest with it.
+            await self._store.window(window_id)  # A damaged row would otherwise fail the whole transaction.
             if await self._is_owed(window):
                 return None
             if window_id not in self._windows.purged:
-                await self._windows.purge(window_id)  # What a failing disk has cut off.
+                await self._windows.purge(window_id)  # A purge that an error of the disk interrupted.
         except DamagedError as error:
             self._windows.quarantine(replace(error.damage, window_id=window_id), window.asked)
             return None
         return ArchivedWindow(window_id=window_id, expiry=window.asked.expiry, led=window.is_leader)
 
     async def _is_owed(self, window: InstalledWindow) -> bool:
-        """Whether a helper may still be waiting for the record, which is handed over at the next start."""
+        """Return whether a helper may still lack the record, which is delivered at the next start."""
         if not window.is_leader or await self._windows.state_of(window.window_id) is not WindowState.RELEASED:
             return False
         over = self._host.now() >= window.asked.expiry + self._host.limits.keep_digests_s
         return not over and await taken(self._store, window.window_id, Step.DELIVERED) is None
 
     async def _retire(self) -> bool:
-        """Retire windows; return whether there may be more. One waits whose outcome a broker keeps that is away."""
+        """Retire windows; return whether there may be more. One waits while the broker with its outcome is away."""
         rows = await self._store.archived_windows(
             Lifecycle.ARCHIVED, FIRST_KEY, self._host.now() - self._host.limits.keep_digests_s
         )
@@ -93,7 +91,7 @@ class Retention:
         return len(done) == AT_ONCE
 
     async def _archive_questions(self) -> None:
-        """Put questions to rest that are over: their windows have expired, and no budget looks back so far."""
+        """Archive questions that are over: their windows have expired, and no period's budget counts them any more."""
         limits = self._host.limits
         held = {one.asked.question.question_id for one in self._windows.live.values()}
         for question in list(self._questions.values()):
@@ -104,7 +102,7 @@ class Retention:
                 log.info("question_at_rest", question=str(question.question_id))
 
     async def _forget(self) -> bool:
-        """Forget windows; return whether there may be more. Windows of a question that goes on are passed over."""
+        """Forget windows; return whether there may be more. Windows of a question that still runs are skipped."""
         keep_s = self._host.limits.keep_records_s
         if keep_s is None:
             return False

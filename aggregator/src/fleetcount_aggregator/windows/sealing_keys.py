@@ -1,8 +1,8 @@
 """The life of this aggregator's sealing keys, by its own clock: announced, active, retired, deleted; no restart.
 
-A retired key opens no new session, and every window that could be sealed to it has closed. It is deleted: the file is
-overwritten and the key leaves memory, and from then on nothing opens what was sealed to it. Sessions that are open go
-on without it.
+With a retired key no new session is opened, and every window for which devices could seal to it has closed. Deletion
+overwrites the file and removes the key from memory; after that nothing decrypts messages that were sealed to it. Open
+sessions do not need it.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _X25519_BYTES: Final = 32
 
 
 class SealingKeys:
-    """Looks after the key directory; without a rotation it only takes up what the operator changes there."""
+    """Maintains the key directory; without a rotation it only loads the operator's changes."""
 
     def __init__(self, host: Host, rotation: Rotation | None) -> None:
         self._host = host
@@ -26,11 +26,11 @@ class SealingKeys:
         host.keys.rotates = rotation is not None
 
     async def look(self) -> None:
-        """Take up the directory; with a rotation make the key that is due and delete what nothing needs.
+        """Load the directory; with a rotation make the key that is due and delete retired keys.
 
         Raises:
-            OSError, MachineError: the directory cannot be written, or the token does not wrap; what was begun is
-                finished at the next look.
+            OSError, MachineError: the directory cannot be written, or the token does not wrap; the next call does the
+                rest.
         """
         keys = self._host.keys
         keys.refresh()
@@ -42,7 +42,7 @@ class SealingKeys:
         if following is not None:
             wanted[following.key_id] = following.validity
         if wanted != held:
-            # The list first: a key without a row would be valid always.
+            # The list before the key: a key without a row would be valid for ever.
             write_validities(keys.directory, wanted)
         if following is not None:
             hybrid = any(len(public_key) > _X25519_BYTES for _, public_key, _ in keys.listed())
@@ -52,10 +52,10 @@ class SealingKeys:
         self._retire(keys.directory, [key_id for key_id, one in wanted.items() if one.not_after <= now])
 
     def _retire(self, directory: Path, over: Sequence[int]) -> None:
-        """Let no new session be sealed to keys that are over; delete them."""
+        """Retire keys whose validity is over, so that no new session uses them; delete those of the last call."""
         keys = self._host.keys
         before, keys.retired = keys.retired, frozenset(over)
-        # One look later: a session that was being opened when its key was retired is open by then.
+        # One call later: a session that was being opened when its key was retired is open by then.
         for key_id in sorted(keys.retired & before):
             erase_key(directory, key_id)
             keys.refresh()

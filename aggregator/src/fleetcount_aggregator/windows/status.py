@@ -1,4 +1,4 @@
-"""What an operator sees of an aggregator, read from its store without disturbing it, whether it runs or not.
+"""The status of an aggregator for its operator, read from its store, whether the aggregator runs or not.
 
 It must not write. It shows states, reasons and counts of refusals, never a number of reports.
 """
@@ -43,7 +43,7 @@ class WindowLine:
     state: WindowState
     abort_reason: str
     wait: Wait | None
-    """What is to happen next if nothing is wrong; what is wrong, only the running process knows."""
+    """The next event if nothing is wrong; only the running process knows of problems."""
     rejections: Mapping[RejectReason, int]
 
 
@@ -51,8 +51,8 @@ class WindowLine:
 class QuestionLine:
     """One question: how many of its windows are released, when the next opens, and which are missing, by reason.
 
-    `following` is the first window that is not decided about, None after the last; `opens` its time, Unix seconds;
-    `orders` are those taken, everybody's; `refused_by` is who does not take the question, "" if all do.
+    `following` is the first window that is not decided, None after the last; `opens` its time, Unix seconds; `orders`
+    are the accepted ones of all operators; `refused_by` names an aggregator that refuses the question, "" if none does.
     """
 
     question_id: QuestionId
@@ -68,7 +68,7 @@ class QuestionLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorStatus:
-    """All questions; the windows installed last, windows of questions too, oldest first; what was debited last."""
+    """All questions; the last windows, oldest first; the last debits."""
 
     questions: Sequence[QuestionLine]
     windows: Sequence[WindowLine]
@@ -76,10 +76,10 @@ class AggregatorStatus:
 
 
 def read_status(place: StorePlace, most: int = 100) -> AggregatorStatus:
-    """Return what a store says; of windows and debits the last ones, `most` of each.
+    """Return the status in a store; of windows and debits the last ones, at most `most` of each.
 
     Raises:
-        StoreError: there is none, or it cannot be read.
+        StoreError: there is no store, or it cannot be read.
     """
     with _opened(place) as database:
         windows = [_window_line(database, *row) for row in ended.read_latest(database, most, None)]
@@ -88,7 +88,7 @@ def read_status(place: StorePlace, most: int = 100) -> AggregatorStatus:
 
 
 def read_standing(place: StorePlace) -> str:
-    """Return why a store is not served, "" if it may be: it was moved away, or a move to here has not ended.
+    """Return why a store must not be served, "" if it may be: it was moved away, or a move to it has not ended.
 
     Raises:
         StoreError: as `read_status`.
@@ -105,7 +105,7 @@ def read_standing(place: StorePlace) -> str:
 def read_windows(
     place: StorePlace, count: int, before: int | None = None, *, unfinished: bool = False
 ) -> Sequence[WindowLine]:
-    """Return a page of all windows, newest first: `count` at most, below a number if given; or of those not ended.
+    """Return a page of windows, newest first: at most `count`, numbered below `before` if given; or of unfinished ones.
 
     Raises:
         StoreError: as `read_status`.
@@ -116,10 +116,10 @@ def read_windows(
 
 
 def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, Decimal]:
-    """Return what every signal loses in the fullest period of `[limits] budget_period_s` that is not over.
+    """Return the loss of every signal in the fullest period of `[limits] budget_period_s` that is not over.
 
-    As a new question on it would be judged, also by what is asked later. What is damaged is left out.
-    Seconds of work where many windows are charged.
+    By the rule for new questions, which also counts later windows. Damaged rows are left out. It takes seconds where
+    many windows are charged.
 
     Raises:
         StoreError: as `read_status`.
@@ -131,7 +131,7 @@ def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, De
 
 
 def _charge_of(database: SealedDatabase, row: QuestionRow) -> PeriodCharge | None:
-    """Return what a question is charged, None if it costs nothing or cannot be read."""
+    """Return the charge of a question, None if it costs nothing or cannot be read."""
     try:
         notes = question_rows.read_notes(database, row.question_id)
         question = stored_question(row.signed, notes).question

@@ -1,7 +1,7 @@
-"""The windows of questions: each is decided about once, shortly before it opens, and its window follows by rule.
+"""The decisions about a question's windows: each is opened or skipped once, shortly before it would open.
 
-Every aggregator does this alone; a crash before the decision is stored leaves nothing of it, and it is taken again. It
-must not ask another aggregator, and drives no window.
+Every aggregator decides alone, by the same rules; after a crash before the decision is stored it decides again. It must
+not call another aggregator, and drives no window.
 """
 
 from collections.abc import Callable
@@ -22,27 +22,27 @@ from fleetcount_aggregator.memory.questions import decided_window
 from fleetcount_aggregator.storage.row_types import DecidedWindow
 
 _LEAD_S: Final = 60
-"""How long before a window opens its window is made: the clocks of devices and aggregators differ by less."""
+"""Seconds before its opening at which a window is decided: clocks of devices and aggregators differ by less."""
 _MOST_AT_ONCE: Final = 64
-"""Windows decided in one transaction, after a long sleep; deriving one may take a millisecond."""
+"""Windows decided in one transaction, after a long downtime; deriving one may take a millisecond."""
 
 
 def opening_lead_s(schedule: Schedule) -> int:
-    """Return how many seconds before it opens a window is decided about: a minute, or the pace of the question."""
+    """Return how many seconds before its opening a window is decided: a minute, at most the question's period."""
     return min(_LEAD_S, schedule.every_s)
 
 
 async def decide_windows(context: Context, question_id: QuestionId) -> None:
-    """Decide about every window of a question that is to open soon or has passed, and put the next on the agenda.
+    """Decide about every window of a question that opens soon or has passed, and schedule the next decision.
 
     Raises:
-        StoreError: the store failed; the question stays on the agenda.
+        StoreError: the store failed; the question stays scheduled.
     """
     question = context.questions[question_id]
     schedule, lead = question.asked.schedule, opening_lead_s(question.asked.schedule)
     try:
         while question.following < schedule.windows and schedule.opens(question.following) - lead <= context.host.now():
-            # Orders are taken under the same lock: none names a window that is being decided about.
+            # Orders are accepted under the same lock, so that no order changes a window during its decision.
             async with question.lock:
                 if not await _decide_some(context, question, lead):
                     break
@@ -54,9 +54,9 @@ async def decide_windows(context: Context, question_id: QuestionId) -> None:
 
 
 async def _decide_some(context: Context, question: InstalledQuestion, lead: int) -> bool:
-    """Decide about windows up to the first that has a window; what is decided is durable together.
+    """Decide about windows up to the first that opens, and store the decisions in one transaction.
 
-    Return whether anything was: a later step of a drill-down waits for the record of the step before.
+    Return whether any was decided: a later step of a drill-down waits for the record of the step before.
     """
     if question.is_behind:
         await _catch_up(context, question)
@@ -68,7 +68,7 @@ async def _decide_some(context: Context, question: InstalledQuestion, lead: int)
         if index >= schedule.windows or schedule.opens(index) - lead > now:
             break
         if rows and question.is_later_step(index):
-            break  # What the window before it came to is remembered first.
+            break  # A later step reads the stored decision about the step before.
         if _may_come(context, question, index):
             break
         decision = await _decide(context, question, index, _why_missing)
@@ -80,7 +80,7 @@ async def _decide_some(context: Context, question: InstalledQuestion, lead: int)
         return False
     context.host.failpoints.hit("question.before_window_store")
     row = None if opened is None else await window_row(context.store, opened, context.host.now())
-    question.is_behind = True  # Until the store has answered: what it did without an answer stands.
+    question.is_behind = True  # Until the store answers: it may commit and its answer be lost.
     await context.store.decide_windows(rows, row)
     question.is_behind = False
     question.following = rows[-1].index + 1
@@ -97,7 +97,7 @@ async def _decide_some(context: Context, question: InstalledQuestion, lead: int)
 
 
 async def _catch_up(context: Context, question: InstalledQuestion) -> None:
-    """Take up the windows that the store has decided about without an answer, and the window of one of them."""
+    """Load decisions that the store committed while its answer was lost, and the window that one of them opened."""
     for row in await context.store.decided(question.question_id, above=question.following - 1):
         if row.window_id is not None and not row.missing:
             await context.windows.follow(row.window_id)
@@ -108,9 +108,9 @@ async def _catch_up(context: Context, question: InstalledQuestion) -> None:
 async def past_window(
     context: Context, question: InstalledQuestion, index: int
 ) -> tuple[DecidedWindow, InstalledWindow | None] | None:
-    """Return what is remembered of a window that opened after the backup that was put back, as `_decide` does.
+    """Return the decision, as `_decide` does, about a window that opened after the restored backup was made.
 
-    It has a window unless an order skips it: that it was missed here is not known.
+    It was opened unless an order skips it: whether it was missed here is not known.
     """
     return await _decide(context, question, index, _not_missing)
 
@@ -121,7 +121,7 @@ async def _decide(
     index: int,
     why_missing: Callable[[Context, InstalledWindow], MissingReason | None],
 ) -> tuple[DecidedWindow, InstalledWindow | None] | None:
-    """Return what is decided about a window, and its window if it has one here; None while that is not known."""
+    """Return the decision about a window, and the window if it opens here; None while that is not known."""
     window: InstalledWindow | None = None
     reason = question.skips(index)
     if reason is None:
@@ -143,9 +143,9 @@ async def _decide(
 
 
 def _may_come(context: Context, question: InstalledQuestion, index: int) -> bool:
-    """Return whether a window that is over by this clock is not by that of a peer, and nobody knows which is right.
+    """Return whether a window is over by this clock, but not by that of a peer, and either may be wrong.
 
-    A decision stands: a clock that was wrong for a minute would cost all windows up to the time it showed.
+    Decisions are final: a clock that was wrong for a minute would lose all windows up to the time it showed.
     """
     closes = question.asked.schedule.opens(index) + question.asked.schedule.round_one_s
     others = [one.aggregator_id for one in question.asked.aggregators]
@@ -153,26 +153,26 @@ def _may_come(context: Context, question: InstalledQuestion, index: int) -> bool
 
 
 def _not_missing(_context: Context, _window: InstalledWindow) -> None:
-    """Return that a window has a window."""
+    """Return None: the window is not missing."""
 
 
 def _why_missing(context: Context, window: InstalledWindow) -> MissingReason | None:
-    """Return why a window that no order skips has no window here, None if it has one."""
+    """Return why a window that no order skips cannot open here, None if it can."""
     if context.host.clock.now() >= window.asked.round_one_closes:
         return MissingReason.MISSED
     sealable = context.questions.key_lists.seals_window(window.asked.round_one_opens, window.closes)
     return None if sealable else MissingReason.NO_SEALING_KEY
 
 
-# Drill-downs: which cells the record of the step before leaves for a window.
+# Drill-downs: the cells that survive the step before a window.
 
 
 async def _survivors_before(
     context: Context, question: InstalledQuestion, index: int
 ) -> tuple[int, ...] | MissingReason | None:
-    """Return the cells that survived the step before a window, none for what is no later step; None: not known yet.
+    """Return the cells that survived the step before a window, () for a first step; None: not known yet.
 
-    The record that counts is the one released here; it may come until round one of the window closes.
+    They follow from the record released here, which must arrive before round one of the window closes.
     """
     if not question.is_later_step(index):
         return ()

@@ -1,13 +1,13 @@
 """Adversaries of a study: what each of them does or guesses, and how well, beside what is promised.
 
-`check` refuses parameters that mean nothing; `rows` measures an attacker of a case. One module an adversary, all of
-them pure functions of their arguments; this module only chooses.
+`check` refuses parameters outside their ranges; `rows` measures the attackers of a case. One module per adversary, each
+a pure function of its arguments; this module only chooses.
 
-Every row has the same columns: `attacker` and `kind` say who; `measure` what was measured and `target` of whom or of
-which cell; `epoch` and `questions` when it matters (else None); `trials` how often it was tried; `measured` with its
-95 % interval `low` to `high`; `theory` the same quantity computed (None where there is no formula); `bound` what is
-promised to hold at most (None: nothing is); `within` whether the measurement is compatible with the bound: False is
-luck once in a million.
+Every row has the same columns: `attacker` and `kind` name the adversary; `measure` is the quantity and `target` the
+device or cell that it is about; `epoch` and `questions` are None where they do not matter; `trials` is the number of
+trials; `measured` has the 95 % interval `low` to `high`; `theory` is the same quantity computed (None: no formula);
+`bound` is the largest value that is promised (None: no promise); `within` is whether the measurement is compatible with
+the bound: False by chance has probability 10^-6.
 """
 
 from importlib import import_module
@@ -42,13 +42,13 @@ def check(attacker: Attacker) -> None:
 
 
 def rows(case: Case, outcome: CaseOutcome, seed: np.random.SeedSequence) -> list[Row]:
-    """Return what every attacker of the case achieved; the k-th draws from child k of `seed` (spawn key + k) alone.
+    """Return the rows of every attacker of the case; the k-th draws from child k of `seed` (spawn key + k) alone.
 
     Liars and cheats are measured in the outcome. A guessing attacker plays many games of its own against the same
-    mechanism, noise and counts, so that its guess rate is known more exactly than from one run.
+    mechanism, noise and counts, which measure its guess rate more exactly than one run.
 
     Raises:
-        ScenarioError: an attacker makes no sense for this case, for example a value beyond V.
+        ScenarioError: a parameter does not fit this case, for example a value beyond V.
     """
     made: list[Row] = []
     for number, attacker in enumerate(case.attackers):

@@ -1,11 +1,12 @@
 """The mover test: do more devices change between the rounds than the sampling rate explains?
 
-A function of what a release opens and of the number of reports, which the aggregators know; it must not see a device.
+It reads only a release and the number of reports, which aggregators know; it must not see a device.
 
 Each honest device whose truth is a value v >= 1 moves with probability p, one without a value never does. So
 M = sum over v >= 1 of Y_v has at most the law Bin(n, p) + the noise of all cells, and a liar always moves. The test
 raises an alarm when M is larger than n p by more than c standard deviations, c the normal quantile of the false alarm.
-It is sharp when every device has a value (a question with an "elsewhere"); devices without one give liars room.
+It is sharp when every device has a value (a question with an "elsewhere"); devices without one never move, so that as
+many liars stay below the limit.
 """
 
 import math
@@ -30,7 +31,7 @@ def mover_scores(outputs: Integers, participants: Integers, rate: float, noise_v
 def alarms(
     case: Case, outputs: Integers, participants: Integers, false_alarm: float = FALSE_ALARM
 ) -> NDArray[np.bool_]:
-    """Return which runs of a sampling case raise the alarm."""
+    """Return which runs of a sampling case raise the alarm, shape (runs,)."""
     scores = mover_scores(outputs, participants, float(case.design.exposure), _noise_variance(case))
     return np.asarray(scores > scipy.stats.norm.isf(false_alarm), dtype=np.bool_)
 
@@ -51,7 +52,7 @@ def alarm_power(case: Case, holders: int, others: int, liars: int, false_alarm: 
 
 
 def largest_unseen(case: Case, honest: int, false_alarm: float = FALSE_ALARM) -> int:
-    """Return how many liars among so many honest devices, all with a value, raise the alarm in half of the runs.
+    """Return how many liars raise the alarm in half of the runs, among `honest` devices that all have a value.
 
     The root in m of m (1 - p) = c sqrt((n + m) p (1 - p) + noise), rounded down.
     """

@@ -1,7 +1,7 @@
-"""Devices that cheat: reports that are no one-hot pair, of the wrong length, or whose shares do not belong together.
+"""Devices that cheat: their reports are no one-hot pair, have a wrong length, or shares of different reports.
 
-Every one of them is refused by the proof (docs/wire.md), so it is tallied and adds nothing. That this holds for real
-reports is shown by the aggregator's own tests; here the study counts what an operator would see.
+The proof (docs/wire.md) refuses each of them, so the study tallies them and adds nothing to a sum. The aggregator's
+tests show that real reports of these kinds are refused.
 """
 
 import numpy as np

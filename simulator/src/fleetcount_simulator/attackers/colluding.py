@@ -1,7 +1,7 @@
-"""Aggregators that put together what they know: k - 1 of them subtract their own noise, all k see every answer.
+"""Aggregators that collude: k - 1 of them subtract their own noise, all k together see every answer.
 
-Plays the guessing game of `guessing` against what is left. The colluders know all other devices as well. Secret sharing
-hides the target's report from them; this is taken as given and not simulated.
+Plays the guessing game of `guessing` against the noise that is left. The colluders know all other devices as well.
+That secret sharing hides the target's report from fewer than k of them is assumed, not simulated.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 
 from fleetcount_simulator.attackers.findings import finding, share_of
-from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
+from fleetcount_simulator.attackers.guessing import GuessingGame, best_guess_rate, play
 from fleetcount_simulator.attackers.parameters import read_keys
 from fleetcount_simulator.attackers.promises import guess_bound
 from fleetcount_simulator.attackers.targets import TargetKeys, candidates, shown
@@ -42,12 +42,12 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
         )
     left = case.aggregators - colluders
     pair = candidates(attacker, given, case)
-    doubt = Doubt(law=law, noise=case.design.noise, noises=left, candidates=pair)
+    game = GuessingGame(law=law, noise=case.design.noise, noises=left, candidates=pair)
     tried = given.games
-    measured = share_of(play(doubt, 1, tried, generator), tried)
+    measured = share_of(play(game, 1, tried, generator), tried)
     bound = guess_bound(case.design, left)
     made = [
-        finding(attacker, "guess_rate", shown(pair), measured, theory=best_guess_rate(doubt), bound=bound, questions=1)
+        finding(attacker, "guess_rate", shown(pair), measured, theory=best_guess_rate(game), bound=bound, questions=1)
     ]
     if left == 0 and law.shape == "sampling":
         made.append(exposure_row(attacker, case, case.epochs.tosses, tried, generator))
@@ -55,9 +55,9 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
 
 
 def exposure_row(attacker: Attacker, case: Case, answers: int, devices: int, generator: np.random.Generator) -> Row:
-    """Return the share of devices whose truth all aggregators together saw in at least one of so many answers.
+    """Return the share of devices whose truth all aggregators together saw in at least one of `answers` answers.
 
-    The pair (0, v) with v >= 1 is sent by sampled devices alone; it tells v. In theory 1 - (1-p)^T for a device that
+    Sampled devices alone send the pair (0, v) with v >= 1; it tells v. In theory 1 - (1-p)^T for a device that
     always has a value, which is also what is promised (`fleetcount_mechanisms.losses.exposure`).
     """
     rate = case.design.exposure

@@ -1,4 +1,4 @@
-"""One line of what an attacker achieved: the columns of every attacker's row, and the intervals of what was measured.
+"""The row of a measurement of an attacker: its columns, and the intervals of the measured number.
 
 It counts and rounds; it must not depend on a single attacker.
 """
@@ -20,7 +20,7 @@ _LUCK = 1e-6
 class Measured:
     """A number measured in `trials` trials, with its 95 % interval.
 
-    It is above `least` but for one chance in a million: what contradicts a promise must not be luck.
+    The true number is below `least` with probability 10^-6 only: chance must not look like a broken promise.
     """
 
     trials: int
@@ -31,7 +31,7 @@ class Measured:
 
 
 def share_of(successes: int, trials: int) -> Measured:
-    """Return a share with its exact interval (Clopper and Pearson); of no trials it is unknown: 0 to 1."""
+    """Return a share with its exact interval (Clopper and Pearson 1934); without a trial it is 0 to 1."""
     if trials == 0:
         return Measured(trials=0, value=math.nan, low=0.0, high=1.0, least=0.0)
     tail = (1 - _LEVEL) / 2

@@ -1,11 +1,11 @@
-"""The best guess at one device's truth from a release: what an attacker sees, how likely it is under each truth.
+"""The best guess at one device's truth from a release: the likelihood of what an attacker sees under each truth.
 
 The game. The device holds one of a few candidate values, each as likely. The attacker knows everything about all
 other devices (or, for sampling, their truths without their coins) and subtracts it. What remains, the residual, is what
 the device itself added plus the noise that the attacker does not know. It names the likeliest candidate; no other rule
-is right more often, so the guess rate measures what the release tells. `promises` has the bounds on it.
+is right more often, so the guess rate measures how much the release reveals. `promises` has the bounds on it.
 
-Draws come from the seeded generator handed in. It must not use a formula of a privacy loss: those are what it tests.
+Draws come from the generator of the caller. It must not use a formula of a privacy loss: it tests those.
 """
 
 import math
@@ -30,7 +30,7 @@ _CERTAIN = 1e200
 """Stands for an infinite ratio, so that sums and products of ratios stay numbers."""
 
 _RULED_OUT = 1e6
-"""A log-likelihood this far below stands for an impossible candidate."""
+"""A log-likelihood this far below zero stands for an impossible candidate."""
 
 _TAIL = 1e-15
 _GRID_POINTS = 1 << 22
@@ -39,7 +39,7 @@ _DRAWN_AT_ONCE = 1 << 21
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CellLaw:
-    """The law of what the guesser cannot subtract from one cell: `log_mass[i]` is ln P[start + i], -inf elsewhere."""
+    """The law of the residual of one cell: `log_mass[i]` is ln P[start + i]; it is -inf at all other values."""
 
     start: int
     log_mass: Floats
@@ -59,11 +59,12 @@ class CellLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
-    """What is open to the guesser: the device's `candidates` (values 0..V), and `noises` of the aggregators.
+class GuessingGame:
+    """What the attacker does not know: which of `candidates` (values 0..V) is true, and the noise of `noises`
+    aggregators.
 
-    `hidden` holds, for each candidate, how many other devices in its cell toss coins unknown to the attacker (sampling
-    only); empty where it knows all.
+    `hidden` is, for each candidate, the number of other devices in its cell whose coins the attacker does not know
+    (sampling only); empty where it knows all.
     """
 
     law: AnswerLaw
@@ -74,17 +75,20 @@ class Doubt:
 
     @property
     def cells(self) -> tuple[int, ...]:
-        """The values whose cells tell something: all outputs of a response, otherwise the candidates' own."""
+        """The values whose cells depend on the truth: all outputs of a response, otherwise the candidates' own."""
         if self.law.with_zero:
             return tuple(range(self.law.values + 1))
         return tuple(value for value in self.candidates if value > 0)
 
     def cell_law(self, value: int) -> CellLaw:
-        """Return the law of what the attacker cannot subtract from the cell of a value."""
+        """Return the law of the residual in the cell of a value."""
         return _cell_law(self.noise, self.noises, self._others(value), self.law.hit)
 
     def log_likelihoods(self, held: Integers, generator: np.random.Generator) -> Floats:
-        """Draw one residual a game, the device holding candidates[held]; return shape (games, candidates)."""
+        """Draw one residual per game, in which the device has value candidates[held].
+
+        Return shape (games, candidates): ln P[residual | candidate], up to a constant of the game.
+        """
         truths = np.array(self.candidates)[held]
         residual = _contributions(self.law, self.cells, truths, generator)
         if self.noises:
@@ -120,60 +124,60 @@ class Doubt:
         return np.asarray(np.log(law.hit * own + (1 - law.hit)), dtype=np.float64)
 
 
-def play(doubt: Doubt, questions: int, games: int, generator: np.random.Generator) -> int:
-    """Return in how many of so many games the guess is right, after so many releases with fresh coins and noise."""
+def play(game: GuessingGame, questions: int, games: int, generator: np.random.Generator) -> int:
+    """Return how many of `games` guesses are right, each after `questions` releases of fresh coins and noise."""
     right = 0
-    for size in _portions(doubt, games):
-        held = generator.integers(0, len(doubt.candidates), size)
-        total = np.zeros((size, len(doubt.candidates)))
+    for size in _portions(game, games):
+        held = generator.integers(0, len(game.candidates), size)
+        total = np.zeros((size, len(game.candidates)))
         for _ in range(questions):
-            total += doubt.log_likelihoods(held, generator)
+            total += game.log_likelihoods(held, generator)
         right += _right(total, held, generator)
     return right
 
 
-def posteriors(doubt: Doubt, held: int, games: int, generator: np.random.Generator) -> tuple[Floats, int]:
+def posteriors(game: GuessingGame, held: int, games: int, generator: np.random.Generator) -> tuple[Floats, int]:
     """Return, for a device that holds candidates[held], the posterior of that candidate after one release in every
     game, and in how many games the guess is right."""
     own: list[Floats] = []
     right = 0
-    for size in _portions(doubt, games):
+    for size in _portions(game, games):
         truths = np.full(size, held)
-        logs = doubt.log_likelihoods(truths, generator)
+        logs = game.log_likelihoods(truths, generator)
         shares = np.exp(logs - logs.max(axis=1, keepdims=True))
         own.append(np.asarray(shares[:, held] / shares.sum(axis=1), dtype=np.float64))
         right += _right(logs, truths, generator)
     return np.concatenate(own), right
 
 
-def _portions(doubt: Doubt, games: int) -> list[int]:
+def _portions(game: GuessingGame, games: int) -> list[int]:
     """Return the games in portions whose residuals fit into memory."""
-    step = max(1, _DRAWN_AT_ONCE // max(1, len(doubt.cells)))
+    step = max(1, _DRAWN_AT_ONCE // max(1, len(game.cells)))
     return [min(step, games - start) for start in range(0, games, step)]
 
 
 def _right(logs: Floats, held: Integers, generator: np.random.Generator) -> int:
-    """Return how many guesses of the likeliest candidate are right; of equally likely ones one is drawn."""
+    """Return how many guesses of the likeliest candidate are right; a tie is broken by a draw."""
     likeliest = logs >= logs.max(axis=1, keepdims=True) - 1e-9
     guess = np.where(likeliest, generator.random(logs.shape), -1.0).argmax(axis=1)
     return int((guess == held).sum())
 
 
-def best_guess_rate(doubt: Doubt) -> float | None:
+def best_guess_rate(game: GuessingGame) -> float | None:
     """Return the rate of the best guess between two candidates after one release, by summing over all residuals.
 
-    It is 1/2 + TV/2, with TV the distance in variation of the residual's two laws; the cells of the two candidates are
-    sufficient. None for more candidates, or where the sum has more than four million terms.
+    It is 1/2 + TV/2, with TV the total variation distance of the residual's two laws; the cells of the two candidates
+    are sufficient. None for more candidates, or where the sum has more than four million terms.
     """
-    if len(doubt.candidates) != 2:
+    if len(game.candidates) != 2:
         return None
-    values = [value for value in doubt.candidates if value > 0 or doubt.law.with_zero]
-    laws = [_padded(doubt.cell_law(value)) for value in values]
+    values = [value for value in game.candidates if value > 0 or game.law.with_zero]
+    laws = [_padded(game.cell_law(value)) for value in values]
     if math.prod(law.size for law in laws) > _GRID_POINTS:
         return None
     apart = np.zeros([law.size for law in laws])
-    for sign, truth in zip((1, -1), doubt.candidates, strict=True):
-        for moved, chance in _moves(doubt.law, values, truth):
+    for sign, truth in zip((1, -1), game.candidates, strict=True):
+        for moved, chance in _moves(game.law, values, truth):
             shifted = [np.roll(law, step) for law, step in zip(laws, moved, strict=True)]
             apart += sign * chance * (shifted[0] if len(shifted) == 1 else np.outer(shifted[0], shifted[1]))
     return 0.5 + float(np.abs(apart).sum()) / 4
@@ -185,7 +189,7 @@ def _padded(law: CellLaw) -> Floats:
 
 
 def _moves(law: AnswerLaw, values: Sequence[int], truth: int) -> list[tuple[tuple[int, ...], float]]:
-    """Return what a device of this truth adds to the cells of `values`, and with which chance."""
+    """Return (units added to each cell of `values`, probability) of every answer of a device of this truth."""
     nothing = (0,) * len(values)
     if law.shape == "bits":
         moves: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
@@ -230,7 +234,7 @@ def _contributions(law: AnswerLaw, cells: Sequence[int], truths: Integers, gener
 
 
 def noise_cell_law(noise: NoiseLaw, noises: int) -> CellLaw:
-    """Return the law of the sum of so many noises in one cell."""
+    """Return the law of the sum of `noises` noises in one cell."""
     return _cell_law(noise, noises, 0, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The attacker who knows all devices but one, and reads the release: n - 1 devices are its own, or were observed.
+"""The attacker that knows all devices but one, because it owns or observed them, and reads the release.
 
 Plays the guessing game of `guessing` with all aggregators' noises unknown to it.
 """
@@ -10,7 +10,7 @@ from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 
 from fleetcount_simulator.attackers.findings import finding, share_of
-from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
+from fleetcount_simulator.attackers.guessing import GuessingGame, best_guess_rate, play
 from fleetcount_simulator.attackers.parameters import read_keys
 from fleetcount_simulator.attackers.promises import guess_bound
 from fleetcount_simulator.attackers.targets import TargetKeys, candidates, shown
@@ -24,7 +24,7 @@ KNOWS: Final = ("answers", "truths")
 
 @settings
 class Keys(TargetKeys):
-    """The parameters of one who knows all others."""
+    """The parameters of an attacker that knows all others."""
 
     knows: str = setting(Table.choice, KNOWS, default="answers")
 
@@ -41,12 +41,12 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     law = answer_law(case.design)
     pair = candidates(attacker, given, case)
     hidden = _hidden(attacker, given, law, outcome, pair)
-    doubt = Doubt(law=law, noise=case.design.noise, noises=case.aggregators, candidates=pair, hidden=hidden)
+    game = GuessingGame(law=law, noise=case.design.noise, noises=case.aggregators, candidates=pair, hidden=hidden)
     tried = given.games
-    measured = share_of(play(doubt, 1, tried, generator), tried)
+    measured = share_of(play(game, 1, tried, generator), tried)
     bound = guess_bound(case.design, case.aggregators)
     return [
-        finding(attacker, "guess_rate", shown(pair), measured, theory=best_guess_rate(doubt), bound=bound, questions=1)
+        finding(attacker, "guess_rate", shown(pair), measured, theory=best_guess_rate(game), bound=bound, questions=1)
     ]
 
 

@@ -1,8 +1,8 @@
 """Devices that lie: valid reports that claim, for certain, to hold a value.
 
-A liar cannot be told from a device whose truth and coins are what it claims. It chooses its value and nothing else,
-since the aggregators check that a report moves one cell by one (docs/wire.md); so the shift of m of them is bounded.
-They are the attacker's own devices, further ones beside the population, and hold none of the values.
+A report of a liar looks like one of a device whose truth and coins are what it claims. It chooses its value and nothing
+else, since the aggregators check that a report moves one cell by one (docs/wire.md); so the shift of m liars is
+bounded. They are the attacker's own devices beside the population, and have no value.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Integers, Row
 
 STRATEGIES: Final = ("one-cell", "spread", "random")
-"""All claim `value`; they share the values evenly; each claims a value of its own, drawn at random in every run."""
+"""All claim `value`; the values are shared evenly; each liar draws a value at random in every run."""
 
 
 @settings
@@ -56,7 +56,7 @@ def claimed_values(attacker: Attacker, values: int, generator: np.random.Generat
 
 
 def weight(law: AnswerLaw) -> float:
-    """Return by how much one liar lifts the estimate of the cell it claims: 1/p for sampling, 1 for plain truths.
+    """Return by how much one liar raises the estimate of the cell it claims: 1/p for sampling, 1 for direct answers.
 
     (1-Q)/(P-Q) for responses and bits, with P = P[v | v] and Q = P[v | another].
     """
@@ -66,7 +66,7 @@ def weight(law: AnswerLaw) -> float:
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
-    """Return the shift of the cell claimed first against the bound m times `weight`, and how often the alarm rings.
+    """Return the shift of the cell claimed first against the bound m times `weight`, and how often the alarm is raised.
 
     The shift is that of the estimate against the counted devices' truths, in the outcome's released runs; `generator`
     is not used.
@@ -112,7 +112,7 @@ def _expected(attacker: Attacker, law: AnswerLaw, target: int) -> float:
 
 
 def _errors(case: Case, law: AnswerLaw, outcome: CaseOutcome, target: int) -> NDArray[np.float64]:
-    """Return estimate minus truth of the target's cell in every released run."""
+    """Return estimate minus truth of the target's cell, shape (released runs,)."""
     opened = outcome.outputs[outcome.released].astype(np.float64)
     column = target if law.with_zero else target - 1
     if law.shape == "sampling":

@@ -1,4 +1,4 @@
-"""An attacker's own parameters: the `Keys` of its kind, read from texts; what is wrong is refused by name.
+"""An attacker's own parameters: the `Keys` of its kind, read from texts; a refusal names the parameter.
 
 It must not depend on a single attacker.
 """

@@ -1,6 +1,6 @@
-"""What is promised about a guess at one device's truth: the bounds that the guess rates are held against.
+"""The promised bounds on a guess at one device's truth, with which measured guess rates are compared.
 
-From the exact losses of `fleetcount_mechanisms` alone; nothing is drawn.
+They follow from the exact losses of `fleetcount_mechanisms` alone; nothing is drawn.
 """
 
 import math
@@ -16,14 +16,14 @@ def allows_two_values(design: Design) -> bool:
 
 
 def guess_bound(design: Design, noises: int, questions: int = 1, candidates: int = 2) -> float:
-    """Return the largest promised rate of right guesses among equally likely candidates, after so many releases.
+    """Return the largest promised rate of right guesses among equally likely candidates, after `questions` releases.
 
-    `noises` of the aggregators' noises are unknown to the guesser. With one or more the release's own loss eps holds,
+    `noises` of the aggregators' noises are unknown to the attacker. With one or more the release's own loss eps holds,
     Q releases adding up to Q eps: e^eps/(e^eps + C - 1) for C candidates. A one-sided loss (P[z | value] <=
-    e^eps P[z | none], the other way without limit) allows 1 - e^-eps/2 between a value and none: say "value" always
-    where it is possible, and be wrong as seldom as e^-eps allows. A delta is added, once a release.
+    e^eps P[z | none], the other way without limit) allows 1 - e^-eps/2 between a value and none: the best
+    guess is "value" wherever a value is possible. Delta is added once per release.
     Without noise: the local loss of a response in the same way; for sampling the truth is seen with probability
-    x = 1 - (1-p)^Q, and then x + (1 - x)/C; for plain truths 1.
+    x = 1 - (1-p)^Q, which gives x + (1 - x)/C; for direct answers 1.
     """
     if noises and design.noised:
         rate = _bound(questions * float(design.epsilon or 0), design.relation, candidates)

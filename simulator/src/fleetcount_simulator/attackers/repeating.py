@@ -1,8 +1,8 @@
-"""The analyst who asks again, and asks overlapping questions: averaging, differencing, and following one device.
+"""The analyst that repeats questions and asks overlapping ones: averaging, differencing, and following one device.
 
-Plays the guessing game of `guessing` over several releases. To one who knows all other devices, a question about a
-region that overlaps the target's cell is one more question about it, and so is the difference of two such questions;
-so `repeats` times `overlaps` releases are seen. A device's own ledger ends this: the second guess rate is that
+Plays the guessing game of `guessing` over several releases. For an attacker that knows all other devices, a question
+about a region that overlaps the target's cell is one more question about that cell, and so is the difference of two
+such questions: it sees `repeats` times `overlaps` releases. A device's own ledger limits this: the second guess rate is
 against devices that refuse once their budget is spent.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.attackers.colluding import exposure_row
 from fleetcount_simulator.attackers.findings import Measured, finding, mean_of, share_of
-from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play, posteriors
+from fleetcount_simulator.attackers.guessing import GuessingGame, best_guess_rate, play, posteriors
 from fleetcount_simulator.attackers.parameters import MOST_DEVICES, read_keys
 from fleetcount_simulator.attackers.promises import allows_two_values, guess_bound
 from fleetcount_simulator.attackers.targets import TargetKeys, candidates, shown
@@ -34,7 +34,7 @@ _AVERAGES: Final = 2000
 
 @settings
 class Keys(TargetKeys):
-    """The parameters of one who asks again: `repeats` is by default the number of epochs, `device` nobody."""
+    """The parameters: `repeats` is by default the number of epochs; without `device` no device is followed."""
 
     repeats: int | None = setting(Table.integer, 1, _MOST_QUESTIONS, default=None)
     overlaps: int = setting(Table.integer, 1, _MOST_QUESTIONS, default=1)
@@ -48,7 +48,7 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     `repeats` is by default the number of epochs.
 
     Raises:
-        ScenarioError: as `targets.candidates`, more than 10^4 questions in all, or a device the population has not.
+        ScenarioError: as `targets.candidates`, more than 10^4 questions in all, or a device beyond the population.
     """
     given = read_keys(attacker, Keys)
     law = answer_law(case.design)
@@ -56,12 +56,12 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     if asked > _MOST_QUESTIONS:
         raise ScenarioError(f"attacker {attacker.name!r}: {asked} questions in all; allowed is 1 to {_MOST_QUESTIONS}")
     pair = candidates(attacker, given, case)
-    doubt = Doubt(law=law, noise=case.design.noise, noises=case.aggregators, candidates=pair)
-    made = [_guess_row(attacker, case, doubt, "guess_rate", asked, given.games, generator)]
+    game = GuessingGame(law=law, noise=case.design.noise, noises=case.aggregators, candidates=pair)
+    made = [_guess_row(attacker, case, game, "guess_rate", asked, given.games, generator)]
     allowed = answers_allowed(case)
     if allowed is not None:
         answered = min(asked, allowed)
-        made.append(_guess_row(attacker, case, doubt, "guess_rate_ledger", answered, given.games, generator))
+        made.append(_guess_row(attacker, case, game, "guess_rate_ledger", answered, given.games, generator))
     if law.shape in {"sampling", "truth"}:
         made.append(_average_row(attacker, case, law, outcome, pair[0], asked, generator))
     if given.device is not None:
@@ -72,16 +72,16 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
 def _guess_row(
     attacker: Attacker,
     case: Case,
-    doubt: Doubt,
+    game: GuessingGame,
     measure: str,
     questions: int,
     tried: int,
     generator: np.random.Generator,
 ) -> Row:
-    measured = share_of(play(doubt, questions, tried, generator), tried)
-    bound = guess_bound(case.design, doubt.noises, questions)
-    theory = {0: 0.5, 1: best_guess_rate(doubt)}.get(questions)
-    target = shown(doubt.candidates)
+    measured = share_of(play(game, questions, tried, generator), tried)
+    bound = guess_bound(case.design, game.noises, questions)
+    theory = {0: 0.5, 1: best_guess_rate(game)}.get(questions)
+    target = shown(game.candidates)
     return finding(attacker, measure, target, measured, theory=theory, bound=bound, questions=questions)
 
 
@@ -124,9 +124,10 @@ def _deviation(values: NDArray[np.float64]) -> Measured:
 def _tracked(
     attacker: Attacker, case: Case, law: AnswerLaw, device: int, tried: int, generator: np.random.Generator
 ) -> list[Row]:
-    """Return, for every epoch the device answers, the tracker's mean posterior of its true place and his guess rate.
+    """Return, for every epoch the device answers, the attacker's mean posterior of the true place and its guess rate.
 
-    He knows the places it goes to (all its values over the epochs) and holds each as likely, epoch by epoch.
+    The attacker knows the places of the device (all its values over the epochs) and begins every epoch anew, with equal
+    chances for each of them.
     """
     population = case.population
     if device >= population.devices:
@@ -136,24 +137,24 @@ def _tracked(
     answered = epochs if allowed is None else min(epochs, allowed)
     way = [int(population.truths(epoch, device, device + 1)[0]) for epoch in range(epochs)]
     places = _places(case, way)
-    doubt = Doubt(law=law, noise=case.design.noise, noises=case.aggregators, candidates=places)
+    game = GuessingGame(law=law, noise=case.design.noise, noises=case.aggregators, candidates=places)
     target = f"device {device}: {shown(places)}"
     made: list[Row] = []
     for epoch in range(answered):
         # A place that is not among the candidates adds nothing to their cells, as "none" does.
         held = places.index(way[epoch]) if way[epoch] in places else places.index(0)
-        posterior, right = posteriors(doubt, held, tried, generator)
+        posterior, right = posteriors(game, held, tried, generator)
         made.append(finding(attacker, "posterior", target, mean_of(posterior), epoch=epoch, questions=1))
         made.append(finding(attacker, "guess_rate_tracked", target, share_of(right, tried), epoch=epoch, questions=1))
-    made.append(_any_place_row(attacker, case, doubt, tried, generator))
+    made.append(_any_place_row(attacker, case, game, tried, generator))
     if law.shape == "sampling":
         made.append(exposure_row(attacker, case, answered, tried, generator))
     return made
 
 
 def _places(case: Case, way: list[int]) -> tuple[int, ...]:
-    """Return the device's values in order; its most frequent one and none where it has one only, or where the
-    mechanism promises nothing between two values."""
+    """Return the device's values in order; 0 and its most frequent one where it has one only, or where the mechanism
+    promises nothing between two values."""
     visits = Counter(value for value in way if value > 0)
     usual = visits.most_common(1)[0][0] if visits else 1
     if len(set(way)) == 1 or not allows_two_values(case.design):
@@ -161,10 +162,12 @@ def _places(case: Case, way: list[int]) -> tuple[int, ...]:
     return tuple(sorted(set(way)))
 
 
-def _any_place_row(attacker: Attacker, case: Case, doubt: Doubt, tried: int, generator: np.random.Generator) -> Row:
-    """Return his guess rate of the place over all places, each as likely: what the promise bounds."""
-    measured = share_of(play(doubt, 1, tried, generator), tried)
-    places, aggregators = len(doubt.candidates), case.aggregators
+def _any_place_row(
+    attacker: Attacker, case: Case, game: GuessingGame, tried: int, generator: np.random.Generator
+) -> Row:
+    """Return the guess rate among all places, each equally likely: the promise bounds it."""
+    measured = share_of(play(game, 1, tried, generator), tried)
+    places, aggregators = len(game.candidates), case.aggregators
     bound = guess_bound(case.design, aggregators, 1, places)
-    theory, target = best_guess_rate(doubt), f"any of {places} places"
+    theory, target = best_guess_rate(game), f"any of {places} places"
     return finding(attacker, "guess_rate_of_place", target, measured, theory=theory, bound=bound, questions=1)

@@ -1,4 +1,4 @@
-"""Whose truth is guessed at, and between which values: the keys that all guessing attackers share.
+"""The values between which an attacker guesses: the keys that all guessing attackers share.
 
 It reads parameters and counts; it must not guess.
 """
@@ -24,14 +24,14 @@ def _against(table: Table, key: str) -> int:
 
 @settings
 class GameKeys:
-    """How many devices are guessed at."""
+    """How many games are played, each with a device of its own."""
 
     games: int = setting(Table.integer, 1, _MOST_GAMES, default=20_000)
 
 
 @settings
 class TargetKeys(GameKeys):
-    """The values that are guessed between, 0 for none; `against` has a default by what the mechanism promises."""
+    """The two values to guess between; `against` may be "none" (0), its default depends on the mechanism's promise."""
 
     value: int = setting(Table.integer, 1, MOST_DEVICES, default=1)
     against: int | None = setting(_against, default=None)
@@ -42,7 +42,7 @@ class TargetKeys(GameKeys):
 
 
 def candidates(attacker: Attacker, given: TargetKeys, case: Case) -> tuple[int, int]:
-    """Return the two values between which is guessed; 0 is "none of them".
+    """Return the two values to guess between; 0 is "none of them".
 
     By default the hardest change the mechanism promises to hide: value 1 against value 2, or against none where no
     more is promised.

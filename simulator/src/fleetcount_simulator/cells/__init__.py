@@ -1,7 +1,7 @@
 """Cells: how a position, a road edge or a speed becomes one of the values of a question.
 
-`read` takes the `[question]` table apart, `declare` makes the cells for positions of one kind. Each kind is one module
-and is loaded when it is asked for. Nothing here draws a number.
+`read` reads the `[question]` table, `declare` makes the cells for positions of one kind. Each kind is one module, which
+is imported on first use. Nothing here draws a number.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ KINDS: Final[Mapping[str, tuple[str, str, str, str]]] = {
 }
 """Per kind: its module, the class of its keys, its function, and the title when none is given."""
 MOVING: Final = ("square", "h3", "edges", "speed", "none")
-"""What vehicles with positions can be asked."""
+"""The kinds that vehicles with positions can be asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Road edges: the one the trace names, or the nearest line of a road network.
 
-It must not read a network; `roads` are handed to it. Inside a junction (a name that starts with ":") is on no edge.
+It must not read a network; `roads` are handed to it. A position inside a junction (an edge name that
+starts with ":") is on no edge.
 """
 
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class Keys:
         Table.number,
         ANY_LENGTH,
         default=None,
-        about="nearest only: farther from every line is on no edge; default 30",
+        about="nearest only: a position farther than this from every line is on no edge; default 30",
         example="30",
     )
 
@@ -63,7 +64,7 @@ _CANDIDATES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OwnEdges:
-    """The edge each position names; all of `roads` are values, or (None) all that are seen, by name."""
+    """The edge each position names. The values are all edges of `roads`, or (None) all edges in the data, by name."""
 
     title: str
     roads: Roads | None
@@ -77,7 +78,7 @@ class OwnEdges:
         """Return the number of every position's edge.
 
         Raises:
-            ScenarioError: an edge the network does not have.
+            ScenarioError: an edge that is not in the network, or more than `MAX_CELLS` edges.
         """
         if positions.edges is None:
             raise ScenarioError("question.cells: the data name no edge")
@@ -92,7 +93,7 @@ class OwnEdges:
         if code is not None:
             return code
         if self.roads is not None:
-            raise ScenarioError(f"question.network: the data name the edge {name[:40]!r}, which the network has not")
+            raise ScenarioError(f"question.network: the data name the edge {name[:40]!r}, which is not in the network")
         check_count(len(self._codes) + 1, "question.cells = 'edges'")
         return self._codes.setdefault(name, len(self._codes))
 
@@ -110,8 +111,8 @@ class OwnEdges:
 class NearestEdges:
     """The edge whose line is nearest to each position, within a distance; ties go to the first name.
 
-    Lines are cut into points 5 m apart at most; among the pieces at the eight nearest points the distance to the piece
-    itself decides.
+    Lines are cut into pieces of at most 5 m. Among the eight pieces with the nearest middles, the nearest piece
+    decides.
     """
 
     def __init__(self, title: str, roads: Roads, within_m: float) -> None:

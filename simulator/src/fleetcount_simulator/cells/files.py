@@ -34,7 +34,7 @@ def same_file(path: Path) -> Generator[None]:
     """Refuse a file that changes while the block reads it.
 
     Raises:
-        ScenarioError: its size or its time of change is not what it was.
+        ScenarioError: its size or its modification time has changed.
     """
     before = path.stat()
     yield

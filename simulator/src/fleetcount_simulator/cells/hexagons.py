@@ -1,7 +1,7 @@
 """H3 cells of one resolution, as 64-bit integers.
 
-The H3 library takes latitude 91 and longitude 540 without a word, so every coordinate is checked before it is asked.
-One call a position (about a microsecond); equal positions of a batch are asked once.
+The H3 library accepts latitude 91 and longitude 540 without an error, so every coordinate is checked first. It is
+called once per distinct position of a batch, about a microsecond each.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Hexagons:
-    """Cells of one resolution: the `declared` ones, or (None) all that are seen."""
+    """Cells of one resolution: the `declared` ones, or (None) all that occur in the data."""
 
     title: str
     resolution: int
@@ -103,7 +103,7 @@ def question_of(title: str, resolution: int, cells: Integers) -> AnswerSpace:
 
 
 def outlines_of(cells: list[int]) -> tuple[tuple[tuple[float, float], ...], ...]:
-    """Return each cell's corners (longitude, latitude); one that crosses 180 degrees goes on beyond it."""
+    """Return each cell's corners (longitude, latitude), in degrees; a cell across 180 has longitudes above 180."""
     return tuple(_outline(cell) for cell in cells)
 
 

@@ -1,8 +1,8 @@
-"""What stands between a position and a value: positions in, keys, and values once all keys are known.
+"""From positions to values: positions, the keys of cells, and values once all keys are known.
 
 A trace is read once and in pieces, so the cells may not be known before its end. Each kind of cells therefore gives
-every position a key (an int64 that does not depend on the other positions), and says in the end which value each key
-is. Nothing here reads a file or draws a number.
+every position a key (an int64 that does not depend on the other positions), and in the end gives each key its value.
+Nothing here reads a file or draws a number.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def check_count(cells: int, what: str) -> None:
     """Refuse a question of no cell or of too many.
 
     Raises:
-        ScenarioError: outside 1..MAX_CELLS, naming `what` decides it.
+        ScenarioError: outside 1..MAX_CELLS; the message starts with `what`, the key that decides the number.
     """
     if not 1 <= cells <= MAX_CELLS:
         raise ScenarioError(f"{what} gives {cells} cells; a question has 1 to {MAX_CELLS}")
@@ -50,7 +50,7 @@ class Roads:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Positions:
-    """Where vehicles are, all arrays of one length: x, y in the frame's unit, and what else the data tell.
+    """Where vehicles are, all arrays of one length: x, y in the frame's unit, and further columns of the data.
 
     `speed_mps` in metres a second; `edges` the road edge of each: names, or places in the frame's `roads` (-1: none).
     """
@@ -63,7 +63,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Frame:
-    """What the positions of a population are: metres, or degrees (x longitude, y latitude), and what comes with them.
+    """The unit of a population's positions, metres or degrees (x longitude, y latitude), and the columns beside them.
 
     `extent` is known before any position is read when the data are made by a model.
     """
@@ -94,11 +94,11 @@ class Cells(Protocol):
     """One kind of cells."""
 
     def keys(self, positions: Positions) -> Integers:
-        """Return a key for every position, `OUTSIDE` where there is no cell."""
+        """Return a key for every position, shape (positions,), `OUTSIDE` where there is no cell."""
         ...
 
     def close(self, seen: Integers) -> Values:
-        """Return the values, given all distinct keys that were seen, ascending and without `OUTSIDE`.
+        """Return the values, given all distinct keys of the data, ascending and without `OUTSIDE`.
 
         Raises:
             ScenarioError: no cell or too many.

@@ -57,7 +57,7 @@ def declared_names(question: Settings) -> tuple[str, ...] | None:
     """Return the names a `[question]` table declares, or None.
 
     Raises:
-        ScenarioError: a name that is not allowed, or that stands twice.
+        ScenarioError: a name is not allowed, or occurs twice.
     """
     return read_table(question, Keys).values
 

@@ -51,7 +51,7 @@ class OnTheRoad:
     title: str
 
     def keys(self, positions: Positions) -> Integers:
-        """Return 0 for everyone."""
+        """Return key 0 for every position."""
         return np.zeros(len(positions.x), dtype=np.int64)
 
     def close(self, seen: Integers) -> Values:

@@ -46,7 +46,7 @@ def _edge_name(name: str, found: dict[str, Line | None], place: str) -> str:
     if not name or not name.isprintable() or name != name.strip() or len(name.encode()) > MAX_NAME_BYTES:
         raise ScenarioError(f"{place}: an edge is named {name[:40]!r}; it must be 1 to 200 printable bytes")
     if name in found:
-        raise ScenarioError(f"{place}: the edge {name[:40]!r} stands twice")
+        raise ScenarioError(f"{place}: the edge {name[:40]!r} occurs twice")
     if len(found) == MAX_CELLS:
         raise ScenarioError(f"{place}: more than {MAX_CELLS} edges")
     return name

@@ -1,6 +1,6 @@
 """The tables `[population]` and `[question]` of a scenario, and how their keys are read.
 
-Every refusal starts with the dotted key. It opens no file; it only finds where one is.
+Every refusal starts with the dotted key. It checks that a named file exists, and opens none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Settings(Table):
         path = self.folder / self.printable(key, 1000)
         try:
             found = path.is_file()
-        except OSError:  # A name no file system takes.
+        except OSError:  # Such as a name that is too long for the file system.
             found = False
         if not found:
             raise self.refuse(key, "the name of a file that exists")

@@ -67,7 +67,7 @@ class Squares:
             inside = (np.abs(columns) < _HALF) & (np.abs(rows) < _HALF)
         else:
             inside = (columns >= 0) & (columns < self.shape[0]) & (rows >= 0) & (rows < self.shape[1])
-        # Where it is outside the numbers may not fit an integer: they are replaced before the conversion.
+        # Steps of a position outside may not fit an integer: they are replaced before the conversion.
         packed = _packed(*(np.where(inside, steps, 0).astype(np.int64) for steps in (columns, rows)))
         return np.where(inside, packed, np.int64(OUTSIDE))
 
@@ -119,7 +119,7 @@ def declare(question: Keys, frame: Frame, title: str) -> Cells:
     """Return the squares a `[question]` table asks for.
 
     Raises:
-        ScenarioError: a key outside its range, too many squares, or degrees without a place for the metres to start.
+        ScenarioError: a key outside its range, too many squares, or degrees without `origin` and `bounds`.
     """
     size, bounds, origin = question.size_m, question.bounds or frame.extent, question.origin
     if frame.unit == "m":
@@ -167,8 +167,9 @@ def _packed(columns: Integers, rows: Integers) -> Integers:
 def _steps(positions: Floats, start: Fraction, size: Fraction) -> Floats:
     """Return how many whole sides each position lies beyond `start`.
 
-    The quotient may be rounded up to a whole number that the position has not reached, or down from one it has; one
-    comparison with the borders themselves puts that right. Borders are exact where they are floats, like whole metres.
+    Rounding may lift the quotient to a whole number that the position has not reached, or drop it below one that it
+    has; one comparison with the borders themselves corrects both. Borders are exact where they are floats, like whole
+    metres.
     """
     first, side = float(start), float(size)
     steps = np.floor((positions - first) / side)

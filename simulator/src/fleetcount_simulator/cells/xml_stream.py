@@ -37,9 +37,9 @@ def elements(path: Path, root: str) -> Iterator[Element]:
                 fed += len(chunk)
                 if fed - parser.CurrentByteIndex > _MAX_PENDING:
                     raise reader.refusal(f"a tag of more than {_MAX_PENDING} bytes")
-                yield from reader.taken()
+                yield from reader.drained()
             parser.Parse(b"", True)
-            yield from reader.taken()
+            yield from reader.drained()
     except expat.ExpatError as error:
         message = expat.ErrorString(error.code)
         raise ScenarioError(f"{path.name} line {error.lineno}: {message} (truncated?)") from error
@@ -48,7 +48,7 @@ def elements(path: Path, root: str) -> Iterator[Element]:
 
 
 class _Reader:
-    """Collects what expat reports until it is taken."""
+    """Collects the elements that expat reports until `drained` returns them."""
 
     def __init__(self, parser: expat.XMLParserType, name: str, root: str) -> None:
         self._parser, self._name, self._root = parser, name, root
@@ -61,7 +61,7 @@ class _Reader:
     def refusal(self, problem: str) -> ScenarioError:
         return ScenarioError(f"{self._name} line {self._parser.CurrentLineNumber}: {problem}")
 
-    def taken(self) -> list[Element]:
+    def drained(self) -> list[Element]:
         found, self._found = self._found, []
         return found
 

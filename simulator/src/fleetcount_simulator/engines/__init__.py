@@ -1,6 +1,6 @@
 """Three ways to carry out a study's runs: the law of the sums, every device's coins, or the real programs.
 
-Chooses an engine; each is loaded only when asked for, so that a law costs no compiler and no network.
+Chooses an engine and imports its module only then: the law needs neither a compiler nor network libraries.
 """
 
 from importlib import import_module
@@ -22,7 +22,7 @@ def engine(name: EngineName) -> Engine:
     """Return the engine of that name.
 
     Raises:
-        ScenarioError: there is none of that name.
+        ScenarioError: no engine has that name.
     """
     if name not in _MODULES:
         raise ScenarioError(f"engine is {name!r}; allowed are: {', '.join(get_args(EngineName))}")

@@ -1,6 +1,6 @@
 """How one device answers, as the two numbers an engine draws with; and which numbers a release opens.
 
-Takes the exact law from the design and rounds it to floats for drawing; it draws nothing itself.
+Rounds the exact law of a design to floats for drawing; it draws nothing itself.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def answer_law(design: Design) -> AnswerLaw:
     """Return the law of a device's answer to a question of this design.
 
     Raises:
-        ScenarioError: a response that tells values apart, which two numbers do not describe.
+        ScenarioError: a response that does not treat all other values alike, so that two numbers do not describe it.
     """
     hit, miss = design.channel
     if design.form is AnswerForm.TWO_ROUNDS:

@@ -1,7 +1,7 @@
 """The exact-law engine: draws the released sums themselves, from the histogram of truths alone.
 
-Exact in distribution and O(V) a release, for any number of devices; it must not look at a device, but for ignition and
-for devices that join and leave (counted once a call), and for coins that hold longer than a window (below).
+Exact in distribution and O(V) per release, for any number of devices. It reads single devices only for ignition, for
+devices that join and leave (counted once per call), and for coins that hold longer than a window (below).
 
 The laws, for n_v counted devices of value v and N in all:
 
@@ -9,18 +9,18 @@ The laws, for n_v counted devices of value v and N in all:
   0..V (`fleetcount_mechanisms.sampling`). In the cells v >= 1 its difference e_r2 - e_r1 is therefore e_truth with
   probability p and 0 otherwise: the face it threw cancels, and so does the baseline, output 0, which is not
   opened. Devices toss independently and each moves its own cell only, so D_v = Bin(n_v, p), independent over v: exact.
-* A half pair that is counted all the same (`naive`) takes its round-one answer away: face v >= 1 with probability
-  (1-p)/(V+1), nothing otherwise, for every truth. H half pairs take away a multinomial.
-* Yes-or-no responses. Yes is said by Bin(n_1, P[Yes | Yes]) + Bin(n_0, P[Yes | No]) devices, No by the others.
+* A half pair that is counted all the same (`naive`) subtracts its round-one answer: face v >= 1 with probability
+  (1-p)/(V+1), nothing otherwise, for every truth. H half pairs subtract a multinomial.
+* Yes-or-no responses. Bin(n_1, P[Yes | Yes]) + Bin(n_0, P[Yes | No]) devices answer Yes, the others No.
 * k-ary response. With P = P[v | v] and Q = P[v | another], an answer is the truth with probability P - Q and otherwise
-  uniform on all V+1 outputs. So Bin(n_v, P - Q) devices of value v stick to it, and all the others together are one
+  uniform on all V+1 outputs. So Bin(n_v, P - Q) devices of value v answer v, and all the others together are one
   uniform multinomial.
 * Bits. The V bits of a device are independent, so cell v holds Bin(n_v, P[1 | 1]) + Bin(N - n_v, P[1 | 0]) ones.
 * Direct and one-sided. n_v itself.
 
 A coin that holds for several windows of a question correlates their sums through the devices that were sampled: the
-joint law needs each device's way. So there the coins of all devices are drawn, once a unit, and the sampled devices of
-every value are counted in every window: exact, O(devices) a window and run.
+joint law needs each device's values over time. There the coins of all devices are drawn, once per unit, and the sampled
+devices of every value are counted in every window: exact, O(devices) per window and run.
 
 Noise is that of `noise_sums.summed_noise`. Faults thin each n_v by one multinomial of `faults.fates`.
 """
@@ -95,7 +95,7 @@ def drawn_outputs(design: Design, histogram: Integers, runs: int, generator: np.
     """Return shape (runs, outputs): releases of a design when all devices of a histogram (V+1,) are counted.
 
     Raises:
-        ScenarioError: a response that tells values apart, or noise whose sums are not drawn.
+        ScenarioError: as `answer_law` and `summed_noise`.
     """
     law = answer_law(design)
     sums = (design.opened_sums(_opened(law, histogram, generator)) for _ in range(runs))
@@ -104,7 +104,7 @@ def drawn_outputs(design: Design, histogram: Integers, runs: int, generator: np.
 
 
 def _opened(law: AnswerLaw, histogram: Integers, generator: np.random.Generator) -> list[int]:
-    """Return the sums of one release before noise; for bits that of who takes part stands first."""
+    """Return the sums of one release before noise; for bits the number of devices comes first."""
     sums: list[int] = _answers(law, histogram, generator).tolist()
     return [int(histogram.sum()), *sums] if law.shape == "bits" else sums
 
@@ -124,7 +124,7 @@ def _panels(case: Case, epoch: int, law: AnswerLaw, coins: Sequence[np.random.Se
 def _thin(
     case: Case, chances: Fates, present: Integers, sums: Sums, row: int, generator: np.random.Generator
 ) -> tuple[Integers, int]:
-    """Return who is counted, by value, and how many first instalments came alone; tally what became of the others."""
+    """Return the counted devices by value, (V+1,), and the number of half pairs; tally the other devices."""
     tallies = sums.tallies
     tallies["absent"][row] += present[ABSENT].sum()
     tallies["refused"][row] += present[REFUSED].sum()
@@ -177,7 +177,7 @@ def _answers(law: AnswerLaw, counted: Integers, generator: np.random.Generator) 
 
 
 def _half_pairs(values: int, miss: float, halves: int, generator: np.random.Generator) -> Integers:
-    """Return what so many round-one answers add to the cells 1..V, each with chance `miss` of one."""
+    """Return what `halves` round-one answers add to the cells 1..V, each cell with chance `miss` per answer."""
     faces = np.full(values + 1, miss)
     faces[0] = 1 - values * miss
     return np.asarray(generator.multinomial(halves, faces)[1:], dtype=np.int64)

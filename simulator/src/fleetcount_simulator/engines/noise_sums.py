@@ -16,13 +16,13 @@ from fleetcount_simulator.model import Integers
 
 
 def summed_noise(law: NoiseLaw, aggregators: int, cells: int, generator: np.random.Generator) -> Integers:
-    """Return shape (cells,): for every cell the sum of one noise an aggregator, drawn at once.
+    """Return shape (cells,): int64: for every cell the sum of one noise per aggregator, drawn at once.
 
     A two-sided geometric variable, P[z] = (1-a)/(1+a) a^|z| with a = exp(-e1), is the difference of two geometric ones
     of ratio a, so the sum of k is the difference of two negative binomials with k successes:
     E[t^Z] = ((1-a)/(1-at))^k ((1-a)/(1-a/t))^k. One-sided noise (AGeo without a cut) is one negative binomial of ratio
     q = exp(-eps), above 0 for "up" and below for "down". A sum of discrete Gaussians is drawn by inversion of its
-    distribution function (`gaussian_sums`), with the 53 digits of a double. No noise is zero.
+    distribution function (`gaussian_sums`), with the 53 bits of a double.
 
     Raises:
         ScenarioError: a law whose sums are not drawn here.
@@ -41,7 +41,10 @@ def summed_noise(law: NoiseLaw, aggregators: int, cells: int, generator: np.rand
 
 
 def _gaussian_sums(law: GaussianNoise, aggregators: int, cells: int, generator: np.random.Generator) -> Integers:
-    """Return |Z| as the number of m > 0 with P[|Z| >= m] > U, and a fair sign: small numbers keep their digits."""
+    """Draw |Z| as the number of m > 0 with P[|Z| >= m] > U, and a fair sign.
+
+    Upper tails keep their digits where they are small; one minus a distribution function would lose them.
+    """
     falling = _folded_tails(law, aggregators)
     sizes = falling.size - np.searchsorted(falling[::-1], generator.random(cells), side="right")
     return np.asarray(np.where(generator.random(cells) < 0.5, sizes, -sizes), dtype=np.int64)

@@ -1,6 +1,6 @@
 """From the honest devices' sums to what a release opens: attackers' claims, noise, the smallest batch, an outage.
 
-Shared by the engines that draw. It must not draw a device's answer: each engine does.
+The law engine and the per-device engine share it. It must not draw a device's answer: each engine does.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from fleetcount_simulator.model import Case, CaseOutcome, Integers
 PARTICIPATION: Final = "participation"
 """The tally of bit vectors: the noised number of devices, which such a release opens beside the bits."""
 _UNITS: Final = 1 << 30
-"""In place of an epoch in a spawn key: coins of a unit never meet those of an epoch."""
+"""Stands for the epoch in the spawn key of a unit's coins: no epoch has this number, so no draws repeat."""
 
 
 class Sums:
-    """What the honest devices of some runs add up to, to be filled by an engine; int64, the first axis is the run.
+    """The sums over the honest devices of some runs, which an engine fills; int64, the first axis is the run.
 
     `opened` (runs, outputs) is what would be opened without noise, `counted` (runs, V+1) the histogram of the devices
     in it, `tallies` (runs,) what became of the others.
@@ -57,7 +57,7 @@ def unit_seed(seed: np.random.SeedSequence, unit: int, run: int) -> np.random.Se
 
 
 def checked_law(case: Case, epoch: int) -> AnswerLaw:
-    """Return the law of a device's answer in a case that makes sense.
+    """Return the law of a device's answer, after checking the case.
 
     Raises:
         ScenarioError: a mechanism, fault, attacker, number of aggregators or epoch outside its range; names it.
@@ -73,7 +73,7 @@ def checked_law(case: Case, epoch: int) -> AnswerLaw:
 
 
 def empty_sums(law: AnswerLaw, runs: int) -> Sums:
-    """Return zeros for so many runs."""
+    """Return sums of zero for a number of runs."""
     return Sums(
         opened=np.zeros((runs, law.outputs), dtype=np.int64),
         counted=np.zeros((runs, law.values + 1), dtype=np.int64),
@@ -86,7 +86,7 @@ def open_release(
 ) -> CaseOutcome:
     """Return what the aggregators open of an epoch's sums; the sums' arrays become the outcome's.
 
-    Liars are further devices of the attacker, which hold none of the values: they are in the agreed set, at value 0.
+    Liars are further devices, which the attacker owns and which have no value: the agreed set counts them at value 0.
     """
     if law.shape == "bits":
         sums.tallies[PARTICIPATION] = np.zeros(len(generators), dtype=np.int64)
@@ -103,7 +103,7 @@ def open_release(
 
 
 def _zoomed(case: Case, sums: Integers) -> Integers:
-    """Return the sums of every zoom, finest first, as aggregators get them out of those of the finest."""
+    """Return the sums of every zoom, finest first, which aggregators compute from those of the finest."""
     if case.design.zooms is None:
         return sums
     return np.array([case.design.opened_sums(row) for row in sums.tolist()], dtype=np.int64)

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Integers
-from fleetcount_simulator.standing import StandingQuestion, stays
+from fleetcount_simulator.standing import StandingQuestion, membership_windows
 
 ON: Final = 0
 """The device is there for every round."""
 HALF: Final = 1
 """It is off in round two."""
 ABSENT: Final = 2
-"""It is off in round one, has not joined the question yet or has left it."""
+"""It is off in round one, has not yet joined the question, or has left it."""
 REFUSED: Final = 3
 """Its ledger has no room for one more answer, or none for the rest of the question."""
 
@@ -34,13 +34,13 @@ _CHUNK: Final = 1 << 20
 
 
 def answers_allowed(case: Case) -> int | None:
-    """Return how many releases a device's ledger allows in all when each is judged alone; None for no limit.
+    """Return how many releases a device's ledger allows in all when it judges each alone; None for no limit.
 
     Losses add up (basic composition). As in a real ledger, a release without a finite loss adds nothing, so
     the budget does not limit how many of those a device answers. A question is reserved whole: `earliest_joining`.
 
     Raises:
-        ScenarioError: a loss that holds with a delta only, which such a ledger must not add up.
+        ScenarioError: the loss holds with a delta above 0 only, and basic composition adds up losses of delta 0.
     """
     budget = case.epochs.device_epsilon
     if budget is None or case.epochs.question is not None:
@@ -54,13 +54,13 @@ def answers_allowed(case: Case) -> int | None:
 
 
 def earliest_joining(case: Case) -> int:
-    """Return from which window of the question on its rest fits into a device's ledger; 0 without a limit.
+    """Return the first window from which on the rest of the question fits into a device's ledger; 0 without a limit.
 
     The ledger is the filter of real devices (`fleetcount_mechanisms.accounting.vectors`) over one period: it allows
-    (device_epsilon, the question's delta), and a unit that is joined on the way is charged with the windows left of it.
+    (device_epsilon, the question's delta), and charges a device that joins within a unit for the windows left of it.
 
     Raises:
-        ScenarioError: a design without a finite loss, which no such ledger takes.
+        ScenarioError: the design has no finite loss.
     """
     question, budget = case.epochs.question, case.epochs.device_epsilon
     if question is None or budget is None:
@@ -73,6 +73,7 @@ def _earliest(design: Design, question: StandingQuestion, budget: Fraction) -> i
     limit = LossBudget.for_promise(budget, question.delta)
     low, high = 0, question.windows
     try:
+        # Bisection: the later a device joins, the less the rest costs. `high` is past the last window: it never joins.
         while low < high:
             middle = (low + high) // 2
             low, high = (
@@ -84,7 +85,7 @@ def _earliest(design: Design, question: StandingQuestion, budget: Fraction) -> i
 
 
 def _rest(design: Design, question: StandingQuestion, first: int, orders: tuple[int, ...]) -> LossVector:
-    """Return what the windows from `first` on lose together."""
+    """Return the loss of the windows from `first` to the last together."""
     left = Counter(Counter(question.unit(window) for window in range(first, question.windows)).values())
     losses = (unit_loss(design, orders, windows).times(count) for windows, count in left.items())
     return sum(losses, LossVector.nothing(orders))
@@ -93,8 +94,8 @@ def _rest(design: Design, question: StandingQuestion, first: int, orders: tuple[
 def presence(case: Case, epoch: int, rounds: int, start: int, stop: int) -> Presence | None:
     """Return ON, HALF, ABSENT or REFUSED for devices start..stop-1; None when all of them are ON.
 
-    A device is charged for every epoch in whose first round it was on, counted or not. In a question it is charged for
-    all windows from its joining on, and so never stops half way.
+    A device pays for every epoch in whose first round it was on, counted or not. In a question it pays on joining, for
+    all windows that are left, and so its ledger never stops it half way.
     """
     allowed, earliest = answers_allowed(case), earliest_joining(case)
     question = case.epochs.question
@@ -110,7 +111,7 @@ def presence(case: Case, epoch: int, rounds: int, start: int, stop: int) -> Pres
     if allowed is not None and epoch >= allowed:
         states[_answered_before(case, epoch, start, stop) >= allowed] = REFUSED
     if question is not None:
-        came, gone = stays(question, start, stop)
+        came, gone = membership_windows(question, start, stop)
         states[came < earliest] = REFUSED
         states[(epoch < came) | (epoch >= gone)] = ABSENT
     first = population.reachable(epoch, 1, start, stop) if ignition else None
@@ -129,7 +130,7 @@ def _answered_before(case: Case, epoch: int, start: int, stop: int) -> Integers:
 
 
 def states_and_values(case: Case, epoch: int, rounds: int) -> Iterator[tuple[Integers, int]]:
-    """Yield (value + (V+1) * state of every device, the first device), a million devices at a time."""
+    """Yield (value + (V+1) * state of every device, number of the first device), 2^20 devices at a time."""
     population, width = case.population, case.population.question.values + 1
     for start in range(0, population.devices, _CHUNK):
         stop = min(start + _CHUNK, population.devices)
@@ -143,7 +144,7 @@ def states_and_values(case: Case, epoch: int, rounds: int) -> Iterator[tuple[Int
 def presence_histograms(case: Case, epoch: int, rounds: int) -> Integers:
     """Return shape (4, V+1): how many devices are ON, HALF, ABSENT and REFUSED, by their values.
 
-    O(V) where all devices are alike; with ignition, or devices that join and leave, every device is looked at once.
+    O(V) where all devices are alike; O(devices) with ignition, or with devices that join and leave.
     """
     population, width = case.population, case.population.question.values + 1
     question = case.epochs.question

@@ -1,4 +1,4 @@
-"""The per-device engine: every device's coins, answers and mishaps, a chunk of devices at a time.
+"""The per-device engine: every device's coins, answers and faults, a chunk of devices at a time.
 
 Adds up what the devices of a case send; the laws are those of the real client (`fleetcount_client.answering`), not of
 the sums. Memory is bounded by a chunk and by the sums, not by the number of devices. A device's draws depend on the
@@ -28,7 +28,7 @@ from fleetcount_simulator.faults import SPREAD, cut_share, skew_in_windows
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
 
 CHUNK: Final = 1 << 20
-"""Devices whose truths are held at once."""
+"""Devices whose truths are in memory at once."""
 
 _NONE: Final = np.zeros(0, dtype=np.uint8)
 _ALTERNATING: Final = 0xAAAAAAAAAAAAAAAA
@@ -46,7 +46,7 @@ Truths = NDArray[np.uint16 | np.int32]
 
 
 class PerDevice:
-    """Follows every device. `chunk` is for tests; results do not depend on it."""
+    """Draws every device. `chunk` is the devices drawn at once, a parameter for tests; results do not depend on it."""
 
     def __init__(self, chunk: int = CHUNK) -> None:
         self._chunk = chunk
@@ -57,7 +57,7 @@ class PerDevice:
         return "per-device"
 
     def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
-        """See `Engine.run`; time O(devices) a run, and O(devices V) for bit vectors."""
+        """See `Engine.run`; time O(devices) per run, and O(devices V) for bit vectors."""
         law = checked_law(case, epoch)
         seeds = [run_seed(seed, run) for run in runs]
         streams = [_stream(one) for one in seeds]
@@ -132,7 +132,7 @@ def _chunks(case: Case, epoch: int, law: AnswerLaw, size: int) -> Iterator[tuple
 
 
 def _fault_numbers(case: Case, rounds: int) -> NDArray[np.float64]:
-    """Return what `kernels.draw_fates` wants to know of the faults."""
+    """Return the argument `faults` of `kernels.draw_fates`, shape (9,), float64."""
     one = case.faults
     shares = [one.loss, skew_in_windows(one), SPREAD, one.drop_out, one.late, cut_share(one), one.duplicates]
     return np.array([*(float(share) for share in shares), float(rounds), 1 / case.aggregators])

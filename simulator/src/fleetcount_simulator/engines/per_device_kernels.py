@@ -24,7 +24,7 @@ from fleetcount_simulator.model import Integers
 WORDS: Final = 8
 _BLOCK: Final = 512
 _PANEL: Final = 4
-"""Where (key, step) of a unit's sampling coins stand in a stream that has them."""
+"""Index of (key, step) of a unit's sampling coins in a stream that has them."""
 
 COUNTED: Final = 0
 LOST: Final = 1
@@ -41,7 +41,7 @@ outage, absent, refused by its ledger."""
 
 @kept
 def _uniform(key: np.uint64, step: np.uint64, number: np.uint64) -> float:
-    """Return uniform x number `number` of a stream."""
+    """Return the number'th uniform x of a stream."""
     word = key + number * step
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -62,9 +62,9 @@ def add_pairs(
 ) -> None:
     """Add the answers of both rounds of Sampling Privacy to the histograms `first` and `second`, shape (V+1,) each.
 
-    x < p is face s: (0, truth); otherwise face floor((x - p)(V+1)/(1-p)), twice. With a unit's coin y in the stream
-    y < p is face s, otherwise face floor(x(V+1)). `fates` is empty when all devices are
-    counted; a half pair adds its first answer alone, and only when `naive`.
+    x < p is face s: (0, truth); otherwise face floor((x - p)(V+1)/(1-p)), twice. With a unit's coin y in the stream,
+    y < p is face s, otherwise face floor(x(V+1)). `fates` is empty when all devices are counted; a half pair adds its
+    first answer alone, and only when `naive`.
     """
     # Coins first, a block at a time and without branches, so that several are tossed in one instruction.
     ones, twos = np.empty(_BLOCK, dtype=np.int32), np.empty(_BLOCK, dtype=np.int32)
@@ -140,7 +140,7 @@ def add_bits(
     chances: NDArray[np.float64],
     ones: Integers,
 ) -> None:
-    """Add V randomized bits a device to `ones`, shape (V,); bit v is 1 where x < `chances`[whether it is true]."""
+    """Add V randomized bits per device to `ones`, shape (V,); bit v is 1 where x < `chances`[whether it is true]."""
     key, step = stream[2], stream[3]
     values = ones.size
     for row in range(truths.size):
@@ -194,7 +194,7 @@ def _fate(key: np.uint64, step: np.uint64, at: np.uint64, off_later: bool, fault
     two_rounds = faults[7] == 2
     if faults[0] > 0 and _uniform(key, step, at + np.uint64(1)) < faults[0]:
         return LOST
-    # By how much the clock is slow; within the margin at the end of a window it delays nothing too long.
+    # By how many windows the clock is slow. A clock that is slow by less than the margin at the end makes nothing late.
     slow = 0.0
     if faults[1] > 0:
         slow = faults[1] * (2 * _uniform(key, step, at + np.uint64(2)) - 1)

@@ -1,4 +1,4 @@
-"""Drill-downs drawn many times over places that are known: which of them walks find, at a threshold, noise and levels.
+"""Drill-downs drawn many times over known places: which of them are found, at a threshold, noise and levels.
 
 The rule of survivors is the protocol's; coins and noises come from a seeded generator, which gives no privacy.
 """
@@ -19,7 +19,7 @@ from fleetcount_simulator.model import Integers
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DrawnWalks:
-    """What drawn walks found. Shapes are (places,) but for `others` and `asked`, (walks,).
+    """What the walks found, each walk one drill-down. Shapes are (places,) but for `others` and `asked`, (walks,).
 
     `places` are those with devices, prefixes of the last level, ascending, with their `devices`; `found` is the share
     of the walks that found each. `others` counts the empty places that a walk found, `asked` the candidates of all its
@@ -41,13 +41,12 @@ class DrawnWalks:
 def draw_walks(
     design: Design, walk: DrillDown, places: Mapping[int, int], walks: int, generator: np.random.Generator
 ) -> DrawnWalks:
-    """Return what so many walks find of places, whole numbers below 2^32, each with so many devices.
+    """Return what a number of walks find; `places` gives the devices at each place, a whole number below 2^32.
 
-    Devices toss a new coin at every level; all of them stay where they are. Places that share the bits
-    of the last level are one.
+    Devices toss a new coin at every level and do not move. Places that share the bits of the last level count as one.
 
     Raises:
-        ScenarioError: a design of neither direct counts nor sampling, a place out of range, or fewer than 1 walk.
+        ScenarioError: the design is neither direct nor sampling, a place is out of range, or there is no walk.
     """
     if design.outputs is not Outputs.CELLS:
         raise ScenarioError(f"the design is {design.name}, allowed: direct or sampling")
@@ -72,7 +71,7 @@ def draw_walks(
 
 
 def _prefixes(places: Mapping[int, int], bits: int) -> tuple[Integers, Integers]:
-    """Return the prefixes that have devices, ascending, and how many each."""
+    """Return the prefixes that have devices, ascending, and the number of devices of each."""
     prefixes = np.array(sorted(places), dtype=np.int64) >> PLACE_BITS - bits
     known, which = np.unique(prefixes, return_inverse=True)
     devices = np.zeros(known.size, dtype=np.int64)
@@ -83,7 +82,7 @@ def _prefixes(places: Mapping[int, int], bits: int) -> tuple[Integers, Integers]
 def _walked(
     design: Design, walk: DrillDown, levels: list[tuple[Integers, Integers]], generator: np.random.Generator
 ) -> tuple[Integers, int]:
-    """Return the places that one walk finds, and how many candidates it asked about."""
+    """Return the places that one walk finds, and the number of candidates it asked about."""
     cells, asked = np.arange(1 << walk.levels[0], dtype=np.int64), 0
     for step, (known, devices) in enumerate(levels):
         asked += cells.size
@@ -91,7 +90,7 @@ def _walked(
         busy = np.flatnonzero(estimates >= walk.threshold)
         if step + 1 == len(levels):
             return cells[busy], asked
-        # The busiest, of equal ones the smaller: a stable order of cells that ascend.
+        # The busiest first, of equally busy ones the smaller cell: the sort is stable and `cells` ascend.
         kept = busy[np.argsort(-estimates[busy], kind="stable")[: walk.most_survivors]]
         deeper = walk.levels[step + 1] - walk.levels[step]
         survivors = np.sort(cells[kept])

@@ -35,7 +35,7 @@ def example_text(name: str) -> str:
     """Return the scenario file of an example.
 
     Raises:
-        ScenarioError: there is none of that name.
+        ScenarioError: no example has that name.
     """
     if name not in EXAMPLES:
         raise ScenarioError(f"there is no example {shown(name)}; {nearest(name, EXAMPLES)}")
@@ -46,6 +46,6 @@ def example_about(name: str) -> str:
     """Return one line about an example: its first comment.
 
     Raises:
-        ScenarioError: there is none of that name.
+        ScenarioError: no example has that name.
     """
     return example_text(name).partition("\n")[0].removeprefix("#").strip()

@@ -1,7 +1,7 @@
 """The embedded MQTT 3.1.1 broker, a process of its own: `python -m fleetcount_simulator.network.broker [--port N]`.
 
 Listens on loopback only, accepts every client and stores nothing: no party needs to trust it. It loses
-messages when a client is away; no promise of delivery rests on it, only the aggregators' receipts do.
+messages of clients that are away: delivery does not rely on the broker, but on the aggregators' receipts.
 """
 
 import argparse
@@ -23,10 +23,10 @@ _PLUGINS: dict[str, Any] = {"amqtt.plugins.authentication.AnonymousAuthPlugin": 
 
 
 class _StableDict(dict[Any, Any]):
-    """A dictionary that may change while someone iterates over it.
+    """A dictionary that may change during an iteration over it.
 
     amqtt awaits inside loops over its subscriptions; a client that subscribes meanwhile would end the loop with an
-    error and cost the message or the connection it was for.
+    error, and the message or the connection would be lost.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -39,7 +39,7 @@ class _StableDict(dict[Any, Any]):
 
 class _EmbeddedBroker(Broker):  # type: ignore[misc] # amqtt is read without types (pyproject.toml), so its class is Any
     def __init__(self) -> None:
-        # "external": the socket is ours, so that the system chooses the port and nothing but loopback is bound.
+        # "external": this program opens the socket, so that the system chooses the port and only loopback is bound.
         listener = ListenerConfig(type=ListenerType.EXTERNAL)
         super().__init__(BrokerConfig(listeners={_LISTENER: listener}, plugins=_PLUGINS))
         self._subscriptions = _StableDict()
@@ -70,7 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The demo's MQTT broker, on loopback.")
     parser.add_argument("--port", type=int, default=0, help="0: the system chooses")
     port: int = parser.parse_args().port
-    # Every packet would be a line; what a broker drops is no loss to anyone here.
+    # The broker logs every packet, which costs time; its clients log the messages that they miss.
     logging.disable(logging.CRITICAL)
     gc.freeze()
     asyncio.run(serve(port))

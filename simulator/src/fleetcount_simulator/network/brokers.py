@@ -1,6 +1,6 @@
 """The MQTT broker of a run, a process on loopback: mosquitto where the machine has it, else the embedded one.
 
-It only starts it. No party trusts the broker: which one runs changes how long a run takes, and no promise.
+It only starts the broker. No party trusts it: the choice changes the duration of a run, and no promise.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ BROKERS: Final = ("auto", EMBEDDED, MOSQUITTO)
 _START_S: Final = 90.0
 _PLACES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 _INFLIGHT: Final = 1_000
-"""Messages mosquitto has under way to one aggregator: as many share a commit."""
+"""Unacknowledged messages of mosquitto to one aggregator: an aggregator commits as many together."""
 _SETTINGS: Final = (
     "persistence false",
-    # Nothing a fleet sends at once may be thrown away: a lost message costs its device a whole time-out.
+    # The queue has no limit: for a message that the broker drops, a device waits a whole time-out.
     "max_queued_messages 0",
     f"max_inflight_messages {_INFLIGHT}",
     "set_tcp_nodelay true",
@@ -37,9 +37,9 @@ _SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedBroker:
-    """A broker that takes connections: which it is, its "host:port", and the messages it has under way to one client.
+    """A broker that accepts connections: its kind, its "host:port", and its unacknowledged messages to one client.
 
-    `inflight` is None for what a default broker does; `command` starts it again on its port.
+    `inflight` is None for the default of a broker; `command` starts it again on its port.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class StartedBroker:
 
 
 def find_mosquitto() -> str | None:
-    """Return the mosquitto program, or None; FLEETCOUNT_MOSQUITTO names one that is elsewhere."""
+    """Return the mosquitto program, or None; FLEETCOUNT_MOSQUITTO may name it."""
     named = os.environ.get("FLEETCOUNT_MOSQUITTO")
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), *_PLACES])
     return shutil.which(named) if named else shutil.which(MOSQUITTO, path=places)
@@ -59,10 +59,10 @@ def find_mosquitto() -> str | None:
 async def start_broker(
     children: Children, root: Path, kind: str = "auto", settings: Sequence[str] | None = None
 ) -> StartedBroker:
-    """Start a broker on a free port: mosquitto, the embedded one, or ("auto") whichever this machine has first.
+    """Start a broker on a free port: mosquitto, the embedded one, or ("auto") mosquitto where the machine has it.
 
-    Its configuration lies below `root`, a private directory; nothing else is kept. `settings` are lines of mosquitto's
-    configuration in place of those that a run wants.
+    Its configuration is written to `root`, a private directory. `settings` replace the lines of mosquitto's
+    configuration beyond listener and access.
 
     Raises:
         ProcessError: it does not start, or there is no mosquitto.
@@ -105,7 +105,7 @@ async def _start_mosquitto(
 
 
 async def _until_it_answers(child: Child, port: int) -> None:
-    """Wait until a broker takes connections. Raises ProcessError when it ends instead, or never does."""
+    """Wait until a broker accepts connections. Raises ProcessError when it ends, or does not within `_START_S`."""
     deadline = time.monotonic() + _START_S
     while child.process.returncode is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Child processes of a demo run: started with a ready line, followed by their lines, and always ended.
+"""Child processes of a run: their start and ready line, their lines of JSON, and their end in every case.
 
-It must not depend on what a child does.
+It must not depend on the task of a child.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Child:
         self.log = log
 
     async def line(self) -> dict[str, Any] | None:
-        """Return the next JSON object of its stdout, or None once it has closed it; other lines are passed over."""
+        """Return the next JSON object of its stdout, or None once it has closed it; skip lines of other content."""
         stdout = cast("asyncio.StreamReader", self.process.stdout)  # Every child is started with a pipe.
         while raw := await stdout.readline():
             with contextlib.suppress(ValueError):
@@ -54,7 +54,7 @@ class Child:
         """Return its ready line.
 
         Raises:
-            ProcessError: it ended first, or said nothing for `timeout_s`.
+            ProcessError: it ended first, or wrote no line for `timeout_s` seconds.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -74,7 +74,7 @@ class Child:
             await stdin.drain()
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal; nobody who has ended gets any."""
+        """Send it a signal, unless it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
@@ -92,7 +92,7 @@ class Child:
 class Children:
     """The children of one run; leaving the context ends every one of them, after errors too.
 
-    Each child is a session of its own, so that Ctrl-C reaches this process alone and the end is in one hand.
+    Each child is a session of its own, so that Ctrl-C reaches this process alone, which ends its children.
     """
 
     def __init__(self, log_directory: Path) -> None:

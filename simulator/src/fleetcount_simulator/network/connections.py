@@ -1,6 +1,6 @@
-"""The way of a fleet process's devices to the aggregators: a connection for each of them, or one for all.
+"""The connections of a fleet process's devices to the aggregators: one for each device, or one for all.
 
-The client's own gRPC and MQTT transports, each device's with its own certificate; adds nothing to what is sent.
+They are the client's own gRPC and MQTT transports, each device's with its own certificate, and change no message.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Connections:
-    """The transports of one process's devices, as its `FleetSpec` says; `authority` certifies those beside them."""
+    """The transports of one process's devices, as its `FleetSpec` says; `authority` certifies further devices."""
 
     def __init__(self, spec: FleetSpec, authority: CertificateAuthority) -> None:
         self._spec = spec
@@ -48,19 +48,19 @@ class Connections:
 
     @property
     def idle_close_s(self) -> float:
-        """After how many idle seconds a device gives its connection up: never, or at once for the next one's sake."""
+        """Idle seconds after which a device closes its connection: infinite, or 0 where other devices wait for one."""
         return math.inf if self.stay else 0.0
 
     def of(self, identity: DeviceIdentity) -> Transport:
-        """Return the transport of one device; nothing is connected yet."""
+        """Return the transport of one device; it connects on first use."""
         return self._shared or GatedTransport(self._own(identity), self._gate)
 
     def scout(self) -> Transport:
-        """Return the transport that asks for windows: the shared one, or that of one more device."""
+        """Return the transport that asks for questions: the shared one, or that of one more device."""
         return self._shared or self._own(DeviceIdentity.generate(self._authority))
 
     def calling(self) -> SharedTransport:
-        """Return one gRPC connection for all devices, which reaches an aggregator also when a window has ended."""
+        """Return one gRPC connection for all devices, which an aggregator answers also after a window has ended."""
         return SharedTransport(self._own(DeviceIdentity.generate(self._authority), "grpc"))
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class Connections:
     def _all_devices(self) -> Transport:
         spec = self._spec
         if spec.transport == "mqtt":
-            from fleetcount_simulator.network.mqtt import SharedMqtt  # Each library only where it is used.
+            from fleetcount_simulator.network.mqtt import SharedMqtt  # Loads the MQTT library only where it is used.
 
             return SharedMqtt(deployment=spec.deployment, broker=spec.broker, call_timeout_s=spec.call_timeout_s)
         return self._own(DeviceIdentity.generate(self._authority))
@@ -99,13 +99,13 @@ def own_transport(
     authorities: bytes,
     call_timeout_s: float,
 ) -> Transport:
-    """Return the transport of one device, "grpc" or "mqtt"; `authorities` (PEM) say who may speak as an aggregator."""
+    """Return the transport of one device, "grpc" or "mqtt"; `authorities` (PEM) certify aggregators."""
     if transport == "mqtt":
-        from fleetcount_client.mqtt_transport import MqttTransport  # Each library only where it is used.
+        from fleetcount_client.mqtt_transport import MqttTransport  # Loads the MQTT library only where it is used.
 
-        name = key_name(identity.certificate)  # The broker of a run asks for no name.
+        name = key_name(identity.certificate)  # The broker of a run requires no registered user name.
         return MqttTransport(deployment=deployment, broker=broker, user=lambda: name, call_timeout_s=call_timeout_s)
-    from fleetcount_client.grpc_transport import GrpcTransport, WindowServer  # As above.
+    from fleetcount_client.grpc_transport import GrpcTransport, WindowServer  # As above, for gRPC.
 
     servers = [WindowServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in aggregators]
     tls = tls_of(identity, authorities)
@@ -113,7 +113,7 @@ def own_transport(
 
 
 def tls_of(identity: DeviceIdentity, authorities: bytes) -> "TlsFiles":
-    """Return what a device needs to call aggregators under these authorities (PEM)."""
+    """Return the TLS files of a device that calls aggregators under these authorities (PEM)."""
     from fleetcount_transport.key_files import TlsFiles
 
     return TlsFiles(
@@ -124,7 +124,7 @@ def tls_of(identity: DeviceIdentity, authorities: bytes) -> "TlsFiles":
 
 
 class GatedTransport:
-    """A device's own transport behind the limit of devices connected at once; its place is given up with `close`."""
+    """A device's own transport behind a semaphore that limits the connected devices; `close` releases it."""
 
     def __init__(self, inner: Transport, gate: asyncio.Semaphore) -> None:
         self._inner = inner
@@ -157,7 +157,7 @@ class GatedTransport:
         return await self._inner.release(window)
 
     async def close(self) -> None:
-        """Give up the connection and the place."""
+        """Close the connection and release the semaphore."""
         try:
             await self._inner.close()
         finally:

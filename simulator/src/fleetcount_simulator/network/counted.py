@@ -1,6 +1,6 @@
-"""Who was counted in a network run, and why the others were not: from receipts, checked against the agreed set.
+"""Which devices were counted in a network run, and why the others were not: from receipts and the agreed set's digest.
 
-Pure. The aggregators do not tell whom they counted. A device knows its receipts, and the digest on which the
+Pure. The aggregators do not tell which devices they counted. A device knows its receipts, and the digest on which the
 aggregators agreed shows whether the reports with all receipts are the set.
 """
 
@@ -20,8 +20,8 @@ from fleetcount_simulator.network.fleet_report import OUTCOMES, FleetReport
 class Account:
     """`counted` (V+1,): the histogram of the devices in the agreed set; `tallies` by the names of `faults.TALLIES`.
 
-    Every device is counted, or in exactly one of "lost", "half_pairs", "late", "absent" and "refused". `missing` of
-    those that no fault befell were not counted: this machine was too slow for them.
+    Every device is counted, or in exactly one of "lost", "half_pairs", "late", "absent" and "refused". `missing` is the
+    number of devices without a fault that were not counted: this machine was too slow for them.
     """
 
     counted: Integers
@@ -30,7 +30,7 @@ class Account:
 
 
 def explains(window_id: WindowId, reports: Sequence[FleetReport], digest: Digest) -> bool:
-    """Return whether the reports with all their receipts are the very set of a window the aggregators agreed on."""
+    """Return whether the reports with all their receipts are exactly the set that the aggregators agreed on."""
     return set_digest(window_id, (item for report in reports for item in report.items())) == digest
 
 
@@ -43,7 +43,7 @@ def account_of(
 ) -> Account:
     """Return the account of all fleet processes.
 
-    By device number: `truths` (N,) are the values 0..V, `unharmed` (N,) whom no fault befell.
+    By device number: `truths` (N,) are the values 0..V, `unharmed` (N,) is whether a device has no fault.
     """
     owners = np.concatenate([report.owners[report.complete] for report in reports])
     counted = np.unique(owners)

@@ -1,7 +1,7 @@
 """The aggregators of a test deployment on disk: authorities, keys, certificates and configuration files.
 
-Every private file is made with mode 0600 and nothing is ever overwritten. In real life each operator makes its own
-keys; this is for simulations, demos, tests and first steps. Starts nothing (`parties` does).
+Every private file is made with mode 0600 and nothing is ever overwritten. In production each operator makes its
+own keys; this is for simulations, demos, tests and first steps. It starts no process (`parties` does).
 """
 
 import base64
@@ -34,7 +34,7 @@ _DIRECTORY_MODE: Final = 0o700
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorPlan:
-    """One aggregator to be made: `host` is where it listens and what its certificate is for."""
+    """One aggregator to be made: it listens at `host`, the name in its certificate."""
 
     aggregator_id: AggregatorId
     operator: str
@@ -53,7 +53,7 @@ class Authorities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What was written: the root directory, the authorities, and the aggregators as windows name them."""
+    """The written deployment: root directory, authorities, and the aggregators as windows name them."""
 
     root: Path
     name: str
@@ -64,7 +64,7 @@ class Deployment:
 
     @property
     def trusted(self) -> dict[AggregatorId, TrustedAggregator]:
-        """Whom devices trust, and whose signatures a record carries."""
+        """The aggregators that devices trust, and whose signatures a record has."""
         return {
             one.aggregator_id: TrustedAggregator(
                 aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
@@ -110,12 +110,12 @@ def write_aggregators(
 ) -> Deployment:
     """Write the authorities and every aggregator's folder below `root`, an empty directory.
 
-    `mqtt_inflight` is the broker's own limit of messages under way to one aggregator, None for that of a default
-    broker. `limits` are further keys of the configuration's [limits], their values as TOML.
+    `mqtt_inflight` is the broker's own limit of unacknowledged messages to one aggregator, None for the default of
+    brokers. `limits` are further keys of the configuration's [limits], their values as TOML.
 
     Raises:
-        UsageError: a name that cannot stand in a certificate, or a file that is there already.
-        MachineError: the disk does not take them.
+        UsageError: a name that a certificate cannot have, or a file that exists already.
+        MachineError: a file cannot be written.
     """
     authorities = Authorities(
         aggregators=CertificateAuthority.create(f"{name} aggregators"),
@@ -183,7 +183,7 @@ def write_store_key(path: Path) -> None:
     """Write a new at-rest key of an aggregator's store: 32 bytes in base64, mode 0600; nothing is overwritten.
 
     Raises:
-        FileExistsError, OSError: the file is there, or the disk does not take it.
+        FileExistsError, OSError: the file exists, or cannot be written.
     """
     _write_new(path, base64.b64encode(secrets.token_bytes(32)) + b"\n", 0o600)
 

@@ -1,4 +1,4 @@
-"""What the faults of a study do to each single device of a network run, drawn before anything is sent.
+"""The faults of each single device of a network run, drawn before anything is sent.
 
 Draws with seeded NumPy generators, never with a device's coins; the probabilities are those of `faults`.
 """
@@ -15,18 +15,18 @@ from fleetcount_simulator.model import Case
 
 
 class DeviceFault(IntFlag):
-    """What happens to one device; several may at once."""
+    """A fault of one device; it may have several."""
 
     LOST = 1
     """Nothing it uploads arrives."""
     DROPPED = 2
-    """It is switched off once round one is receipted."""
+    """It is switched off once all messages of round one have receipts."""
     LATE = 4
-    """Its last message is held until the window has closed."""
+    """Its last message is delayed until the window has closed."""
     REPEATED = 8
     """Everything it uploads is sent once more, later."""
     ABSENT = 16
-    """It is off in round one and never asked."""
+    """It is off in round one, and does not answer."""
     REFUSED = 32
     """Its ledger has no room for one more answer: its own policy refuses."""
 
@@ -40,7 +40,7 @@ class FleetFaults:
 
     @property
     def unharmed(self) -> NDArray[np.bool_]:
-        """Shape (N,): nothing befalls the device that could keep it from being counted."""
+        """Shape (N,): whether the device has no fault that could keep it from being counted."""
         harmed = (self.flags & ~np.uint8(DeviceFault.REPEATED)) != 0
         return np.asarray(~(harmed | (self.skews != 0)), dtype=np.bool_)
 
@@ -50,7 +50,7 @@ def draw_device_faults(case: Case, epoch: int, rounds: int, seed: np.random.Seed
     rng = np.random.default_rng(seed)
     count, faults = case.population.devices, case.faults
     flags = np.zeros(count, dtype=np.uint8)
-    # Always the same draws in the same order: switching one fault on does not change another.
+    # Always the same draws in the same order: switching one fault on does not change the draws of another.
     for fault, share in (
         (DeviceFault.LOST, faults.loss),
         (DeviceFault.DROPPED, faults.drop_out),

@@ -39,7 +39,7 @@ from fleetcount_simulator.study.readings import PARTICIPATION
 
 _TRANSPORTS: Final = ("grpc", "mqtt", "both")
 _MANY: Final = 2_000
-"""From here on devices of one transport are spread over two processes."""
+"""From this number on two processes share the devices of one transport."""
 _ATTEMPTS: Final = 3
 _ALLOWED: Final = {
     "largest_epsilon": Fraction(700),
@@ -47,17 +47,17 @@ _ALLOWED: Final = {
     "largest_sampling_rate": Fraction(1),
     "total_epsilon": Fraction(700),
 }
-"""What owners allow in a study: every question it asks."""
+"""The limits of every device's owner in a study, so large that they allow every question it asks."""
 _SHORT_GIVE_UP_S: Final = 20
-"""How long aggregators wait for one that never comes back: a study need not wait a quarter of an hour."""
+"""Seconds that aggregators wait for one that does not come back, in place of the 900 of a real deployment."""
 
 
 _Place = tuple[Parties, Path]
-"""Aggregators that run, and the directory of what is asked of them."""
+"""Running aggregators, and the directory for the files of a question."""
 
 
 def _silent(stage: str, done: int, total: int) -> None:
-    """Show nothing."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class NetworkEngine:
     """Real clients through real aggregators on this machine.
 
     `transport` is "grpc", "mqtt" or "both" (every other device), `broker` "auto" (mosquitto where the machine has it),
-    "embedded" or "mosquitto". `progress` is told a stage, how much of it is done, and of how much.
+    "embedded" or "mosquitto". `progress` is called with a stage, the amount that is done, and the total.
     """
 
     transport: str = "both"
@@ -85,35 +85,35 @@ class NetworkEngine:
         return "network"
 
     def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
-        """Ask the case's question once a run, one run after the other; see `Engine.run`.
+        """Ask the case's question once per run, one run after the other; see `Engine.run`.
 
         `tallies` are those of `faults.TALLIES` and "seconds", from the opening of a window to its record.
 
         Raises:
-            ScenarioError: real devices cannot be asked this; says what to change.
-            ProcessError: a process did not start or ended before its time.
+            ScenarioError: real devices cannot be asked this question; the message says what to change.
+            ProcessError: a process did not start, or ended too early.
         """
         return _outcome(case, self.ask(case, epoch, runs, seed))
 
     def ask(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> list[WindowAsked]:
-        """Do what `run` does and return everything that is known about each run. Not for use inside an event loop.
+        """Do what `run` does and return all results of each run. Not for use inside an event loop.
 
-        The windows of a question are asked together, at the first epoch that is wanted of it.
+        All windows of a question are asked together, on the first call for any of its epochs.
         """
         question = question_of(case)
         faults.check(case.faults, case.aggregators)
         if case.epochs.question is not None:
             return [one.windows[epoch] for one in self.ask_question(case, runs, seed)]
         asks = [(self._ask_of(case, question, run, seed), plan_of(case, question, run, seed, epoch)) for run in runs]
-        # Who was killed in one run starts the next one anew.
+        # An outage ends an aggregator for good or for the run, so that every run starts new aggregators.
         groups = [[one] for one in asks] if case.faults.outage else [asks]
         return [one.windows[0] for group in groups for one in asyncio.run(self._ask_all(case, group))]
 
     def ask_question(self, case: Case, runs: Sequence[int], seed: np.random.SeedSequence) -> list[QuestionAsked]:
-        """Ask the case's question once a run, each of new aggregators, or return what came of it when it was asked
-        last.
+        """Ask the case's question once per run, each run with new aggregators.
 
-        `seed` as in `run`, of any window.
+        The result of the last call is kept and returned for a call of the same case, runs and seed. `seed` is as in
+        `run`, of any window.
 
         Raises:
             ScenarioError, ProcessError: as `run`.
@@ -132,13 +132,13 @@ class NetworkEngine:
         return list(self._last["asked"])
 
     async def _ask_all(self, case: Case, asks: Sequence[tuple[Ask, FleetPlan]]) -> list[QuestionAsked]:
-        """Ask several runs of the same aggregators."""
+        """Do several runs with the same aggregators."""
         async with self._aggregators(case) as (parties, root):
             return [await self._in_time(case, one, plan, (parties, root)) for one, plan in asks]
 
     @contextlib.asynccontextmanager
     async def _aggregators(self, case: Case) -> "AsyncGenerator[_Place]":
-        """Start aggregators until the block ends; gives them and a private directory."""
+        """Start aggregators that run until the block ends; yield them and a private directory."""
         broker = self.broker if "mqtt" in self._transports(case.population.devices) else ""
         armed = first_failpoints(case.faults)
         with tempfile.TemporaryDirectory(prefix="fleetcount-") as directory:
@@ -149,10 +149,10 @@ class NetworkEngine:
                 yield parties, root
 
     async def _in_time(self, case: Case, asked: Ask, plan: FleetPlan, of: "_Place | None" = None) -> QuestionAsked:
-        """Ask; on a machine that was too slow for the windows ask again, in windows twice as long.
+        """Ask; when the machine was too slow for the windows, ask again in windows twice as long.
 
-        Every attempt is a new question with the same coins, of new aggregators unless `of` names some: those would
-        charge the same signal for both. The last one is returned, released or not.
+        Every attempt is a new question with the same coins, of new aggregators unless `of` gives some, which charge the
+        signal for every attempt. The result of the last attempt is returned, released or not.
         """
         attempt = 0
         while True:
@@ -197,7 +197,7 @@ def engine(*, transport: str = "both", broker: str = "auto", progress: ProgressC
 
 
 def _ledgers(case: Case) -> dict[str, Fraction]:
-    """Return what owners allow in a question: every question, and what the case's ledgers have room for."""
+    """Return the limits of owners in a case of one question: `_ALLOWED`, with the totals of the case's ledgers."""
     question, total = case.epochs.question, case.epochs.device_epsilon
     limits = _ALLOWED if total is None else _ALLOWED | {"total_epsilon": total}
     return limits if question is None else limits | {"total_delta": question.delta}

@@ -1,7 +1,7 @@
-"""What happens in a network run that a page or a log may want to follow, beside the stages of `ProgressCallback`.
+"""Events of a network run for a page or a log, beside the stages of `ProgressCallback`.
 
-Values only. All of it is known to who simulates the devices and to nobody else: an aggregator tells no number of
-participants, and it must not be shown as if one did.
+Values only. Only the simulation of the devices knows them: an aggregator tells no number of participants, and a page
+must not show these numbers as an aggregator's.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from fleetcount_protocol.window.window import Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """Every operator has signed the question; `window` is that of its first window, whose times are known."""
+    """Every operator has signed the question; `window` is its first window, whose times are known."""
 
     window: Window
 

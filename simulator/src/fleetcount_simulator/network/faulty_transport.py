@@ -1,6 +1,6 @@
-"""The way of one simulated device to the aggregators: what befalls its messages, and what the aggregators answered.
+"""The transport of one simulated device, with faults of its messages and a trace of the aggregators' answers.
 
-Wraps a transport and a clock; must not change a byte of a message. Its notes are for the study, never for a device.
+Wraps a transport and a clock; must not change a byte of a message. Its traces are for the study, never for a device.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from fleetcount_simulator.network.device_faults import DeviceFault
 _LATE = frozenset({RejectReason.TOO_LATE, RejectReason.WINDOW_CLOSED})
 _AFTER_CLOSE_S = 0.05
 _SHUFFLE = 0.02
-"""Out of turn by up to this share of the window: some hundred other devices' messages."""
+"""Largest delay of a reordered message as a share of its window: some hundred other devices' messages overtake it."""
 Place = tuple[int, int]
 """Round and aggregator position."""
 
 
 def rounds_of(window: Window) -> tuple[int, ...]:
-    """Return the round numbers of the messages of one report: (1, 2), or (0,) for one that travels whole."""
+    """Return the round numbers of the messages of one report: (1, 2), or (0,) for a report in one message."""
     return (1, 2) if window.two_instalments else (0,)
 
 
@@ -49,10 +49,10 @@ def last_round(window: Window) -> int:
 
 @dataclass(slots=True)
 class Trace:
-    """What became of one device's messages, as seen on its side of the connection.
+    """The fate of one device's messages, as the device sees it.
 
-    `reports` maps each report id it ever named to the digest of its public share (None before round two); `receipted`
-    holds the rounds and positions with a receipt, `pending` the messages whose last answer never came.
+    `reports` maps each report id it ever used to the digest of its public share (None before round two); `receipted`
+    has the rounds and positions with a receipt, `pending` the messages without an answer to their last upload.
     """
 
     reports: dict[ReportId, Digest | None] = field(default_factory=dict[ReportId, Digest | None])
@@ -63,7 +63,7 @@ class Trace:
     late: bool = False
 
     def note_sent(self, position: int, instalment: Instalment) -> None:
-        """Remember a message before it travels: from now on an aggregator may hold it."""
+        """Note a message before it is sent: from now on an aggregator may have it."""
         place = (instalment.round, position)
         self.resent = self.resent or place in self.sent
         self.sent.add(place)
@@ -74,7 +74,7 @@ class Trace:
             self.pending[place] = instalment
 
     def note_stored(self, position: int, message: Instalment | Receipt) -> bool:
-        """Remember that an aggregator holds a message; return whether that is news."""
+        """Note that an aggregator has stored a message; return whether this was not noted before."""
         place = (message.round, position)
         news = place not in self.receipted
         self.receipted.add(place)
@@ -82,7 +82,7 @@ class Trace:
         return news
 
     def note_answer(self, position: int, answer: Receipt | Refusal) -> bool:
-        """Remember what an aggregator said; return whether it is the first receipt of its message."""
+        """Note an aggregator's answer; return whether it is the first receipt of its message."""
         place = (answer.round, position)
         if isinstance(answer, Receipt):
             return self.note_stored(position, answer)
@@ -94,8 +94,8 @@ class Trace:
 
 @dataclass(slots=True)
 class Tally:
-    """How far the devices of a process are: enrolled, receipts per round, when the latest came (Unix seconds), and
-    refusals by reason."""
+    """The progress of the devices of a process: enrolled devices, receipts and the time of the latest one per round
+    (Unix seconds), and refusals by reason."""
 
     receipts: Counter[int] = field(default_factory=Counter[int])
     latest: dict[int, float] = field(default_factory=dict[int, float])
@@ -111,7 +111,7 @@ class SkewedTimer(SystemTimer):
         self.error_s = error_s
 
     def now(self) -> float:
-        """Return what the device's clock shows."""
+        """Return the Unix seconds of the device's clock."""
         return super().now() + self.error_s
 
 
@@ -137,7 +137,7 @@ class FaultyTransport:
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
-        """Open sessions; the faults of a study are those of reports."""
+        """Open sessions, without faults: the faults of a study concern reports."""
         return await self._inner.open_sessions(aggregator, requests)
 
     async def upload(
@@ -151,7 +151,7 @@ class FaultyTransport:
         round_number = instalments[0].round
         closes = window.round_two_closes if round_number == 2 else window.round_one_closes
         opens = window.round_one_closes if round_number == 2 else window.round_one_opens
-        # Who was switched off after round one sends nothing more for this window.
+        # A device that was switched off after round one sends nothing more for this window.
         if DeviceFault.LOST in self._faults or (DeviceFault.DROPPED in self._faults and round_number == 2):
             await self._until(closes)
             raise Unreachable("lost on the way")
@@ -169,7 +169,7 @@ class FaultyTransport:
         return answers
 
     async def release(self, window: Window) -> ReleaseAnswer:
-        """Ask for a release; the faults of a study are those of reports."""
+        """Ask for a release, without faults."""
         return await self._inner.release(window)
 
     async def close(self) -> None:
@@ -197,7 +197,7 @@ class FaultyTransport:
         return answers
 
     async def _repeat(self, window: Window, position: int, instalments: Sequence[Instalment]) -> None:
-        """Send the same bytes again a little later, as a network does that delivers twice; drop the answer."""
+        """Send the same bytes again up to 0.2 s later, as a network may deliver twice; ignore its errors."""
         await asyncio.sleep(self._chance.uniform(0.0, 0.2))
         try:
             await self._send(window, position, instalments)
@@ -209,14 +209,14 @@ class FaultyTransport:
 
 
 class WindowTransport:
-    """One device's transport through the windows of a question: what is sent in one meets the faults of that one."""
+    """One device's transport through the windows of a question; messages meet the faults of their window."""
 
     def __init__(
         self, inner: Transport, of_window: Callable[[int], FaultyTransport], asked: MutableMapping[int, Window]
     ) -> None:
-        """Say what is on offer and open sessions over `inner`; upload over what `of_window` makes for a window.
+        """List questions and open sessions over `inner`; upload over the transport that `of_window` makes for a window.
 
-        Every window in which something is uploaded is noted in `asked`, which devices share.
+        It adds every window in which it uploads to `asked`, which devices share.
         """
         self._inner = inner
         self._asked = asked
@@ -224,7 +224,7 @@ class WindowTransport:
         self._windows: dict[int, FaultyTransport] = {}
 
     def window(self, index: int) -> FaultyTransport:
-        """Return the device's way to the aggregators in a window."""
+        """Return the device's transport in a window."""
         if index not in self._windows:
             self._windows[index] = self._of_window(index)
         return self._windows[index]

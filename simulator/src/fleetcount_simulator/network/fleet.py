@@ -1,7 +1,7 @@
 """The devices of one process of a network run: `python -m fleetcount_simulator.network.fleet SPEC.json`.
 
-Only the process, the state file and, where the specification says so, the connections are shared. Speaks JSON lines on
-stdout, takes commands on stdin ("enrol", "probe", "end"), never says a truth or a coin.
+Devices share only the process, the state file and, where the specification says so, the connections. The process writes
+JSON lines to stdout and reads commands from stdin ("enrol", "probe", "end"); it never writes a truth or a coin.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from fleetcount_simulator.network.fleet_spec import FleetSpec
 
 _PROGRESS_S: Final = 0.25
 _COLLECT_AFTER: Final = 50_000
-"""New objects between two looks of the collector, 700 as Python starts."""
+"""New objects between two passes of the garbage collector; Python's default is 700."""
 
 
 def _say(**values: Any) -> None:
@@ -33,7 +33,7 @@ def _say_progress(fleet: FleetDevices, event: str, **more: Any) -> None:
 
 
 async def _report_progress(fleet: FleetDevices) -> None:
-    """Say how far the devices are until cancelled."""
+    """Write the devices' progress every quarter of a second until cancelled."""
     while True:
         _say_progress(fleet, "progress")
         await asyncio.sleep(_PROGRESS_S)
@@ -42,7 +42,7 @@ async def _report_progress(fleet: FleetDevices) -> None:
 async def _serve(spec: FleetSpec) -> None:
     commands = _commands()
     fleet = FleetDevices(spec)
-    # Thousands of devices live to the end: the collector need not look at them again and again.
+    # Thousands of devices exist until the end: the garbage collector need not visit them again and again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
@@ -63,7 +63,7 @@ async def _serve(spec: FleetSpec) -> None:
 
 
 def _commands() -> "asyncio.Queue[str]":
-    """Return the lines of stdin as they come; when it closes the parent is gone, and this process ends."""
+    """Return a queue of the lines of stdin; this process ends when stdin closes, because its parent has ended."""
     queue: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 

@@ -1,6 +1,6 @@
 """The devices of one fleet process: they enrol, take part in the windows of one question, and leave or stay to its end.
 
-They are the client's own devices; what they meet and what is noted of it stays here. It must not speak to the runner.
+They are the client's own devices, with the faults and traces of the study. It must not talk to the runner.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from fleetcount_simulator.network.simulated_device import DeviceMaker, Simulated
 _POLL_S: Final = 0.2
 _GRACE_S: Final = 2.0
 _AFTER_S: Final = 0.1
-"""From the close of a window to a device's leaving: what it notes of its last receipt."""
+"""Seconds from the close of its last window until a device leaves: it still reads its last receipt."""
 _ENROL_S: Final = 3_600.0
 _ENROLLING: Final = 64
 """Devices with connections of their own that connect at once: more would wait for each other's handshakes."""
 _PROBES: Final = 100
 _PROBE_S: Final = 0.3
 _MOST_TOLD: Final = 20_000
-"""Devices named in one line, which stays far below the longest that is read."""
+"""Devices named in one line at most, which keeps it far below the longest line that the runner reads."""
 
 
 class FleetDevices:
@@ -53,7 +53,7 @@ class FleetDevices:
     def __init__(self, spec: FleetSpec) -> None:
         self._spec = spec
         self._part = spec.part
-        # An fsync a device and step would measure the disk, not the fleet: a simulation need not survive a power cut.
+        # One fsync per device and step would measure the disk: a simulation need not survive a power cut.
         self._file = SpoolFile(Path(spec.spool_file), durable=False)
         authority = CertificateAuthority(
             certificate=load_certificate(Path(spec.authorities) / "devices.crt"),
@@ -84,7 +84,7 @@ class FleetDevices:
             transport,
             lambda: self._part.readings[self._window()][place],
             timer=timer,
-            # Through many windows the ledger itself has room, or has not.
+            # With many windows the device's own ledger decides; the fault is for a question of one window alone.
             refusing=len(self._part.faults) == 1 and DeviceFault.REFUSED in self._faults(place, 0),
             conditions=lambda: DeviceFault.ABSENT not in self._faults(place, self._window()),
         )
@@ -110,9 +110,9 @@ class FleetDevices:
         return max(0, min(int(time.time() - schedule.opens(0)) // schedule.every_s, schedule.windows - 1))
 
     async def enrol(self) -> float:
-        """Let every device that is on connect and open its sessions; return the seconds it took all but the first.
+        """Let every device that is on connect and open its sessions; return the seconds of all but the first.
 
-        The first one waits for what an aggregator loads with its first session.
+        The first one is not timed: an aggregator loads code and keys with its first session.
         """
         windows = range(len(self._part.faults))
         asked = [
@@ -140,7 +140,7 @@ class FleetDevices:
                 group.create_task(one(device), name="enrol")
 
     async def answer(self) -> Counter[str]:
-        """Let every device answer the question from its offer to its end; return why answers were not delivered."""
+        """Let every device answer the question from its offer to its end; return the reasons of undelivered answers."""
         scout = self.connections.scout()
         try:
             while self._latest is None:
@@ -151,7 +151,9 @@ class FleetDevices:
                 one.timer.error_s = self._part.skews[one.place] * self._question.schedule.round_one_s
                 if self._part.came[one.place] == 0:
                     one.take_part(self._offer)
-                    await asyncio.sleep(0)  # Taking part reserves every window: the others' messages go first.
+                    await asyncio.sleep(
+                        0
+                    )  # Joining reserves every window, which takes long: let other devices' messages go first.
             listening = asyncio.create_task(self._hear_orders(scout), name="orders")
             async with asyncio.TaskGroup() as group:
                 for one in self._devices:
@@ -165,9 +167,9 @@ class FleetDevices:
         return Counter(reason for one in self._devices for reason in one.reasons or [one.refused] if reason)
 
     async def _offered(self, scout: Transport) -> QuestionOffer | None:
-        """Return the offer of the question that holds every aggregator's key list and the most orders, if there is one.
+        """Return the offer of the question with every aggregator's key list and the most orders, or None.
 
-        One connection asks for all devices.
+        One connection asks on behalf of all devices.
         """
         try:
             offers = await scout.list_questions()
@@ -182,7 +184,7 @@ class FleetDevices:
         return max(whole, key=lambda offer: len(offer.orders), default=None)
 
     async def _hear_orders(self, scout: Transport) -> None:
-        """Tell every device that takes part of new orders about the question, until cancelled."""
+        """Pass new orders of the question to every device that takes part, until cancelled."""
         while True:
             await asyncio.sleep(self._part.news_s)
             offer = await self._offered(scout)
@@ -196,21 +198,21 @@ class FleetDevices:
                     await asyncio.sleep(0)
 
     async def _stay(self, one: SimulatedDevice) -> None:
-        """Let a device take part from the window on at which it comes until it goes, or has long been asked last."""
+        """Let a device take part from the window in which it joins until it leaves, or until after the last window."""
         question, came, gone = self._question, self._part.came[one.place], self._part.gone[one.place]
         if came > 0:
             await asyncio.sleep(question.schedule.closes(came - 1) - time.time())
             one.take_part(self._offer)
         leaves = gone < question.schedule.windows
-        # Who has a slow clock believes for longer that the last window is open.
+        # For a device with a slow clock the last window is open for longer.
         slow_s = max(0.0, -min(self._part.skews, default=0.0)) * question.schedule.round_one_s
         after_s = _AFTER_S if leaves else _GRACE_S + slow_s
         await one.finish(question.question_id, question.schedule.closes(gone - 1) + after_s, leaves=leaves)
 
     def _windows_asked(self) -> list[AskedOf]:
-        """Return what became of these devices in every window.
+        """Return the fate of these devices in every window.
 
-        A window that none of them answered stands with the window of the first: the form of messages is the same.
+        For a window in which no device answered it uses window 0: the form of messages is the same.
         """
         file, first = Path(self._spec.report_file), window_at(self._question, 0)
         return [
@@ -233,7 +235,7 @@ class FleetDevices:
         return one.number, outcome, trace
 
     def news(self) -> dict[str, Any]:
-        """Return, where wanted, which devices newly hold receipts of window 0, and how often messages were refused."""
+        """Return, with `telling`, the devices with new receipts of window 0, and the refusals by reason."""
         if not self._spec.telling or self._latest is None:
             return {}
         first = window_at(self._question, 0)
@@ -249,9 +251,9 @@ class FleetDevices:
         return {**held, "refused": dict(self.tally.refused)}
 
     async def probe(self) -> None:
-        """Send every message without an answer again: an aggregator that holds it gives its receipt at any time.
+        """Send every message without an answer again: an aggregator that has stored it repeats its receipt at any time.
 
-        A refusal now only says that the bytes are not there; the device does not count as late for it.
+        A refusal now only means that the aggregator does not have the bytes; it does not make the device late.
         """
         direct = self.connections.calling()
         try:
@@ -268,7 +270,7 @@ class FleetDevices:
             await direct.disconnect()
 
     def report(self) -> None:
-        """Write the files that say what became of the devices, one a window."""
+        """Write the reports on the devices, one file per window."""
         for asked in self._asked:
             report_of(asked.devices, asked.window).write(asked.file)
 

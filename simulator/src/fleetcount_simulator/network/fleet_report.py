@@ -1,6 +1,6 @@
-"""What became of the devices of one fleet process: the private file between it and the runner.
+"""The fate of the devices of one fleet process: the private file between it and the runner.
 
-Holds report ids by device number, which are known only because it is a simulation.
+It has report ids by device number, which only a simulation knows.
 """
 
 import io
@@ -20,15 +20,15 @@ from fleetcount_simulator.network.faulty_transport import Trace, rounds_of
 from fleetcount_simulator.network.fleet_spec import write_private
 
 OUTCOMES: Final = (*(kind.value for kind in OutcomeKind), "absent")
-"""How an answer ended: as the device itself says, or that the device was off or not there."""
+"""How an answer ended: an outcome of the client, or "absent" for a device that was off or not in the question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FleetReport:
-    """What became of the devices of one process.
+    """The fate of the devices of one process in one window.
 
     Per device: `numbers` (n,) int64, `outcomes` (n,) uint8 (place in `OUTCOMES`), `flags` (n,) uint8 of the constants
-    below. Per report that any device ever named: `owners` (r,) int64 (device number), `report_ids` (r, 16),
+    below. Per report id that any device ever used: `owners` (r,) int64 (device number), `report_ids` (r, 16),
     `share_digests` (r, 32) and `complete` (r,) bool: whether every aggregator receipted every round.
     """
 
@@ -43,11 +43,11 @@ class FleetReport:
     FIRST = 1
     """`flags`: round one (or the whole report) is receipted by every aggregator."""
     LATE = 2
-    """`flags`: a message came after its window."""
+    """`flags`: a message arrived after its window."""
     RESENT = 4
     """`flags`: some bytes were sent more than once."""
     UNCERTAIN = 8
-    """`flags`: a message is without an answer, and all others have their receipts: the report may count."""
+    """`flags`: a message has no answer, and all others have their receipts: the report may be counted."""
 
     def write(self, path: Path) -> None:
         """Write the report to a private file, whole or not at all."""
@@ -62,30 +62,28 @@ class FleetReport:
             return cls(**{name: content[name] for name in content.files})
 
     def items(self) -> list[tuple[ReportId, Digest]]:
-        """Return the complete reports, as the set digest takes them."""
+        """Return the complete reports: the input of the set digest."""
         chosen = np.flatnonzero(self.complete)
         return [(ReportId(self.report_ids[row].tobytes()), Digest(self.share_digests[row].tobytes())) for row in chosen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AskedOf:
-    """A window that was asked of the devices of a process: of each its number, how its answer ended, and its trace."""
+    """A window and the devices of a process: for each its number, its outcome and its trace."""
 
     window: Window
     devices: Sequence[tuple[int, str, Trace]] = field(repr=False)
     file: Path
-    """Where its report goes."""
+    """The file of its report."""
 
 
 def window_file(file: Path, index: int) -> Path:
-    """Return where the report of a window goes, beside the file that names the process."""
+    """Return the path of the report of a window, beside `file`, the report file of the process."""
     return file.with_stem(f"{file.stem}-window-{index:05d}")
 
 
 def report_of(devices: Sequence[tuple[int, str, Trace]], window: Window) -> FleetReport:
-    """Return the report of devices that were asked a window: of each its number, how its answer ended, and its
-    trace.
-    """
+    """Return the report on devices in a window; `devices` has for each its number, its outcome and its trace."""
     places = _places(window)
     named = [
         (number, trace, report_id, digest)
@@ -105,7 +103,7 @@ def report_of(devices: Sequence[tuple[int, str, Trace]], window: Window) -> Flee
 
 
 def uncertain(trace: Trace, window: Window) -> bool:
-    """Return whether a message is without an answer and all others have their receipts: the report may count."""
+    """Return whether a message has no answer and all others have their receipts: the report may be counted."""
     missing = _places(window) - trace.receipted
     return bool(missing) and missing <= trace.pending.keys()
 

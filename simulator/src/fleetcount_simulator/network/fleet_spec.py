@@ -1,6 +1,6 @@
-"""What a fleet process is told: the private file between the runner and `python -m fleetcount_simulator.network.fleet`.
+"""The specification of a fleet process: the private file that `python -m fleetcount_simulator.network.fleet` reads.
 
-Holds truths and the seed of coins, which are known only because it is a simulation.
+It has truths and the seed of coins, which only a simulation knows.
 """
 
 import base64
@@ -20,12 +20,11 @@ SHARED: Final = "shared"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPart:
-    """What devices do in the windows of a question.
+    """The devices of a process in the windows of a question.
 
-    By window and device: `readings`, what each reads when it is asked, and `faults`, what it meets
-    (`device_faults.DeviceFault`). By device: `came`, the window before which it joins, `gone`, that before which it
-    leaves, and by how many windows its clock is fast (`skews`; negative: slow). A process looks for orders about the
-    question every `news_s` seconds.
+    By window and device: `readings`, the values of the signal, and `faults` (`device_faults.DeviceFault`). By device:
+    `came`, the first window in which it takes part, `gone`, the first after it has left, and `skews`, by how many
+    windows its clock is fast (negative: slow). A process asks for new orders of the question every `news_s` seconds.
     """
 
     readings: Sequence[Sequence[Signal]] = field(repr=False)
@@ -54,9 +53,9 @@ class FleetSpec:
     `connections` is "own" (every device its own, `at_once` devices connected at a time) or "shared" (all devices of
     the process over one). The devices answer the question of the name `question_name`, which asks for `signal`; device
     i of the process has the number `numbers[i]` in the population. `spread` is the part of a window in which devices
-    send first, `limits` what their owners allow (fields of `OwnerPolicy`), both as fractions in text. `coin_seed`
+    send first, `limits` the limits of their owners (fields of `OwnerPolicy`), both as fractions in text. `coin_seed`
     decides every coin, secret and share and gives no privacy; None leaves them to the operating system. With `telling`
-    the process says which devices hold their receipts of the first window, as they come.
+    the process reports which devices have their receipts of the first window, as these arrive.
     """
 
     name: str
@@ -87,7 +86,7 @@ class FleetSpec:
 
     @classmethod
     def read(cls, path: Path) -> "FleetSpec":
-        """Return what a file written by `encode` says; its writer is the parent process, so values are not checked."""
+        """Return the specification of a file by `encode`; values are not checked, because the parent wrote them."""
         content = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
         aggregators = tuple(map(_aggregator, content.pop("aggregators")))
         part = content.pop("part")
@@ -96,7 +95,7 @@ class FleetSpec:
 
 
 def _readings(content: Sequence[Any]) -> list[Signal]:
-    # A position is a tuple for the domain, and a list in JSON.
+    # The domain expects a position as a tuple, which JSON turns into a list.
     return cast("list[Signal]", [tuple(one) if isinstance(one, list) else one for one in content])
 
 
@@ -115,7 +114,7 @@ def _aggregator(content: Mapping[str, Any]) -> Aggregator:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file of mode 0600 under a temporary name, then give it its own."""
+    """Write a file of mode 0600 under a temporary name, then rename it, so that a reader never sees a part of it."""
     temporary = path.with_name(f".{path.name}.part")
     temporary.touch(mode=0o600)
     temporary.write_bytes(content)

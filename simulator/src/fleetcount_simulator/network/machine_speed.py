@@ -1,4 +1,4 @@
-"""How fast this machine makes and checks one report of a question, to estimate how long a fleet needs.
+"""The time in which this machine makes and checks one report of a question, to estimate the time of a fleet.
 
 It only measures; `windows` derives the windows from it.
 """
@@ -36,7 +36,7 @@ def measure_speed(window: Window) -> Speed:
 
 
 def _measurement(window: Window) -> Any:
-    """Return a measurement as the circuit of the window takes it."""
+    """Return a measurement of the form that the circuit of the window expects."""
     if window.design.rounds == 2:
         return 1, 1
     return (1,) * (window.values + 1) if window.design.form is AnswerForm.BITS else 1

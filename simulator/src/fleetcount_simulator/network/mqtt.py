@@ -1,7 +1,7 @@
 """One MQTT connection for all devices of a process: the answers of every session arrive on two subscriptions.
 
-The connection notices its end (decision 11). A PUBACK is no receipt: only what
-the aggregator itself answers counts. Never retries; connects again at the next use.
+The connection detects its own loss (decision 11). A PUBACK is no receipt: only an answer of the aggregator itself is
+one. It never retries, and connects again at the next use.
 """
 
 import asyncio
@@ -45,17 +45,17 @@ from fleetcount_transport.mqtt_packets import Publication
 
 _LOG: Final = logging.getLogger(__name__)
 _UNACKNOWLEDGED: Final = 100
-"""Publications on the way at once, far above the library's default of 20."""
+"""Unacknowledged publications at most, far above the library's default of 20."""
 _KEEPALIVE_S: Final = 60
 _STRANGER: Final = UserName("unknown")
-"""Who sends a report whose session was not opened here; an aggregator answers whoever it is."""
+"""The sender's name of a report whose session this process did not open; an aggregator answers under any name."""
 _KeyT = TypeVar("_KeyT")
 _AnswerT = TypeVar("_AnswerT")
 _ReportName = tuple[WindowId, ReportId, int, SessionId]
 
 
 class _Waiting(Generic[_KeyT, _AnswerT]):
-    """Who waits for which answer; the same message may be under way more than once."""
+    """The callers that wait for an answer, by its name; several may wait for the answer to the same message."""
 
     def __init__(self) -> None:
         self._table: dict[_KeyT, list[asyncio.Future[_AnswerT]]] = {}
@@ -67,7 +67,7 @@ class _Waiting(Generic[_KeyT, _AnswerT]):
         return answer
 
     def settle(self, name: _KeyT, value: _AnswerT) -> None:
-        """Hand an answer to every caller that waits for it."""
+        """Give an answer to every caller that waits for it."""
         for answer in self._table.get(name, ()):
             if not answer.done():
                 answer.set_result(value)
@@ -79,7 +79,7 @@ class _Waiting(Generic[_KeyT, _AnswerT]):
                 answer.set_exception(Unreachable(why))
 
     def forget(self, name: _KeyT, answer: "asyncio.Future[_AnswerT]") -> None:
-        """End futures that no caller waits for; read their errors, so that the loop does not report them as lost."""
+        """Remove a future that no caller waits for; read its error, so that the loop does not report it as lost."""
         if not answer.cancel() and not answer.cancelled():
             answer.exception()
         self._table[name].remove(answer)
@@ -88,7 +88,7 @@ class _Waiting(Generic[_KeyT, _AnswerT]):
 
 
 class SharedMqtt:
-    """A transport for many devices at once; which session an answer is for stands in the answer itself."""
+    """A transport for many devices at once; every answer names its session."""
 
     def __init__(self, *, deployment: str, broker: str, call_timeout_s: float) -> None:
         self._deployment = deployment
@@ -101,9 +101,9 @@ class SharedMqtt:
         self._offers: dict[str, QuestionOffer] = {}
 
     async def list_questions(self) -> tuple[QuestionOffer, ...]:
-        """Return the latest offers the broker has handed over, one a question and aggregator.
+        """Return the latest offers that the broker has delivered, one per question and aggregator.
 
-        Ask again until the wanted one is there.
+        The caller asks again until its question is among them.
 
         Raises:
             Unreachable: the broker does not answer.
@@ -114,7 +114,7 @@ class SharedMqtt:
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
-        """Publish session requests for one aggregator and wait for its answers, one a request, in order."""
+        """Publish session requests for one aggregator and wait for its answers, one per request, in order."""
         client, aggregator_id = await self._connected(), aggregator.aggregator_id
         messages: dict[SessionId, tuple[str, bytes]] = {}
         for request in requests:
@@ -136,7 +136,7 @@ class SharedMqtt:
         return await self._exchange(client, messages, self._receipts)
 
     async def release(self, window: Window) -> ReleaseAnswer:
-        """Return nothing: a study asks single windows, and reads their releases at the aggregators.
+        """Refuse: a study reads releases at the aggregators, not over MQTT.
 
         Raises:
             Unreachable: always.

@@ -1,4 +1,4 @@
-"""An aggregator that goes down at a given step of a network run and comes back, or never does.
+"""Outages of aggregators in a network run: one goes down at a given step, and starts again or not.
 
 Kills by process id, or arms a fail point of docs/operating-trouble.md; times are scaled to the run's windows as in
 `faults`.
@@ -22,7 +22,7 @@ _IN_STATE: Final = {
     "agreeing": ("leader.after_proposals", "helper.after_propose_store"),
     "releasing": ("leader.after_helpers_sealed", "helper.after_seal_store"),
 }
-"""A fail point in the middle of each state, at the leader and at a helper: a state may be over in an instant."""
+"""A fail point in the middle of each state, at the leader and at a helper: a state is too short to hit by a timer."""
 _COLLECTING: Final = "collecting"
 
 
@@ -36,19 +36,19 @@ class Outage:
 
     @property
     def in_window(self) -> bool:
-        """Whether it strikes in the middle of the last window."""
+        """Whether it happens in the middle of the last window."""
         return self.step == _COLLECTING or self.step.startswith(("intake.", "verification."))
 
     @property
     def failpoint(self) -> str:
-        """The fail point it strikes at; "" for a kill at a time."""
+        """The fail point at which it happens; "" for a kill at a time."""
         if self.step in _IN_STATE:
             return _IN_STATE[self.step][min(self.position, 1)]
         return "" if self.step == _COLLECTING else self.step
 
 
 def outages_of(faults: Faults, window_s: float) -> tuple[Outage, ...]:
-    """Return a study's outages in the time of windows of `window_s` seconds: there a window lasts a minute."""
+    """Return a study's outages, scaled from its windows of a minute to windows of `window_s` seconds."""
     scale = Fraction(window_s) / WINDOW_S
     return tuple(
         Outage(position=position, step=step, down_s=float(seconds * scale) if seconds else None)
@@ -57,7 +57,7 @@ def outages_of(faults: Faults, window_s: float) -> tuple[Outage, ...]:
 
 
 def first_failpoints(faults: Faults) -> dict[int, str]:
-    """Return with which fail point each aggregator starts; those of the intake are armed in the last window only."""
+    """Return the fail point with which each aggregator starts; in-window ones are armed in the last window."""
     armed: dict[int, str] = {}
     for outage in outages_of(faults, WINDOW_S):
         if outage.failpoint and not outage.in_window:
@@ -66,7 +66,7 @@ def first_failpoints(faults: Faults) -> dict[int, str]:
 
 
 async def carry_out(parties: Parties, outages: Sequence[Outage], window: Window) -> None:
-    """Carry out all outages of a run, those of one aggregator in turn; returns when all that come back are back.
+    """Carry out all outages of a run, those of one aggregator one after the other; return when all restarts are done.
 
     Raises:
         ProcessError: an aggregator does not start again.

@@ -1,7 +1,7 @@
 """The aggregators and the broker of a network run, as processes of their own on this machine.
 
-Started by the commands an operator uses, spoken to by the public protocol, killed by their id. All state lies in one
-private directory, every port is a free one, and nothing is installed.
+They are started by the commands of an operator, called by the public protocol, and killed by their process id. All
+state lies in one private directory, every port is a free one, and nothing is installed.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ START_S: Final = 90.0
 _CALL_S: Final = 5.0
 _QUESTION: Final = ".question"
 _SEED: Final = ".seed"
-"""What the leader looks for in its directory: signed questions, and beside each the seed of its verify keys."""
+"""Suffixes in the leader's directory of questions: a signed question, and beside it the seed of its verify keys."""
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
 
 
@@ -80,22 +80,22 @@ async def running(
 
 
 def submit_question(deployment: Deployment, draft: Question, seed: bytes) -> SignedQuestion:
-    """Let every operator of a deployment on this machine sign a question, and hand it and its seed to the leader.
+    """Sign a question for every operator of a deployment on this machine, and give it and its seed to the leader.
 
-    `seed` is what its verify keys are derived from; the question that is returned commits to it.
+    The verify keys are derived from `seed`; the question that is returned commits to it.
     """
     question = replace(draft, verify_seed_digest=Digest(hashlib.sha256(seed).digest()))
     places = range(len(question.aggregators))
     signatures = tuple(sign_question(question, _signing_key(deployment, place)) for place in places)
     signed, path = signed_question(question, signatures), _dropped(deployment, question)
-    # The question appears last, and at once: the leader looks for its seed when it sees it.
+    # The question is written after its seed: the leader reads the seed as soon as it finds the question.
     write_private(path.with_suffix(_SEED), seed)
     write_private(path, encode_signed_question(signed))
     return signed
 
 
 def _dropped(deployment: Deployment, question: Question) -> Path:
-    """Return where the leader finds a question."""
+    """Return the path at which the leader finds a question."""
     return deployment.config_of(0).parent / "questions" / f"{question.question_id.hex()[:16]}{_QUESTION}"
 
 
@@ -115,7 +115,7 @@ class Parties:
         broker: StartedBroker | None = None,
         environment: Mapping[str, str] = MappingProxyType({"FLEETCOUNT_LOG__LEVEL": "warning"}),
     ) -> None:
-        """Start nothing yet; `broker` runs already, `environment` is what every aggregator gets beside our own."""
+        """Start nothing yet; `broker` runs already, `environment` is added to that of every aggregator."""
         self.children = children
         self._operators = operators
         self._root = root
@@ -137,7 +137,7 @@ class Parties:
 
     @property
     def broker(self) -> str:
-        """Which broker runs: "embedded", "mosquitto", or "" for none."""
+        """The kind of the broker: "embedded", "mosquitto", or "" without one."""
         return "" if self._broker is None else self._broker.kind
 
     def write(self, name: str, count: int, limits: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -151,12 +151,12 @@ class Parties:
             mqtt_broker="" if self._broker is None else self._broker.address,
             mqtt_inflight=None if self._broker is None else self._broker.inflight,
             largest_epsilon=str(LARGEST_BUDGET),
-            limits={"allow_one_sided": "true", "leeway_s": "0", **limits},  # Who is late is known to the second.
+            limits={"allow_one_sided": "true", "leeway_s": "0", **limits},  # No leeway: lateness is exact.
         )
 
     @property
     def deployment(self) -> Deployment:
-        """What was written."""
+        """The written deployment. Raises ProcessError before `write`."""
         if self._deployment is None:
             raise ProcessError("the aggregators have no configuration yet")
         return self._deployment
@@ -164,7 +164,7 @@ class Parties:
     # Processes.
 
     async def start(self, position: int, failpoint: str = "") -> Child:
-        """Start an aggregator, armed to die at a fail point if one is named; return it before it is ready."""
+        """Start an aggregator, which ends at the fail point if one is given; return it before it is ready."""
         armed = {"FLEETCOUNT_TESTING": "1", "FLEETCOUNT_FAILPOINT": failpoint} if failpoint else {}
         child = await self.children.start(
             NAMES[position], self.deployment.serve_command(position), environment={**self._environment, **armed}
@@ -185,7 +185,7 @@ class Parties:
         self._processes[position].send(signal.SIGKILL)
 
     async def ended(self, position: int) -> str:
-        """Wait until the present process of an aggregator has ended; return what it said last."""
+        """Wait until the present process of an aggregator has ended; return a sentence with its code and last line."""
         child = self._processes[position]
         await child.process.wait()
         return f"{child.name} ended with code {child.process.returncode}: {last_line(child.log)}"
@@ -193,11 +193,11 @@ class Parties:
     # Questions.
 
     def submit(self, draft: Question) -> SignedQuestion:
-        """Give a question a new seed of its verify keys, let every operator sign it and hand it to the leader."""
+        """Draw a seed of a question's verify keys, sign the question for every operator and give both to the leader."""
         return submit_question(self.deployment, draft, secrets.token_bytes(VERIFY_KEY_BYTES))
 
     def order(self, question: Question, number: int, action: OrderAction, from_window: int) -> None:
-        """Give an order about a question as the operator of its leader."""
+        """Sign an order about a question as the operator of its leader, and give it to the leader."""
         order = QuestionOrder(
             question_id=question.question_id,
             number=number,
@@ -209,7 +209,7 @@ class Parties:
         write_private(path, encode_signed_order(sign_order(order, _signing_key(self.deployment, 0))))
 
     async def release(self, window: Window, position: int) -> ReleaseAnswer | None:
-        """Return what an aggregator says about a window's release; None when it does not answer."""
+        """Return an aggregator's answer about a window's release; None when it does not answer."""
         aggregator_id = self.deployment.aggregators[position].aggregator_id
         query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator_id, window_id=window.window_id))
         channel = self._channel(position)

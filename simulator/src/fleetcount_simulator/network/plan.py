@@ -1,6 +1,6 @@
-"""What the devices of one run do, window by window: their readings, their faults and their stays.
+"""The plan of the devices of one run, window by window: their readings, their faults, when they join and leave.
 
-Pure: starts nothing. What real aggregators and devices cannot be asked is refused here, before anything is started.
+Pure: starts nothing. It refuses a case that real aggregators and devices cannot run, before a process starts.
 """
 
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ from fleetcount_simulator.model import Case
 from fleetcount_simulator.network.device_faults import draw_device_faults
 from fleetcount_simulator.network.fleet_spec import FleetPart
 from fleetcount_simulator.network.question import NetworkQuestion, reading_of
-from fleetcount_simulator.standing import StandingQuestion, schedule_of, stays
+from fleetcount_simulator.standing import StandingQuestion, membership_windows, schedule_of
 
 MOST_ANSWERS: Final = 1_000_000
 """Windows times devices: each answer takes milliseconds and its traces stay in memory to the end."""
 _TIMED_FAULTS: Final = ("late", "clock_skew_s", "outage", "naive")
-"""Faults of time and of aggregators: in a question what they do to one window would reach into the next."""
+"""Faults of time and of aggregators: with many windows their effect on one window would reach into the next."""
 _NEWS_S: Final = 5.0
 _NEWS_EACH_S: Final = 0.025
-"""To take an order costs a device about 4 ms: the more devices, the longer until the last one knows of it."""
+"""Seconds between two queries for orders, per device: to apply an order costs a device about 4 ms."""
 _NO_NEWS_S: Final = 3_600.0
-"""Where nobody gives orders."""
+"""The same where the question has no orders."""
 _DELTA: Final = Fraction(1, 10**9)
 _ONCE: Final = StandingQuestion(schedule=schedule_of(1, 1, 0), coin=Coin.WINDOW, epsilon=None, delta=_DELTA)
 _NOISED: Final = (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN)
@@ -42,11 +42,11 @@ _NOISED: Final = (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FleetPlan:
-    """What the fleet of one run does in the windows of its question. Arrays are (windows, devices).
+    """The plan of a fleet in the windows of its question. Arrays are (windows, devices).
 
-    `truths` are values 0..V, `unharmed` says whom neither a fault nor its stay keeps from being counted, `pauses` are
-    (first, last) window of each outage, ascending and apart. With `walk` the question drills down; `truths` are then
-    those of the domain of first steps.
+    `truths` are values 0..V, `unharmed` is whether a device has no fault that could keep it from being counted,
+    `pauses` are (first, last) window of each outage, ascending and not adjacent. With `walk` the question drills down;
+    `truths` are then values of the domain of the first step.
     """
 
     question: StandingQuestion
@@ -57,7 +57,7 @@ class FleetPlan:
     walk: DrillDown | None = None
 
     def truths_of(self, index: int, domain: ValueDomain) -> NDArray[np.int64]:
-        """Return what each device truly is in a window that asks `domain`, values 0..V."""
+        """Return each device's truth in a window that asks `domain`: values 0..V, shape (devices,), int64."""
         row = self.truths[index]
         if self.walk is not None:
             row = np.array([domain.value_of(reading) for reading in self.part.readings[index]], dtype=np.int64)
@@ -65,7 +65,7 @@ class FleetPlan:
 
 
 def widest_step(question: NetworkQuestion, walk: DrillDown) -> NetworkQuestion:
-    """Return the question of the step of a walk that may ask most: the windows of all steps are as long."""
+    """Return the question of the walk's step with most candidates, which decides the length of all steps' windows."""
     most = [tuple(range(min(walk.most_survivors, 1 << bits))) for bits in walk.levels[:-1]]
     steps = [candidates(survivors, walk, step) for step, survivors in enumerate(most, start=1)]
     domain = max((question.domain, *steps), key=lambda one: one.values)
@@ -76,10 +76,10 @@ def widest_step(question: NetworkQuestion, walk: DrillDown) -> NetworkQuestion:
 
 
 def question_of(case: Case, asked: NetworkQuestion) -> StandingQuestion:
-    """Return the question of a case that real devices can be asked.
+    """Return the standing question of a case, after checking that real devices can be asked it.
 
     Raises:
-        ScenarioError: they cannot; names the key and what is allowed.
+        ScenarioError: they cannot; the message names the key and what is allowed.
     """
     question = case.epochs.question
     if question is None:
@@ -121,10 +121,12 @@ def question_of(case: Case, asked: NetworkQuestion) -> StandingQuestion:
 
 
 def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSequence, epoch: int = 0) -> FleetPlan:
-    """Return what the fleet of a numbered run does; `seed` as in `Engine.run`, of any window of a question.
+    """Return the plan of the fleet in a numbered run; `seed` as in `Engine.run`, of any window of a question.
 
-    The faults of window t of a question are those that the run meets at epoch t; a case without one is asked at
-    `epoch`.
+    The faults of window t are those of epoch t; a case without a [schedule] is asked at `epoch` alone.
+
+    Raises:
+        ScenarioError: as `question_of`.
     """
     devices, rounds = case.population.devices, 2 if asked.two_rounds else 1
     if case.epochs.question is None:
@@ -135,8 +137,8 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
     drawn = [draw_device_faults(case, at, rounds, run_seed(one, run).spawn(2)[1]) for at, one in seeds.items()]
     truths = np.stack([case.population.truths(at, 0, devices) for at in seeds]).astype(np.int64)
     readings = [reading_of(asked.domain, value) for value in range(asked.domain.values + 1)]
-    came, gone = stays(question, 0, devices)
-    # Who has not joined or has left is away because of that alone: real leaving keeps it from answering.
+    came, gone = membership_windows(question, 0, devices)
+    # A device that has not joined or has left gets no fault: its client does not answer then anyhow.
     away = [(window < came) | (window >= gone) for window in range(question.windows)]
     part = FleetPart(
         readings=[[readings[value] for value in row] for row in truths.tolist()],
@@ -153,7 +155,7 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
 def faultless_plan(
     domain: ValueDomain, readings: Sequence[Sequence[Signal]], walk: DrillDown | None = None
 ) -> FleetPlan:
-    """Return the plan of devices that draw a coin a window, stay from the first to the last and meet no fault.
+    """Return the plan of devices without faults that take part in all windows and toss one coin per window.
 
     `readings` are by window and device; with `walk` the windows are its steps.
     """
@@ -179,7 +181,7 @@ def faultless_plan(
 
 
 def _pauses(question: StandingQuestion) -> list[tuple[int, int]]:
-    """Return the runs of windows without a release."""
+    """Return (first, last) of the maximal runs of windows without a release, ascending."""
     runs: list[tuple[int, int]] = []
     for first, last in sorted(question.outages):
         if runs and first <= runs[-1][1] + 1:

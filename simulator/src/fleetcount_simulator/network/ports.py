@@ -1,6 +1,6 @@
-"""Ports of this machine to listen on, which nobody takes between the moment they are named and the first listener.
+"""Free ports of this machine, reserved among the processes that use this module.
 
-Nor while a process that has one is down for a while. Listens on nothing itself.
+A reservation lasts also while the process that listens on the port is down. Listens on nothing itself.
 """
 
 import atexit
@@ -15,14 +15,14 @@ from typing import Final
 from fleetcount_protocol.errors import UsageError
 
 _PORTS: Final = range(20_000, 32_768)
-"""Below those that systems give to outgoing connections, which could take one before somebody listens on it."""
+"""Below the ephemeral ports: an outgoing connection of another process could occupy one of those."""
 _BLOCK: Final = 64
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return `count` ports that are free on this host now, each another one; no other process is given them.
+    """Return `count` distinct ports that are free on this host now.
 
-    So it is among processes that use this function, as long as this one lives.
+    While this process runs, no other process gets them from this function.
 
     Raises:
         UsageError: the host is no address of this machine.
@@ -34,15 +34,15 @@ def free_ports(host: str, count: int) -> list[int]:
 
 
 class _OwnPorts:
-    """Blocks of ports; the first of each is bound as long as this process lives, which keeps others out of the block.
+    """Blocks of ports, reserved by binding the first port of each block for the life of this process.
 
-    A port is given once, and again, the longest given first, when there is no other block left.
+    A port is given once. When no block is left, ports are given again, the least recently given first.
     """
 
     def __init__(self, host: str) -> None:
         self._host = host
         self._marks: list[socket.socket] = []
-        atexit.register(self._let_go)
+        atexit.register(self._close_all)
         self._new = deque[int]()
         self._given = deque[int]()
         self._giving = threading.Lock()
@@ -53,7 +53,7 @@ class _OwnPorts:
         with self._giving:
             while len(found) < count:
                 if not self._new:
-                    self._take_block()
+                    self._reserve_block()
                 if not self._new and not self._given:
                     raise OSError(errno.EADDRINUSE, "all its ports are taken")
                 port = (self._new or self._given).popleft()
@@ -63,11 +63,11 @@ class _OwnPorts:
                     found.append(port)
         return found
 
-    def _let_go(self) -> None:
+    def _close_all(self) -> None:
         for mark in self._marks:
             mark.close()
 
-    def _take_block(self) -> None:
+    def _reserve_block(self) -> None:
         firsts = [*_PORTS[::_BLOCK]]
         while firsts:
             first = firsts.pop(secrets.randbelow(len(firsts)))
@@ -77,7 +77,7 @@ class _OwnPorts:
                 return
 
     def _bound(self, port: int) -> socket.socket | None:
-        """Return a socket that is bound to a port, None if somebody else's is."""
+        """Return a socket that is bound to a port, None if another socket is bound to it."""
         one = socket.socket(socket.AF_INET6 if ":" in self._host else socket.AF_INET, socket.SOCK_STREAM)
         try:
             one.bind((self._host, port))

@@ -1,6 +1,6 @@
-"""From a study's case to a question that real devices are asked: domain, mechanism, release, readings and back.
+"""From a study's case to a question for real devices: domain, mechanism, release, readings; and outputs of a record.
 
-Pure: starts nothing, draws nothing. What cannot be asked over the wire is refused here, before anything is started.
+Pure: starts nothing, draws nothing. It refuses a question that the wire does not have, before a process starts.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Mechanism
 
 MOST_DEVICES: Final = 200_000
-"""A real client takes about two milliseconds and twenty kilobytes: beyond this the other engines are the right ones."""
+"""A real client costs about two milliseconds and twenty kilobytes: use another engine for more devices."""
 _FEWEST_DEVICES: Final = 2
 _ACTIVE_ATTACKERS: Final = frozenset({"liars", "cheats"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkQuestion:
-    """What is asked and how it is published: everything of a window that does not depend on time or keys."""
+    """The fields of a question that do not depend on time or keys."""
 
     domain: ValueDomain
     signal: str
@@ -57,7 +57,7 @@ def question_of(case: Case) -> NetworkQuestion:
     """Return the question of a case.
 
     Raises:
-        ScenarioError: real devices cannot be asked this; names the key and what is allowed.
+        ScenarioError: real devices cannot be asked it; the message names the key and what is allowed.
     """
     _check_case(case)
     question = case.population.question
@@ -146,10 +146,10 @@ def _release(mechanism: Mechanism, design: Design, level: Fraction) -> Release:
 
 
 def reading_of(domain: ValueDomain, value: int) -> Signal:
-    """Return what a device's signal reads when its value is `value`, 0..V: a place inside it, or nothing for 0.
+    """Return a reading of a device's signal that the domain maps to `value`, 0..V; None for 0.
 
     Raises:
-        ScenarioError: no reading that a signal can have lies in the value.
+        ScenarioError: the value is so narrow that no float lies in it.
     """
     if value == 0:
         return None
@@ -177,7 +177,7 @@ def reading_of(domain: ValueDomain, value: int) -> Signal:
 
 
 def outputs_of(record: ReleaseRecord) -> Sequence[int]:
-    """Return the opened numbers as `CaseOutcome.outputs` has them: V of them, or V + 1 for responses, value 0 first."""
+    """Return the opened numbers in the order of `CaseOutcome.outputs`: V, or V + 1 for responses, value 0 first."""
     cells = [cell.raw for cell in record.cells]
     if record.baseline_raw is None or record.window.design.outputs is Outputs.PARTICIPATION:
         return cells

@@ -1,7 +1,7 @@
-"""One question asked of real devices through real aggregators, in one window or many: followed and accounted for.
+"""The runner: asks real devices one question through real aggregators, in one window or many, and accounts for them.
 
-The one runner behind the demo, the network engine, the benchmarks and the tests: they differ in arguments only. Starts
-the processes and measures their times; it must not do the work of a device or an aggregator.
+The demo, the network engine, the benchmarks and the tests use it with different arguments. It starts the processes and
+measures their times; it must not do the work of a device or an aggregator.
 """
 
 import contextlib
@@ -59,24 +59,24 @@ _EVERY_S: Final = 60
 """Of a question of one window: as soon as it is there the aggregators make the window."""
 _OFFER_S: Final = 3.0
 _MOST_PATIENCE: Final = 4.0
-"""From signing a question to the offer of all aggregators on an idle machine, and how many times that on a busy one."""
+"""Seconds from signing a question to the offer of all aggregators on an idle machine, and the factor on a busy one."""
 _JOIN_S: Final = 0.015
 _RESERVE_S: Final = 0.0005
-"""For one device to check and join a question, and for each of its windows in the ledger: three times what it costs."""
+"""Seconds for a device to join a question, and to reserve a window in its ledger: three times those measured."""
 _RECORD_S: Final = 8
-"""Between two steps of a walk: the record of the first has to be there before the second opens."""
+"""Seconds between two steps of a walk: the second opens after the record of the first is published."""
 _PAUSED: Final = "paused"
 _LOCAL: Final = Fraction(20)
-"""The loss of a randomized response under exact limits: how large it is depends on the question."""
+"""The limit of a randomized response's loss under exact limits, above the loss of every question."""
 _FILES: Final = 16_384
-"""Open files a process may want: a connection a device and aggregator, as many sockets and the stores."""
+"""Open files of a process at most: one connection per device and aggregator, and the stores."""
 _OTHER_FILES: Final = 200
 _AT_ONCE: Final = 4_000
-"""Devices connected at once at the most: over gRPC each costs its process 0.2 MiB and each aggregator 0.1 MiB."""
+"""Devices connected at once at most: over gRPC each costs its process 0.2 MiB and each aggregator 0.1 MiB."""
 _AT_ONCE_EMBEDDED: Final = 16
-"""The embedded broker looks through all connections for every message."""
+"""The same for the embedded broker, which searches all connections for every message."""
 _BURST: Final = Fraction(1, 2)
-"""The part of a window in which devices send first where no fault depends on it: the sooner, the larger the batches."""
+"""The part of a window in which devices first send, where no fault depends on it: sooner makes larger batches."""
 
 
 def _as_they_are(windows: Windows, start_s: float) -> Windows:
@@ -86,14 +86,14 @@ def _as_they_are(windows: Windows, start_s: float) -> Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ask:
-    """What one run asks, and of whom.
+    """The question of one run, and its devices' connections, limits and faults.
 
     `transports` names the transport of each fleet process; device i belongs to process i modulo their number.
-    `connections` is "own", a connection a device, or "shared", one a process. `limits` are what the owners allow,
-    fields of `OwnerPolicy`; None: exactly what is asked. `coin_seed` None leaves the coins to the operating system.
-    `shape` makes room for faults in the windows; it is told in how many seconds aggregators start. `expected` is told
-    how many seconds asking and checking will take, all windows together, before the first one opens. `listener` is told
-    what happens in the first window.
+    `connections` is "own", one connection per device, or "shared", one per process. `limits` are the owners' limits,
+    fields of `OwnerPolicy`; None: exactly the loss of the question. With `coin_seed` None the coins are the operating
+    system's. `shape` makes room for faults in the windows; its second argument is the seconds in which aggregators
+    start. `expected` is called before the first window opens with the seconds that asking and checking will take, all
+    windows together. `listener` is called with the events of the first window.
     """
 
     name: str
@@ -111,13 +111,13 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowAsked:
-    """What came of a window: the checked record (None: aborted, or no release in time), the account, the times.
+    """The result of a window: the checked record (None: aborted, or no release in time), the account, the times.
 
-    `answer` is how it ended, None when no aggregator said so in time; `reasons` are what devices said that were not
-    counted in any window, the commonest first. `stages` are seconds: "ready" until all devices had their sessions,
-    "asked" from the opening of the window to the record, and in a question of one window "round_one" and "round_two"
-    from the opening of a round to its last receipt, "release" from the last close to the record. `broker` is the MQTT
-    broker that ran: "mosquitto", "embedded" (amqtt), or "" for none.
+    `answer` is the aggregators' answer about its end, None when there was none in time; `reasons` are the reasons of
+    answers that were not delivered in any window, the most frequent first. `stages` are seconds: "ready" until all
+    devices had their sessions, "asked" from the opening of the window to the record, and in a question of one window
+    "round_one" and "round_two" from the opening of a round to its last receipt, "release" from the last close to the
+    record. `broker` is the MQTT broker that ran: "mosquitto", "embedded" (amqtt), or "" for none.
     """
 
     window: Window
@@ -130,16 +130,16 @@ class WindowAsked:
 
     @property
     def signatures(self) -> tuple[bytes, ...]:
-        """Those of the record, one an aggregator in the question's order; empty where nobody answered."""
+        """The signatures of the record, one per aggregator in the question's order; empty without an answer."""
         return () if self.answer is None else self.answer.signatures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QuestionAsked:
-    """What came of a question, window by window.
+    """The results of a question, window by window.
 
-    A paused window has neither record nor answer, and all its devices are "absent"; a step that its walk does not come
-    to is not there.
+    A paused window has neither record nor answer, and all its devices are "absent". Steps after the end of a walk have
+    no result.
     """
 
     signed: SignedQuestion
@@ -147,28 +147,28 @@ class QuestionAsked:
 
     @property
     def records(self) -> dict[int, ReleaseRecord]:
-        """The records that there are, by window."""
+        """The records, by window; windows without one are left out."""
         return {index: one.record for index, one in enumerate(self.windows) if one.record is not None}
 
     @property
     def missing(self) -> int:
-        """How many answers of devices that nothing befell were not counted: this machine was too slow for them."""
+        """How many answers of devices without a fault were not counted: this machine was too slow for them."""
         return sum(one.account.missing for one in self.windows)
 
 
 async def ask_question(parties: Parties, asked: Ask, plan: FleetPlan, directory: Path) -> QuestionAsked:
-    """Ask what a plan says; the aggregators have been started, the devices' processes start and end here.
+    """Ask the question of a plan; the aggregators have been started, the devices' processes start and end here.
 
-    The devices enrol before the question is signed, and its windows are as long as that took lets expect. The records
-    are checked one by one and along their chain. All files of this run lie below `directory`, which is private.
+    The devices enrol before the question is signed; the time of that decides the length of the windows. Each record is
+    checked, and their chain. All files of this run lie below `directory`, which is private.
 
     Raises:
-        ProcessError: a process did not start or ended before its time, receipts that do not explain what was counted,
-            or records that do not follow each other.
-        SignatureError: a record whose signatures do not verify.
+        ProcessError: a process did not start, or ended too early; receipts do not explain the agreed set; or records do
+            not follow each other.
+        SignatureError: the signatures of a record do not verify.
     """
     if plan.walk is not None:
-        # The record of a step is due before the next one opens, that of the first too: nobody may still compile.
+        # The record of a step is due before the next step opens: compile before the first one, not during it.
         await compile_ahead(say=lambda _, step, of: asked.progress("compiling", step - 1, of))
         asked.progress("compiling", len(STEPS), len(STEPS))
     watch, windows, ready_s = await _start_and_enrol(parties, asked, plan, directory)
@@ -205,12 +205,12 @@ async def _start_and_enrol(
 ) -> tuple[Watch, Windows, float]:
     """Start the devices' processes, wait for the aggregators and let all devices open their sessions.
 
-    Return who follows them, the windows they need, and the seconds until then.
+    Return the watch that follows them, the windows they need, and the seconds until then.
     """
     started, load = time.perf_counter(), load_before()
     _raise_file_limit()
     rounds, times, devices = 2 if asked.question.two_rounds else 1, *plan.truths.shape
-    # The windows of all steps of a walk are as long as the one that may ask most needs.
+    # The windows of all steps of a walk are equally long: the step with most candidates decides.
     widest = asked.question if plan.walk is None else widest_step(asked.question, plan.walk)
     draft = _question(
         parties,
@@ -246,7 +246,7 @@ def _lead_s(plan: FleetPlan, load: float) -> float:
 
 
 async def _ready(parties: Parties, fleets: Sequence[Child], progress: ProgressCallback) -> float:
-    """Wait until all processes are ready; return the seconds the aggregators still needed."""
+    """Wait until all processes are ready; return the seconds of waiting for the aggregators."""
     started, count = time.perf_counter(), len(parties.deployment.plans)
     for position in range(count):
         await parties.ready(position)
@@ -276,10 +276,10 @@ def _report_file(directory: Path, place: int) -> Path:
 
 
 def _exactly(design: Design, windows: int) -> dict[str, Fraction]:
-    """Return what an owner allows who allows this question in so many windows, and not more."""
+    """Return the limits of an owner who allows this question in a number of windows, and not more."""
     epsilon = design.ledger_loss.epsilon
     if epsilon is None:
-        raise ProcessError("a release without noise is allowed by nobody who does not say so")
+        raise ProcessError("a release without noise has no finite loss to allow: give the limits of the owners")
     return {
         "largest_epsilon": Fraction(epsilon),
         "largest_local_epsilon": _LOCAL,
@@ -288,7 +288,7 @@ def _exactly(design: Design, windows: int) -> dict[str, Fraction]:
 
 
 def _by_way(asked: Ask, number: int, broker: str, aggregators: int) -> dict[tuple[str, str], int]:
-    """Return how many devices there are by kind of connections and by what carries them, as `windows.COST_S` has it."""
+    """Return the number of devices by kind of connections and by carrier: the keys of `windows.COST_S`."""
     devices: Counter[tuple[str, str]] = Counter()
     for place, transport in enumerate(asked.transports):
         count, way = len(range(place, number, len(asked.transports))), broker if transport == "mqtt" else transport
@@ -298,7 +298,7 @@ def _by_way(asked: Ask, number: int, broker: str, aggregators: int) -> dict[tupl
 
 
 def _raise_file_limit() -> None:
-    """Let this process and its children hold a connection a device, as far as the system allows."""
+    """Let this process and its children open one connection per device, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -315,7 +315,7 @@ def _at_once(way: str, aggregators: int) -> int:
 
 
 def _question(parties: Parties, asked: Ask, plan: FleetPlan, windows: Windows) -> Question:
-    """Return the question, its windows as near to each other as their releases let them be."""
+    """Return the question; its windows follow each other as closely as their releases allow."""
     question, rounds_s = asked.question, windows.round_one_s + windows.round_two_s
     gap_s = max(1 if plan.walk is None else _RECORD_S, windows.release_s - RELEASE_S)
     return Question(
@@ -380,10 +380,10 @@ async def _start_fleet(
 
 
 def check_chain(records: Mapping[int, ReleaseRecord], pauses: Sequence[tuple[int, int]]) -> None:
-    """Refuse records, by window, of which one does not name the one before it, or a pause as what is between them.
+    """Check that each record names the digest of the record before it, and the paused windows in between.
 
     Raises:
-        ProcessError: names the window.
+        ProcessError: a record does not; the message names the window.
     """
     paused = {window for first, last in pauses for window in range(first, last + 1)}
     before: int | None = None
@@ -394,5 +394,5 @@ def check_chain(records: Mapping[int, ReleaseRecord], pauses: Sequence[tuple[int
             raise ProcessError(f"the record of window {index} does not follow that of window {before}")
         named = {one.index for one in link.missing if one.reason == _PAUSED}
         if named != paused & set(range(0 if before is None else before + 1, index)):
-            raise ProcessError(f"the record of window {index} says that {sorted(named)} were paused before it")
+            raise ProcessError(f"the record of window {index} names {sorted(named)} as paused before it")
         before = index

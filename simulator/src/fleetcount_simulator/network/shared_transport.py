@@ -1,7 +1,7 @@
-"""Many devices on few connections: what waits for one aggregator travels together, each device gets its own answer.
+"""Many devices on few connections: messages to one aggregator are sent in batches, and each device gets its own answer.
 
-It must not read a message or retry. An aggregator knows a device by the signature of its
-session, not by the connection, so that a connection may be shared (docs/wire.md, "Session").
+It must not read a message or retry. An aggregator identifies a device by the signature of its session, not by the
+connection, so that devices may share a connection (docs/wire.md, "Session").
 """
 
 import asyncio
@@ -29,17 +29,17 @@ from fleetcount_protocol.window.window import Window
 _ItemT = TypeVar("_ItemT")
 _AnswerT = TypeVar("_AnswerT")
 _ENTRY_BYTES: Final = 128
-"""More than ids, tags and lengths of one instalment take in a batch."""
+"""An upper bound of the bytes of one instalment's ids, tags and lengths in a batch."""
 _IN_FLIGHT: Final = 2
-"""Batches on the way at once: while the aggregator works on one, the next one fills and travels."""
+"""Batches sent at once: while the aggregator works on one, the next one fills and is sent."""
 _MOST_LISTING: Final = 1 << 16
-"""Devices that share one answer to what is on offer: all that ask in the same moment."""
+"""Devices that share one answer to `list_questions`: all that ask at about the same time."""
 _GATHER_S: Final = 0.04
-"""How long a batch that is not full waits for more: a call costs as much as some ten messages in it."""
+"""Seconds that a batch waits to fill up: a call costs as much as some ten messages in it."""
 
 
 class Channel(Generic[_ItemT, _AnswerT]):
-    """One kind of message to one aggregator: `send` takes what has gathered, at most `most` items, in order."""
+    """One kind of message to one aggregator: `send` sends the waiting items, at most `most` at once, in order."""
 
     def __init__(self, send: Callable[[list[_ItemT]], Awaitable[Sequence[_AnswerT]]], most: int) -> None:
         self._send = send
@@ -51,7 +51,7 @@ class Channel(Generic[_ItemT, _AnswerT]):
         """Send one item together with the others that wait; return its own answer.
 
         Raises:
-            Unreachable: no answer came for its batch. PeerError: one that is not what the protocol allows.
+            Unreachable: no answer came for its batch. PeerError: an answer that the protocol does not allow.
         """
         answer: asyncio.Future[_AnswerT] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
@@ -88,14 +88,14 @@ class Channel(Generic[_ItemT, _AnswerT]):
                 for answer, reply in zip(answers, replies, strict=True):
                     if not answer.done():
                         answer.set_result(reply)
-        # At once: who is answered and asks again before this window counts as done would wait for nobody.
+        # Now, not in the done callback: until that runs, `put` would count this pump and start no other for its item.
         self._pumps.discard(asyncio.current_task())
 
     def _take(self) -> list[tuple[_ItemT, asyncio.Future[_AnswerT]]]:
         batch: list[tuple[_ItemT, asyncio.Future[_AnswerT]]] = []
         while self._waiting and len(batch) < self._most:
             entry = self._waiting.popleft()
-            # Who was switched off while it waited sends nothing any more.
+            # A device that was switched off while it waited has cancelled its future: its item is not sent.
             if not entry[1].done():
                 batch.append(entry)
         return batch
@@ -104,12 +104,12 @@ class Channel(Generic[_ItemT, _AnswerT]):
 def _fail(answers: Sequence["asyncio.Future[_AnswerT]"], error: Exception) -> None:
     for answer in answers:
         if not answer.done():
-            # Each its own: an exception that is raised in many places gathers the traces of all.
+            # One exception per caller: one object raised in many places collects all their tracebacks.
             answer.set_exception((Unreachable if isinstance(error, MachineError) else DecodeError)(str(error)))
 
 
 class SharedTransport:
-    """A transport for all devices of a process over one inner transport, safe to use by any number of them at once."""
+    """A transport for all devices of a process over one inner transport, safe for concurrent use."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -124,7 +124,7 @@ class SharedTransport:
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
-        """Open sessions together with those of other devices; one answer a request, in order."""
+        """Open sessions together with those of other devices; one answer per request, in order."""
         name = aggregator.aggregator_id
         if name not in self._sessions:
             self._sessions[name] = Channel(
@@ -135,7 +135,7 @@ class SharedTransport:
     async def upload(
         self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
-        """Upload together with other devices; one answer an instalment, in order."""
+        """Upload together with other devices; one answer per instalment, in order."""
         name = (window.window_id, position)
         if name not in self._uploads:
             self._uploads[name] = Channel(

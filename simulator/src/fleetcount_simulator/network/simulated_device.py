@@ -1,6 +1,6 @@
-"""One device of a fleet process: a `fleetcount_client.Device` with the faults it meets and what is noted about it.
+"""One device of a fleet process: a `fleetcount_client.Device` with the faults and traces of the study.
 
-What only a simulation knows about it must stay here; the device itself is the one a vehicle embeds.
+The device is the one that a vehicle embeds; it must not see what only the simulation knows.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ _NOTHING: Final = Fraction(1, 10**9)
 
 @dataclass(slots=True)
 class SimulatedDevice:
-    """One device: its place in the process, its way to the aggregators, its clock, and how it said its answers ended.
+    """One device: its place in the process, its transport, its clock, and the outcomes of its answers.
 
-    `refused` is why it does not take part, "" if it does; `reasons` are why it says that answers were not delivered.
+    `refused` is the reason why it does not take part, "" if it does; `reasons` are those of undelivered answers.
     """
 
     place: int
@@ -54,11 +54,11 @@ class SimulatedDevice:
     reasons: list[str] = field(default_factory=list[str], repr=False)
 
     def take_part(self, offer: QuestionOffer) -> None:
-        """Begin to answer a question: with the next step of the loop its policy judges it, and its ledger reserves."""
+        """Begin to answer a question: in the next step of the loop its policy judges it and its ledger reserves."""
         self.answering = asyncio.create_task(self.device.answer_question(offer), name=f"device {self.number}")
 
     async def finish(self, question_id: QuestionId, until: float, *, leaves: bool) -> None:
-        """Wait for its answers until it leaves, or is switched off, at a moment (Unix seconds)."""
+        """Wait for its answers until a moment (Unix seconds), then leave the question or switch the device off."""
         if self.answering is None:
             raise RuntimeError("a device that takes no part has nothing to finish")
         await asyncio.wait({self.answering}, timeout=max(0.0, until - time.time()))
@@ -67,7 +67,7 @@ class SimulatedDevice:
         self.answering.cancel()
         (ended,) = await asyncio.gather(self.answering, return_exceptions=True)
         await self.device.close()
-        if isinstance(ended, UsageError):  # So late that the last window is over.
+        if isinstance(ended, UsageError):  # It joined after the last window.
             self.refused = str(ended)
         elif isinstance(ended, asyncio.CancelledError):
             if not leaves:
@@ -83,7 +83,7 @@ class SimulatedDevice:
 
 
 async def enrol(device: Device, aggregators: Sequence[Aggregator], deadline: float, *, stay: bool) -> bool:
-    """Connect a device and open the sessions of its next answers; `stay` connected. Returns whether all accepted."""
+    """Connect a device and open its sessions; with `stay` it stays connected. Return whether all accepted."""
     try:
         return await device.open_sessions(aggregators, deadline)
     finally:
@@ -151,7 +151,7 @@ def _trusted(one: Aggregator) -> TrustedAggregator:
 
 
 def _policy(spec: FleetSpec, *, refusing: bool) -> OwnerPolicy:
-    """Return the policy of an owner who allows what the study asks, and of one whose ledger is full."""
+    """Return the policy of an owner who allows the study's questions; with `refusing` the ledger is full."""
     limits: dict[str, Any] = {name: Fraction(text) for name, text in spec.limits.items()}
     if refusing:
         limits["total_epsilon"] = _NOTHING
@@ -167,8 +167,8 @@ def _policy(spec: FleetSpec, *, refusing: bool) -> OwnerPolicy:
 
 
 def delays_of(coin_seed: int | None, number: int) -> random.Random:
-    """Return what draws a device's delays: no secret and no coin, from the study's seed and the device's number."""
-    return random.Random(f"{coin_seed}/delays/{number}")  # noqa: S311 - as said.
+    """Return the generator of a device's delays, which draws no secret and no coin; the study's seed decides it."""
+    return random.Random(f"{coin_seed}/delays/{number}")  # noqa: S311 - delays alone.
 
 
 def coins_of(coin_seed: int | None, number: int) -> RandomSource:
@@ -178,6 +178,6 @@ def coins_of(coin_seed: int | None, number: int) -> RandomSource:
     """
     if coin_seed is None:
         return SystemRandom()
-    # Not a sum: devices of different numbers under different seeds must not share a stream.
+    # A hash, not a sum: different pairs of seed and number must not share a stream.
     digest = hashlib.sha256(f"{coin_seed}/network/{number}".encode()).digest()
     return SeededRandom(int.from_bytes(digest[:8], "big"))

@@ -1,4 +1,4 @@
-"""Follows one run of a fleet: what its processes say, aggregators that end unasked, outages, releases, the reports.
+"""Follows one run of a fleet: progress of its processes, aggregators that end unexpectedly, outages, releases, reports.
 
 It must not start a process or decide which windows are paused.
 """
@@ -31,20 +31,20 @@ from fleetcount_simulator.network.parties import Parties
 from fleetcount_simulator.network.plan import FleetPlan
 
 ProgressCallback = Callable[[str, int, int], None]
-"""Called with the name of a stage, how much of it is done, and of how much."""
+"""Called with the name of a stage, the amount that is done, and the total."""
 
 _POLL_S: Final = 0.05
 _DIGEST_TRIES: Final = 100
 _NEWS: Final = 3
-"""So many times devices hear news between an order and the first window that it changes."""
+"""Queries for orders between an order and the first window that it changes: the last device must know of it."""
 _ENDED: Final = frozenset({WindowState.RELEASED, WindowState.ABORTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowEnd:
-    """How a window ended: its window, what was said of it (None: nothing in time), its checked record, and when.
+    """How a window ended: its window, an aggregator's answer (None: not in time), its checked record, and when.
 
-    `at` is when that was known, Unix seconds.
+    `at` is the time of the answer, Unix seconds.
     """
 
     window: Window
@@ -54,11 +54,11 @@ class WindowEnd:
 
 
 Ends = Mapping[int, WindowEnd]
-"""By window, without those that were paused or that a walk did not come to."""
+"""By window, without paused windows and without the steps after the end of a walk."""
 
 
 class Watch:
-    """Follows one run: the devices' progress, the outages and pauses, aggregators that end unasked, the releases."""
+    """Follows one run: the devices' progress, the outages and pauses, unexpected ends of aggregators, the releases."""
 
     _question: Question | None = None
 
@@ -71,7 +71,7 @@ class Watch:
         progress: ProgressCallback,
         listener: Listener | None = None,
     ) -> None:
-        """Follow the fleet processes; each leaves its report in its file. `listener` is told what they name."""
+        """Follow the fleet processes, which write their reports to these files; `listener` gets their events."""
         self._parties = parties
         self._fleets = fleets
         self._devices = devices
@@ -82,10 +82,10 @@ class Watch:
         self.reasons: Counter[str] = Counter()
 
     async def enrol(self) -> float:
-        """Let all devices open their sessions; return the seconds it took the process that took longest.
+        """Let all devices open their sessions; return the seconds of the slowest process.
 
         Raises:
-            ProcessError: a process ended before its time.
+            ProcessError: a process ended too early.
         """
         for fleet in self._fleets:
             await fleet.tell("enrol")
@@ -99,8 +99,8 @@ class Watch:
         `outages` are those of a question of one window.
 
         Raises:
-            ProcessError: a process ended before its time.
-            SignatureError: a record whose signatures do not verify.
+            ProcessError: a process ended too early.
+            SignatureError: the signatures of a record do not verify.
         """
         struck = {outage.position for outage in outages}
         steady = [position for position in range(len(question.aggregators)) if position not in struck]
@@ -121,10 +121,10 @@ class Watch:
     async def _guarded(
         self, work: Sequence[Coroutine[Any, Any, Any]], steady: Iterable[int], *beside: Coroutine[Any, Any, None]
     ) -> list[Any]:
-        """Return what all of the work returns; fail with it, with what is done beside it, or with a steady aggregator.
+        """Return the results of `work`; fail when one of it, one of `beside` or an aggregator of `steady` fails.
 
         Raises:
-            ProcessError: one of these aggregators ended.
+            ProcessError: one of the aggregators at the positions `steady` ended.
         """
         needed = [asyncio.ensure_future(one) for one in work]
         others = [asyncio.ensure_future(one) for one in (*beside, *map(self._unasked, steady))]
@@ -155,7 +155,7 @@ class Watch:
         raise ProcessError(f"{fleet.name} ended before its devices were done")
 
     def _show(self) -> None:
-        """Tell how far the devices are in the stage they have come to."""
+        """Report the devices' progress in their present stage."""
         devices, parties = self._devices, len(self._parties.deployment.plans)
         if self._question is not None and self._question.schedule.windows > 1:
             most, last = devices * self._question.schedule.windows, "round_two" if self._rounds == 2 else "round_one"
@@ -183,7 +183,7 @@ class Watch:
     def stages(self, end: WindowEnd) -> dict[str, float]:
         """Return the seconds from the opening of each round of the only window to its last receipt, and to the record.
 
-        0 where a round had no receipt.
+        A round without a receipt has 0.
         """
         window, latest = end.window, dict[str, float]()
         for line in self._lines.values():
@@ -197,7 +197,7 @@ class Watch:
         }
 
     async def _give_orders(self, question: Question, plan: FleetPlan) -> None:
-        """Pause and resume the question for every outage, early enough for all devices to hear of both at once."""
+        """Pause and resume the question for every outage, early enough for all devices to learn of both at once."""
         schedule = question.schedule
         for place, (first, last) in enumerate(plan.pauses):
             await asyncio.sleep(schedule.opens(first) - schedule.every_s - _NEWS * plan.part.news_s - time.time())
@@ -212,7 +212,7 @@ class Watch:
             window = window_after(question, index, ends.get(index - 1))
             if window is None:
                 continue
-            # A record that comes later than the next step opens ends a walk: it is not waited for.
+            # A walk ends when the record of a step comes after the next step opens: wait no longer than that.
             due_s = question.schedule.every_s if walk is not None and walk.step_of(index + 1) else release_s
             answer = await self._end(
                 window, min(release_s, due_s), partial(self._progress, stage, len(ends), len(windows))
@@ -237,9 +237,9 @@ class Watch:
         return None
 
     async def reports(self, question: Question, ends: Ends) -> list[list[FleetReport]]:
-        """Return by window what became of the devices of every process, and let the processes end.
+        """Return by window the reports of every process on its devices, and let the processes end.
 
-        Where the receipts do not explain what the aggregators agreed on, uncertain messages are asked about once more.
+        Where the receipts do not explain the agreed set, the devices send their uncertain messages once more.
 
         Raises:
             ProcessError: a released window that the receipts do not explain: an answer was lost or counted twice.
@@ -257,7 +257,7 @@ class Watch:
             reports = self._read(question)
         wrong = unexplained()
         if wrong:
-            raise ProcessError(f"the receipts of the devices do not explain what was agreed on in windows {wrong}")
+            raise ProcessError(f"the receipts of the devices do not explain the agreed sets of windows {wrong}")
         await self._end_fleets()
         return reports
 
@@ -278,7 +278,7 @@ class Watch:
                 if status is not None and status.set_digest is not None:
                     return status.set_digest
             await asyncio.sleep(_POLL_S)
-        raise ProcessError("no aggregator says on which set all of them agreed")
+        raise ProcessError("no aggregator gives the digest of the agreed set")
 
     async def _probe(self, fleet: Child) -> None:
         await fleet.tell("probe")
@@ -289,7 +289,7 @@ class Watch:
 
 
 def window_after(question: Question, index: int, before: WindowEnd | None) -> Window | None:
-    """Return a window, None for a step that its walk does not come to."""
+    """Return a window, None for a step after the end of its walk."""
     walk = question.drill_down
     if walk is None or not walk.step_of(index):
         return window_at(question, index)

@@ -1,8 +1,7 @@
-"""How long the windows of a network run are: from what the same devices needed to enrol on the same aggregators.
+"""The length of a network run's windows, estimated from the time in which the same devices enrolled.
 
-Windows are fixed when a question is signed, so they are estimated: long enough for every device on a loaded machine,
-and as short as the grid of whole seconds lets them be. Enrolling uses the devices, connections and sessions that answer
-later.
+A signed question fixes its windows, so their length is estimated before: long enough for every device on a loaded
+machine, and as short as whole seconds allow. Enrolling uses the same devices, connections and sessions as answering.
 """
 
 import math
@@ -17,7 +16,7 @@ from fleetcount_simulator.network.fleet_spec import OWN, SHARED
 from fleetcount_simulator.network.machine_speed import Speed
 
 IN_TURNS: Final = "in turns"
-"""Connections of their own for more devices than may be connected at once: each connects anew in every round."""
+"""Own connections of more devices than may be connected at once: each device connects anew in every round."""
 COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingProxyType(
     {
         (OWN, "grpc"): (0.0080, 0.0052, 0.0055),
@@ -31,22 +30,22 @@ COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingPro
         (SHARED, EMBEDDED): (0.0021, 0.0021, 0.0032),
     }
 )
-"""Processor seconds that one device costs all processes together, enrolling, in round one and in round two, by the kind
-of connections and what carries them, without the arithmetic of shares and proofs. Only how they relate matters."""
+"""Processor seconds of all processes for one device: enrolling, round one, round two; by the kind of connections and
+their carrier, without the arithmetic of shares and proofs. Only their ratios matter."""
 MARGIN: Final = 1.5
 SHARED_MARGIN: Final = 1.2
-"""Where all devices share connections: what has to wait goes together, and the longer it waits the less each costs."""
+"""Where devices share connections: messages that wait are sent in batches, and larger batches cost less per message."""
 SLACK_S: Final = 0.7
-"""For what does not grow with the fleet: a hiccup of the machine."""
+"""Added for delays that do not grow with the fleet: the scheduler of a busy machine."""
 OUTAGE_S: Final = 30
 """Shortest window with room for an aggregator that goes down in its middle and starts again."""
 SKEW_S: Final = 10
-"""Shortest window in which a clock's error, and not this machine, decides who is late."""
+"""Shortest window in which a clock's error, and not this machine, makes a device late."""
 LEAD_S: Final = 3
 RELEASE_S: Final = 300
 """The first release on a machine compiles the verification; everything after it takes a second."""
 RECORD_S: Final = 0.006
-"""To fetch a record of some hundred cells and to make the next step's window, in one device and its aggregator."""
+"""Seconds in which a device and its aggregator fetch a record of some hundred cells and derive the next window."""
 _LEAST_CORES: Final = 0.25
 _MOST_CORES: Final = 3.0
 """Fleets and aggregators are single threads that wait for each other: more cores than this do not help."""
@@ -55,8 +54,8 @@ _LONGEST_S: Final = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Whole seconds: until round one of the first window opens, of each round (round two 0 when there is none), and how
-    long a release may take afterwards."""
+    """Whole seconds: until round one of the first window opens, of each round (round two 0 where there is none), and of
+    a release at most."""
 
     lead_s: int = 0
     round_one_s: int
@@ -69,12 +68,12 @@ class Windows:
         return self.lead_s + self.round_one_s + self.round_two_s
 
     def opened_after(self, seconds: float) -> "Windows":
-        """Return the windows opened so much later."""
+        """Return the windows, opened `seconds` later, rounded up."""
         return replace(self, lead_s=self.lead_s + math.ceil(seconds))
 
     @property
     def checking_s(self) -> int:
-        """Seconds in which every report is checked one by one, the most that a release takes on a warm machine."""
+        """Seconds in which every report is checked one by one: the most that a release takes after compilation."""
         return max(0, self.release_s - RELEASE_S)
 
 
@@ -85,7 +84,7 @@ class Enrolment:
     devices: Mapping[tuple[str, str], int]
     seconds: float
     load: float = 0.0
-    """Threads of other programs that wanted each core before the run began."""
+    """Runnable threads of other programs per core, before the run began."""
 
     def work_s(self, stage: int) -> float:
         """Return the processor seconds of all devices in a stage: 0 for enrolling, 1 and 2 for the rounds."""
@@ -93,21 +92,21 @@ class Enrolment:
 
     @property
     def cores(self) -> float:
-        """How many processor seconds this machine gives the run in one second, beside its other load."""
+        """The processor seconds that the run gets per second, beside the machine's other load."""
         return max(_LEAST_CORES, min(_MOST_CORES, self.work_s(0) / max(self.seconds, 1e-3)))
 
 
 def load_before() -> float:
-    """Return how many threads wanted each core of this machine in the last minute."""
+    """Return the runnable threads per core of this machine, averaged over the last minute."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return os.getloadavg()[0] / cores
 
 
 def windows_for(enrolment: Enrolment, rounds: int, aggregators: int, speed: Speed) -> Windows:
-    """Return the windows in which all devices get in, at the speed at which they enrolled; they know of them before."""
+    """Return windows long enough for all devices, at the speed at which they enrolled."""
     total = sum(enrolment.devices.values())
     one, two, shares = enrolment.work_s(1), enrolment.work_s(2), total * speed.share_s
-    # What does not grow with the fleet is waiting for a turn: on a crowded machine each turn comes later.
+    # SLACK_S is waiting for the scheduler: it grows with the runnable threads per core.
     patience = max(1.0, enrolment.load)
     margin = SHARED_MARGIN if {way for way, _ in enrolment.devices} == {SHARED} else MARGIN
     if rounds == 1:
@@ -122,25 +121,25 @@ def windows_for(enrolment: Enrolment, rounds: int, aggregators: int, speed: Spee
 def with_outage(windows: Windows, start_s: float) -> Windows:
     """Return windows whose last one has room for an aggregator that goes down in its middle, twice at most.
 
-    In half a window it starts twice, each time in up to one and a half times `start_s` seconds, which is what the first
-    start took, and stays down for a quarter of it.
+    In half a window it starts twice, each time within one and a half times `start_s`, the seconds of the first start,
+    and is down for a quarter of the window.
     """
     length = max(OUTAGE_S, math.ceil(12 * start_s))
     if windows.round_two_s:
-        # Round one is not to be missed for want of time: a run with an outage cannot be asked again.
+        # Round one is long too: a run with an outage is not repeated when the machine was too slow.
         first = max(windows.round_one_s, length // 2)
         return replace(windows, round_one_s=first, round_two_s=max(windows.round_two_s, length))
     return replace(windows, round_one_s=max(windows.round_one_s, length))
 
 
 def stretched(windows: Windows, shortest_s: int) -> Windows:
-    """Return windows for clocks that are wrong: opened later, both of one length, at least `shortest_s` seconds."""
+    """Return windows for wrong clocks: opened later, both rounds of one length, at least `shortest_s` seconds."""
     length = max(windows.round_one_s, windows.round_two_s, shortest_s)
     return replace(windows, lead_s=LEAD_S, round_one_s=length, round_two_s=length if windows.round_two_s else 0)
 
 
 def with_records(windows: Windows, devices: int) -> Windows:
-    """Return windows in which devices read a record before they answer, each within the first fourth of round one."""
+    """Return windows in which devices read a record before they answer, in the first quarter of round one."""
     return replace(windows, round_one_s=_whole(windows.round_one_s * 4 / 3 + devices * RECORD_S))
 
 

@@ -1,8 +1,8 @@
-"""Populations: who is asked and where they are, built from the tables `[population]` and `[question]` of a scenario.
+"""Populations: devices and their truths, built from the tables `[population]` and `[question]` of a scenario.
 
-`build` is the way in; each kind is one module with its keys (`Keys`), a line about it (`ABOUT`), what it can be asked
-(`CELLS`) and `build(keys, question, folder, seed)`. A population is a function of its tables, its files and its seed:
-the same in every process. It knows no mechanism, and no coin, share or noise ever comes from its seed.
+Call `build`. Each kind is one module with its keys (`Keys`), a line about it (`ABOUT`), the kinds of cells it can be
+asked for (`CELLS`) and `build(keys, question, folder, seed)`. A population is a function of its tables, its files and
+its seed: the same in every process. It knows no mechanism, and no coin, share or noise ever comes from its seed.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from fleetcount_simulator.model import Population
 __all__ = ["KINDS", "KIND_KEY", "about", "build", "cells_of", "keys_of"]
 
 KINDS: Final = ("counts", "city", "mobility", "bologna", "trace", "fcd", "sumo", "gowalla", "categories")
-"""Every kind; the module of the same name is loaded when it is asked for."""
+"""Every kind; the module of the same name is imported on first use."""
 KIND_KEY: Final = Key(name="kind", about="which population: see the kinds", example='"mobility"')
 
 
@@ -42,7 +42,7 @@ def keys_of(kind: str) -> tuple[Key, ...]:
 
 
 def cells_of(kind: str) -> tuple[str, ...]:
-    """Return which cells a kind can be asked for."""
+    """Return the kinds of cells that a kind of population can be asked for."""
     cells: tuple[str, ...] = _module(kind).CELLS
     return cells
 
@@ -50,11 +50,11 @@ def cells_of(kind: str) -> tuple[str, ...]:
 def build(population: Mapping[str, Any], question: Mapping[str, Any], seed: int, folder: Path) -> Population:
     """Return the population of two tables; relative file names are taken from `folder`, `seed` is not negative.
 
-    Numbers are as the scenario reader gives them: whole, `Decimal`, or text like "1/20"; never float.
+    Numbers are those of the scenario reader: int, `Decimal`, or text like "1/20"; never float.
 
     Raises:
         ScenarioError: an unknown kind or key (with the nearest known), a value outside its range, a file that cannot be
-            used; starts with the dotted key, or names the file and the line.
+            used; the message starts with the dotted key, or names the file and the line.
     """
     kind = population.get("kind")
     if kind is None:

@@ -1,6 +1,6 @@
-"""Kind `categories`: a table `vehicle,value`, the same file that `fleetcount demo --truths` takes.
+"""Kind `categories`: a table `vehicle,value`, the same file that `fleetcount demo --truths` reads.
 
-At most 100,000 vehicles and 4,095 values; an empty value is "none of them". Nobody moves.
+At most 100,000 vehicles and 4,095 values; an empty value is "none of them". Truths do not change over the epochs.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from fleetcount_simulator.populations.clock_keys import FleetKeys
 from fleetcount_simulator.populations.snapshots import Fleet, Moment, Snapshots, drawn_order
 from fleetcount_simulator.truths import Truths, parse_truths
 
-ABOUT: Final = "a table vehicle,value: one row a device, as the demo takes it"
+ABOUT: Final = "a table vehicle,value: one row per device, as for the demo"
 CELLS: Final = ("categories",)
 MAX_CHARACTERS: Final = 64 * 2**20
 
@@ -35,7 +35,7 @@ class Keys(FleetKeys):
 
 
 def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
-    """Return the vehicles of a table, as they stand or drawn.
+    """Return the vehicles of a table, all in their order or some drawn at random.
 
     Raises:
         ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
@@ -53,7 +53,7 @@ def _values(truths: Truths, names: tuple[str, ...], file: str) -> Any:
     numbers = {"": 0} | {name: number for number, name in enumerate(names, start=1)}
     for row, value in enumerate(truths.values):
         if value not in numbers:
-            # No field may hold a line end, so a row is a line; the header is the first.
+            # A field has no line end, so every row is one line; line 1 is the header.
             near = nearest(value, names[:12])
             raise ScenarioError(f"{file} line {row + 2}: {shown(value)} is not among question.values; {near}")
     return np.array([numbers[value] for value in truths.values], dtype=value_type(len(names)))

@@ -1,7 +1,7 @@
-"""Kind `city`: a made city whose counts follow a law: Zipf, uniform, hot spots or a given list.
+"""Kind `city`: a synthetic city whose counts follow a law: Zipf, uniform, hot spots or a given list.
 
-Any number of devices up to 10^12: only counts are held. The counts are the expected ones, rounded by largest remainder;
-the seed decides which cell is how busy. It must not read data.
+Up to 10^12 devices: only counts are stored. The counts are the expected ones, rounded by largest remainder; the seed
+decides which cells are busy. It must not read data.
 """
 
 import math
@@ -22,7 +22,7 @@ from fleetcount_simulator.cells.settings import MAX_LIST, SHARE, Settings
 from fleetcount_simulator.model import AnswerSpace, Population
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, FixedPopulation, shared_out
 
-ABOUT: Final = "a made city: any number of devices over cells by a law (zipf, uniform, normal, list)"
+ABOUT: Final = "a synthetic city: any number of devices over cells by a law (zipf, uniform, normal, list)"
 CELLS: Final = ("square", "h3", "edges", "categories", "none")
 _TO_TEN: Final = Range("(0, 10]")
 _WEIGHT: Final = Range("[0, 1000000000000]")
@@ -33,7 +33,7 @@ _OWN: Final = {"exponent": "zipf", "hot_spots": "normal", "spread": "normal", "w
 
 @settings
 class Keys:
-    """[population] of kind `city`; keys of another shape than the given one are refused."""
+    """[population] of kind `city`; a key of another shape than `shape` is refused."""
 
     devices: int = setting(Table.integer, 2, MAX_DEVICES, about="how many devices, 2 to 10^12", example="1000000000")
     values: int | None = setting(
@@ -74,7 +74,7 @@ class Keys:
         (1, MAX_LIST),
         _WEIGHT,
         default=None,
-        about="list: one weight a value, in their order",
+        about="list: one weight per value, in their order",
         example="[5, 3, 1, 1]",
     )
     elsewhere: Fraction = setting(
@@ -92,7 +92,7 @@ class Keys:
 
 
 def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
-    """Return a made city.
+    """Return a synthetic city.
 
     Raises:
         ScenarioError: a key that cannot be used; with the dotted key.
@@ -106,7 +106,7 @@ def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> P
 
 def _question(keys: Keys, asked: CellSpec) -> AnswerSpace:
     if keys.values is not None and asked.kind != "none":
-        raise UnfitKeyError("values", problem="is for cells = 'none'; these cells bring their own number")
+        raise UnfitKeyError("values", problem="is for cells = 'none'; these cells decide the number")
     if asked.kind == "none":
         if keys.values is None:
             raise UnfitKeyError("values", allowed=f"a whole number from 1 to {MAX_CELLS}")
@@ -114,11 +114,11 @@ def _question(keys: Keys, asked: CellSpec) -> AnswerSpace:
     if asked.kind == "categories":
         names = declared_names(asked.settings)
         if names is None:
-            raise asked.settings.refuse("values", "a list of names: a made city has no others")
+            raise asked.settings.refuse("values", "a list of names: a synthetic city has no others")
         return question_of(asked.title, names)
     needed = "network" if asked.kind == "edges" else "bounds"
     if not asked.settings.has(needed):
-        raise asked.settings.refuse(needed, "given: a made city has no data to take it from")
+        raise asked.settings.refuse(needed, "given: a synthetic city has no data that decide it")
     frame = Frame(unit="deg" if asked.kind == "h3" else "m", edges=True)
     return declare(asked, frame).close(np.empty(0, dtype=np.int64)).question
 
@@ -146,7 +146,7 @@ def _weights(keys: Keys, question: AnswerSpace, seed: int) -> list[Fraction] | l
 
 
 def _whole(weights: Floats) -> list[int]:
-    """Return weights as integers of 50 bits, so that shares are exact; none becomes 0."""
+    """Return weights as integers of 50 bits, at least 1, so that shares are exact."""
     scaled: list[float] = (weights / weights.max()).tolist()
     return [max(1, int(weight * 2**50)) for weight in scaled]
 

@@ -1,4 +1,4 @@
-"""The keys every trace has: when it is asked, and how many devices are taken from it. It reads no data."""
+"""The keys of every trace: the times of the epochs, and the number of devices. It reads no data."""
 
 from fractions import Fraction
 from typing import Final
@@ -17,7 +17,7 @@ _WINDOW: Final = Range("[0, 1000000000]")
 
 @settings
 class FleetKeys:
-    """How many devices are taken from data."""
+    """The number of devices of a population that is read from data."""
 
     devices: int | None = setting(
         Table.integer,
@@ -32,7 +32,7 @@ class FleetKeys:
 
 @settings
 class TraceKeys(FleetKeys):
-    """The keys every trace has: how many devices are taken from it, and when it is asked."""
+    """The keys of every trace: the number of devices, and the times of the epochs."""
 
     draw: str | None = setting(
         Table.choice,
@@ -72,7 +72,7 @@ class TraceKeys(FleetKeys):
     )
 
     def clock(self, window: Fraction | None) -> Clock:
-        """Return when the epochs are; `window` is the default (None: the whole interval).
+        """Return the times of the epochs; `window` is the default of `window_s` (None: the whole interval).
 
         Raises:
             UnfitKeyError: a window longer than the interval.
@@ -89,10 +89,10 @@ class TraceKeys(FleetKeys):
         )
 
     def fleet(self, seed: int) -> Fleet:
-        """Return how many devices there are and how they are drawn.
+        """Return the number of devices and how they are drawn.
 
         Raises:
-            UnfitKeyError: a draw of all.
+            UnfitKeyError: `draw` without `devices`.
         """
         if self.draw is not None and self.devices is None:
             raise UnfitKeyError("draw", problem="is not used without population.devices: all vehicles are taken")

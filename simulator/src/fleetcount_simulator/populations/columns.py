@@ -1,16 +1,16 @@
-"""Which columns of a table are wanted, and where a row of it stands: what the readers of CSV and Parquet share."""
+"""The columns to read from a table, and the place of a row in its file: shared by the readers of CSV and Parquet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 BATCH: Final = 16_384
-"""Rows held at a time."""
+"""Rows in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column to read: its name in the file, what it holds, and for numbers the allowed range.
+    """A column to read: its name in the file, its form, and for numbers the allowed range.
 
     "utc" is a moment like 2026-01-26T15:57:02Z, read as seconds since 1970.
     """
@@ -22,7 +22,7 @@ class Column:
 
 
 class Rows(Protocol):
-    """Where the rows of a piece stand."""
+    """The place of the rows of a piece in their file, for messages."""
 
     def of(self, row: int) -> str:
         """Return "FILE line N" for a row of the piece."""
@@ -44,7 +44,7 @@ class Scattered:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Rows that follow one another: the name of the file, "line" or "row", and the number of the first."""
+    """Consecutive rows: the name of the file, "line" or "row", and the number of the first."""
 
     file: str
     unit: str

@@ -2,9 +2,9 @@
 
 A vehicle that commutes drives to work around the first rush hour and home around the second; some drive on an errand
 and back, commuters in the evening, the others during the day. Between trips a vehicle is parked with the ignition off.
-It drives along one street and then another (which first is tossed a trip), at its own steady speed. Every number is a
-draw of a seeded NumPy generator, a block of `BLOCK` vehicles at a time, so that no vehicle depends on how many others
-there are. It knows no question.
+It drives along one street and then another (a coin per trip decides the first), at its own constant speed. A seeded
+NumPy generator draws all numbers, a block of `BLOCK` vehicles at a time, so that a vehicle does not depend on the size
+of the fleet. It knows no question.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _FASTEST: Final = 1.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Town:
-    """Streets `block_m` apart (columns run north, rows run east), and how people live there.
+    """Streets `block_m` apart (columns run north, rows run east), and the habits of the drivers.
 
     `commuters` and `errands` are shares of the vehicles; rush hours and their spread are in hours; places of work lie
     around the middle with a standard deviation of `work_spread` of the town's width and height. Day d has no commuting
@@ -50,10 +50,11 @@ class Town:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Day:
-    """The trips of a block of vehicles on one day; all arrays (4, vehicles) unless said.
+    """The trips of a block of vehicles on one day; arrays are (4, vehicles) unless noted.
 
     Trip k leaves `starts[k]` for `ends[k]` (crossings: column + row * columns) at `departures[k]` seconds after
-    midnight (infinity: not at all), along the row first where `row_first[k]`. `speeds` (vehicles,) in metres a second.
+    midnight (infinity: no such trip), along the row first where `row_first[k]`. `speeds` (vehicles,) in metres a
+    second.
     """
 
     starts: Integers
@@ -79,6 +80,7 @@ def _generator(seed: int, block: int, purpose: int) -> np.random.Generator:
 
 def day_of(town: Town, seed: int, block: int, day: int) -> Day:
     """Return the trips of a block on a day (from 0). Homes, work, speed and commuting are the same every day."""
+    # Two generators: the lasting draws must not depend on the day.
     who, today = _generator(seed, block, 0), _generator(seed, block, 1 + day)
     homes = who.integers(0, town.columns * town.rows, BLOCK)
     work = _near_the_middle(town, who)
@@ -108,10 +110,10 @@ def _blocks_between(town: Town, starts: Integers, ends: Integers) -> Integers:
 def _departures(
     town: Town, generator: np.random.Generator, durations: Floats, commutes: NDArray[Any], errand: NDArray[Any]
 ) -> Floats:
-    """Return when each trip leaves, so that trips follow one another and all end before midnight.
+    """Return the departures of the trips, (4, vehicles), in order and such that every trip ends before midnight.
 
-    With trips of at most three hours: work begins by 17 h, the way home by 20 h, and an errand that would end after
-    23:54 is left out.
+    Trips last at most three hours: a vehicle arrives at work by 17 h and leaves it by 20 h, and an errand that would
+    end after 23:54 is left out.
     """
     first, second = (hour * _HOUR for hour in town.rush_hours)
     spread = town.rush_spread_h * _HOUR
@@ -133,7 +135,7 @@ def _departures(
 
 
 def where(town: Town, day: Day, second: float) -> Where:
-    """Return where the vehicles are, `second` seconds after midnight. A parked vehicle stands at a crossing."""
+    """Return where the vehicles are, `second` seconds after midnight. A parked vehicle is at a crossing."""
     latest = np.full(len(day.homes), -1)
     for trip, departures in enumerate(day.departures):
         latest[departures <= second] = trip

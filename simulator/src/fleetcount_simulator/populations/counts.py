@@ -1,6 +1,6 @@
-"""Kind `counts`: so many devices per value, from a table `value,count` or written in the scenario.
+"""Kind `counts`: the number of devices of each value, from a table `value,count` or from the scenario itself.
 
-An empty value is "none of them". A billion devices cost no more than ten: counts are all that is held.
+An empty value is "none of them". A billion devices cost no more than ten: only counts are stored.
 """
 
 import re
@@ -23,7 +23,7 @@ from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
 from fleetcount_simulator.populations.tables import read_table
 
-ABOUT: Final = "so many devices per value: a table value,count, or counts written in the scenario"
+ABOUT: Final = "the number of devices of each value: a table value,count, or counts in the scenario"
 CELLS: Final = ("categories", "none", "h3")
 _CELL: Final = re.compile(r"[1-9a-f][0-9a-f]{14,15}", re.ASCII)
 _TITLE: Final = "Which of these is yours?"
@@ -119,7 +119,7 @@ def _take(counts: dict[str, int], value: str, count: float, place: str, allowed:
     if name and allowed is not None and name not in allowed:
         raise ScenarioError(f"{place}: {shown(name)} is not among question.values; {nearest(name, allowed[:12])}")
     if name in counts:
-        raise ScenarioError(f"{place}: the value {shown(name)} stands twice")
+        raise ScenarioError(f"{place}: the value {shown(name)} occurs twice")
     if count != int(count):
         raise ScenarioError(f"{place}: the count is {count:g}, not a whole number")
     if len(counts) > MAX_CELLS:
@@ -136,7 +136,8 @@ def _question(asked: CellSpec, names: list[str]) -> tuple[AnswerSpace, list[str]
 
 
 def _hexagons(asked: CellSpec, names: list[str]) -> tuple[AnswerSpace, list[str]]:
-    # The library takes eight spellings of one cell for the cell; only its own lower-case text is one here.
+    # The library accepts several spellings of a cell; only its own lower-case text is accepted here, so that names
+    # differ.
     from h3.api import basic_int as h3
 
     from fleetcount_simulator.cells import hexagons

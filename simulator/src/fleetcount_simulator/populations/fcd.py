@@ -1,6 +1,6 @@
 """Kind `fcd`: SUMO's floating-car data (`--fcd-output`) as XML, plain or .gz, as CSV or as Parquet, streamed.
 
-Vehicles only; persons and containers are passed over. Positions are metres, or degrees when SUMO wrote them with
+Vehicles only; persons and containers are skipped. Positions are metres, or degrees when SUMO wrote them with
 `--fcd-output.geo`. No element is kept and no entity expanded.
 """
 
@@ -51,7 +51,7 @@ _NEEDED_FOR: Final[Mapping[str, tuple[str, ...]]] = {"speed": ("speed",), "edges
 
 @dataclass(slots=True)
 class _Rows:
-    """Vehicles read and not yet handed on: texts as they stand in the file, and the line of each."""
+    """The vehicles of a piece: the texts of the file, and the line of each."""
 
     time: list[str] = field(default_factory=list[str])
     vehicle: list[str] = field(default_factory=list[str])
@@ -81,7 +81,7 @@ def recorded(
     *,
     geo: bool = False,
 ) -> Population:
-    """Return the vehicles of a file; `roads` is the network SUMO drove on, when it is known."""
+    """Return the vehicles of a file; `roads` is SUMO's network, where it is known."""
     frame = Frame(unit="deg" if geo else "m", speed=True, edges=True, roads=roads)
     recorder = Recorder(declare(asked, frame), clock, path.name)
     needed = (*_NEEDED, *_NEEDED_FOR.get(asked.kind, ()))

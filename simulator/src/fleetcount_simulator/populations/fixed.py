@@ -1,6 +1,6 @@
-"""A population that is a histogram: devices that nobody tells apart are held as counts, however many there are.
+"""A population that is a histogram: devices of equal truth are stored as a count, for any number of devices.
 
-Memory and time are O(V). It never moves, so it can be asked any number of times. It must not read data.
+Memory and time are O(V). It does not change, so it can be asked any number of times. It must not read data.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ ANY_NUMBER_OF_TIMES: Final = 2**31 - 1
 def shared_out(weights: Sequence[int] | Sequence[Fraction], total: int) -> Integers:
     """Return whole numbers that sum to `total`, in proportion to `weights`: the largest remainders are rounded up.
 
-    Of equal remainders the first come first. Exact, in integers. `weights` are not negative and not all zero.
+    Shape (weights,), int64. Of equal remainders the first are rounded up. Exact, in integers. `weights` are not
+    negative and not all zero.
     """
     whole = sum(weights)
     exact = [weight * total for weight in weights]
@@ -46,7 +47,7 @@ def check_range(start: int, stop: int, devices: int) -> None:
 
 
 def block_of(ends: Integers, start: int, stop: int) -> NDArray[Any]:
-    """Return the values of devices start..stop-1 when devices stand in the order of their values.
+    """Return the values of devices start..stop-1 when devices are sorted by their values.
 
     `ends[v]` is the number of devices with a value up to v.
     """
@@ -57,7 +58,7 @@ def block_of(ends: Integers, start: int, stop: int) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FixedPopulation:
-    """Counts of devices per value; devices stand in the order of their values, those without a value first."""
+    """Counts of devices per value; devices are sorted by their values, those without a value first."""
 
     question: AnswerSpace
     counts: Integers = field(repr=False)
@@ -73,7 +74,7 @@ class FixedPopulation:
 
     @property
     def epochs(self) -> int:
-        """Any number of times."""
+        """`ANY_NUMBER_OF_TIMES`."""
         return ANY_NUMBER_OF_TIMES
 
     def histogram(self, epoch: int) -> Integers:
@@ -90,7 +91,7 @@ class FixedPopulation:
         return block_of(self._ends, start, stop)
 
     def reachable(self, epoch: int, round_number: int, start: int, stop: int) -> None:
-        """Return None: all always are."""
+        """Return None: every device is always on."""
 
 
 def fixed(

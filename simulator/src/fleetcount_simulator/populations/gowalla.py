@@ -1,7 +1,7 @@
-"""Kind `gowalla`: check-ins at the busiest places of New York City, as counts; the unit is a check-in.
+"""Kind `gowalla`: check-ins at the busiest places of New York City, as counts; a device stands for a check-in.
 
-Without a file: the repository's counts, which have no coordinates, so the cells are the places themselves. With a
-file of locations (location, checkins, users, lat, lon, name): squares or H3 cells too.
+Without a file it uses the repository's counts, which have no coordinates, so the cells are the places themselves. With
+a file of locations (location, checkins, users, lat, lon, name) it has squares or H3 cells too.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class Keys:
         Table.choice,
         ("checkins", "users"),
         default="checkins",
-        about='"checkins" (default), or "users": who counts; users need a file',
+        about='what a device stands for: "checkins" (default) or "users"; users need a file',
         example='"checkins"',
     )
     devices: int | None = setting(
@@ -137,7 +137,7 @@ def _locations(path: Path, columns: Mapping[str, Column]) -> dict[str, Any]:
             place = batch.place.of(row)
             label = f"location {checked_name(number, place)}"
             if label in seen:
-                raise ScenarioError(f"{place}: location {shown(number)} stands twice")
+                raise ScenarioError(f"{place}: location {shown(number)} occurs twice")
             seen.add(label)
             parts["label"].append(checked_name(f"{name.strip()} ({number})", place) if name.strip() else label)
         if len(seen) > MAX_PLACES:
@@ -151,7 +151,7 @@ def _locations(path: Path, columns: Mapping[str, Column]) -> dict[str, Any]:
 def _shipped_places() -> list[tuple[str, int]]:
     """Return all 21,509 places of the repository's counts, busiest first: a label and the check-ins of each.
 
-    Where the counts name a location it keeps its name; the others are known only by how many check-ins they have.
+    The table of locations names some of the places; of the others only the number of check-ins is known.
     """
     named = _locations(shipped("gowalla", "gowalla_nyc/locations.csv"), _COUNTS)
     known = list(zip(named["label"], named["checkins"].astype(int).tolist(), strict=True))

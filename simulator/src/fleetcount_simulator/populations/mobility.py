@@ -1,7 +1,7 @@
 """Kind `mobility`: the built-in mobility model, asked every few minutes of a day, a week or a month.
 
-Only a few blocks of vehicles are held: every answer is computed from the seed when it is asked for (well under a
-microsecond a vehicle), so that many vehicles and many epochs cost time, not memory. It must not read data.
+Only a few blocks of vehicles are in memory: every answer is computed from the seed on demand (well under a microsecond
+per vehicle), so that many vehicles and many epochs cost time, not memory. It must not read data.
 """
 
 from collections.abc import Mapping
@@ -144,9 +144,9 @@ class Keys:
 
 
 _KEPT_MOMENTS: Final = 3
-"""Moments of a block that are remembered: an epoch, its second round and the one before."""
+"""Cached moments of a block: an epoch, its second round and the epoch before."""
 _KEPT_DAYS: Final = 8
-"""Days of blocks that are remembered, about 4 MB each: a quarter of a million vehicles need no second draw."""
+"""Cached days of blocks, about 4 MB each: enough for a quarter of a million vehicles."""
 
 
 class Mobility:
@@ -173,7 +173,7 @@ class Mobility:
         self._histogram: tuple[int, Integers] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what is remembered: another process draws it again."""
+        """Pickle without the caches: another process draws again."""
         return self.__dict__ | {"_days": {}, "_latest": {}, "_histogram": None}
 
     @property
@@ -187,7 +187,7 @@ class Mobility:
         return self._values.question
 
     def histogram(self, epoch: int) -> Integers:
-        """Return shape (V+1,): how many vehicles hold each value; looks at every vehicle once, then remembers."""
+        """Return shape (V+1,): how many vehicles have each value; O(devices), cached for one epoch."""
         second = self._second(epoch)
         if self._histogram is None or self._histogram[0] != epoch:
             total = np.zeros(self.question.values + 1, dtype=np.int64)
@@ -209,7 +209,7 @@ class Mobility:
         return np.concatenate(parts) if parts else np.empty(0, dtype=value_type(self.question.values))
 
     def reachable(self, epoch: int, round_number: int, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return which vehicles drive when the round is asked."""
+        """Return which of the vehicles drive (ignition on) at the time of the round."""
         check_range(start, stop, self.devices)
         second = self._second(epoch) + (round_number - 1) * self._gap_s
         parts = [self._where(block, second).driving[low:high] for block, low, high in _blocks(start, stop)]
@@ -244,7 +244,7 @@ class Mobility:
 
 
 def _blocks(start: int, stop: int) -> list[tuple[int, int, int]]:
-    """Return the blocks that hold vehicles start..stop-1, and which of each."""
+    """Return (block, first, stop) of the blocks with vehicles start..stop-1, counted within each block."""
     return [
         (block, max(0, start - block * BLOCK), min(BLOCK, stop - block * BLOCK))
         for block in range(start // BLOCK, -(-stop // BLOCK))
@@ -303,7 +303,7 @@ def _town(keys: Keys) -> Town:
 
 def _cells(asked: CellSpec, town: Town) -> Cells:
     width, height = (town.columns - 1) * town.block_m, (town.rows - 1) * town.block_m
-    # A vehicle can stand on the upper border itself: the box ends one metre beyond it.
+    # A vehicle may be on the upper border itself, which belongs to no cell: the box ends one metre beyond it.
     extent = Fraction(0), Fraction(0), Fraction(width) + 1, Fraction(height) + 1
     roads = roads_of(town) if asked.kind == "edges" else None
     return declare(asked, Frame(unit="m", speed=True, edges=True, roads=roads, extent=extent))

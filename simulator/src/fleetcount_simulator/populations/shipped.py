@@ -11,7 +11,7 @@ def shipped(kind: str, name: str) -> Path:
     """Return the path of a file of a data set, such as "bologna/positions.csv.gz".
 
     Raises:
-        ScenarioError: this installation has no such file; names the population's kind.
+        ScenarioError: this installation has no such file; the message names the population's kind.
     """
     try:
         return fleetcount_data.path(name)

@@ -1,7 +1,7 @@
-"""A population seen at moments: which vehicles were where at every epoch, taken from a trace as it is read.
+"""A population by snapshots: the vehicles and their values at every epoch, recorded from a trace while it is read.
 
-`Snapshots` is what remains of a trace: per epoch the vehicles seen and their values, nothing between the epochs. It
-must not open a file. A vehicle that is not seen at an epoch answers "none of them" and is unreachable then.
+`Snapshots` has per epoch the vehicles in the trace and their values, and nothing between the epochs. It must not open a
+file. A vehicle that is not in the trace at an epoch answers "none of them" and is off then.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ MAX_SIGHTINGS: Final = 50_000_000
 MAX_EPOCHS: Final = 100_000
 MAX_NAME: Final = 200
 _KEPT_MOMENTS: Final = 3
-"""Moments held for every vehicle: an epoch, its second round and the one before."""
+"""Cached moments as arrays over all vehicles: an epoch, its second round and the epoch before."""
 _ORDER: Final = 1
 """Spawn key of the draw of devices under a population's seed."""
 
@@ -38,9 +38,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """How many devices there are (None: as many as vehicles) and how fewer are drawn.
+    """The number of devices (None: all vehicles), and how a smaller number is drawn.
 
-    With `seen_first` those seen at epoch 0 are drawn before any other.
+    With `seen_first` the vehicles of epoch 0 are drawn before any other.
     """
 
     devices: int | None
@@ -49,7 +49,7 @@ class Fleet:
 
 
 def drawn_order(vehicles: int, seen: NDArray[np.int32], fleet: Fleet) -> Integers:
-    """Return which vehicle each of the first devices is: all as they stand, or fewer drawn without replacement.
+    """Return the vehicle of each of the first devices: all in order, or fewer drawn without replacement.
 
     `seen` are the vehicles of epoch 0.
     """
@@ -64,9 +64,10 @@ def drawn_order(vehicles: int, seen: NDArray[np.int32], fleet: Fleet) -> Integer
 
 
 class Snapshots:
-    """Vehicles at moments. More devices than vehicles repeat them: device i is like device i mod the vehicles.
+    """Vehicles at moments. More devices than vehicles repeat them: device i has the values of device i mod the
+    vehicles.
 
-    A `steady` population has one moment that stays, and everyone is always reachable.
+    A `steady` population has one moment for all epochs, and every device is always on.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Snapshots:
         self._dense: dict[int, tuple[NDArray[Any], NDArray[np.bool_]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave behind what is remembered: another process looks again."""
+        """Pickle without the cache: another process computes it again."""
         return self.__dict__ | {"_dense": {}}
 
     def histogram(self, epoch: int) -> Integers:
@@ -110,9 +111,9 @@ class Snapshots:
         return self._part(self._at(epoch)[0], start, stop)
 
     def reachable(self, epoch: int, round_number: int, start: int, stop: int) -> NDArray[np.bool_] | None:
-        """Return which devices are seen at the epoch, or for round two at the next; None when steady.
+        """Return which devices are in the trace at the epoch, or for round two at the next one; None when steady.
 
-        After the last epoch nothing is known: all that were seen stay.
+        For round two of the last epoch the trace has no data: the devices of the epoch itself stay on.
         """
         check_range(start, stop, self.devices)
         if self._steady:
@@ -126,7 +127,7 @@ class Snapshots:
         return everyone[np.arange(start, stop) % len(everyone)]
 
     def _at(self, epoch: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return values and presence of the devices in `order`; the latest moments are kept."""
+        """Return values and presence of the devices in `order`; the latest moments are cached."""
         if not 0 <= epoch < self.epochs:
             raise ScenarioError(f"epochs: there is no epoch {epoch}; this population has 0 to {self.epochs - 1}")
         index = 0 if self._steady else epoch
@@ -144,10 +145,10 @@ class Snapshots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """When the epochs are: epoch e begins at start + e * interval (seconds; start None: the first row's time).
+    """The times of the epochs: epoch e begins at start + e * interval (seconds; start None: the first row's time).
 
-    A vehicle counts at an epoch with its first sighting within `window` seconds of its beginning; 0 takes the first
-    moment of the data at or after it. `count` epochs, or (None) as many as the data reach.
+    A vehicle counts at an epoch with its first sighting within `window` seconds of its beginning; with window 0
+    it counts in the first moment of the data at or after it. `count` epochs, or (None) as many as the data reach.
     """
 
     start: float | None
@@ -158,7 +159,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sightings:
-    """A piece of a trace: times (s), vehicles' names, positions, and where row i stands in the file."""
+    """A piece of a trace: times (s), vehicles' names, positions, and `place`, the place of a row in the file."""
 
     times: Floats
     vehicles: Sequence[str]
@@ -168,7 +169,7 @@ class Sightings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
-    """Sightings that count: the epoch, the vehicle's number and the key of its cell."""
+    """Recorded sightings: the epoch, the vehicle's number and the key of its cell."""
 
     epochs: Integers
     vehicles: NDArray[np.int32]
@@ -176,7 +177,7 @@ class _Kept:
 
 
 class Recorder:
-    """Takes a trace piece by piece and keeps one sighting a vehicle and epoch."""
+    """Reads a trace piece by piece and keeps one sighting per vehicle and epoch."""
 
     def __init__(self, cells: Cells, clock: Clock, file: str) -> None:
         self._cells, self._clock, self._file = cells, clock, file
@@ -190,11 +191,11 @@ class Recorder:
         self._sightings = 0
 
     def add(self, piece: Sightings) -> None:
-        """Take a piece.
+        """Record a piece.
 
         Raises:
             ScenarioError: unsorted times, a vehicle twice at one time, a name that is not allowed, too many rows; with
-            the line.
+                the line.
         """
         if len(piece.times) == 0:
             return
@@ -215,7 +216,7 @@ class Recorder:
         """Return the population.
 
         Raises:
-            ScenarioError: no row, nobody at any epoch, or nobody inside the cells.
+            ScenarioError: no row, no sighting at any epoch, or none inside the cells.
         """
         if not self._numbers:
             raise ScenarioError(f"{self._file}: no rows")
@@ -264,7 +265,7 @@ class Recorder:
         self._latest_time = float(piece.times[-1])
 
     def _check_once(self, piece: Sightings, vehicles: Integers) -> None:
-        """Refuse a vehicle that stands twice at one time; `times` ascend, so its rows are in order."""
+        """Refuse a vehicle that occurs twice at one time; `times` ascend, so its rows are in order."""
         by_vehicle = np.argsort(vehicles, kind="stable")
         names, times = vehicles[by_vehicle], piece.times[by_vehicle]
         fresh = np.diff(names, prepend=-1) != 0
@@ -273,11 +274,11 @@ class Recorder:
         if len(twice):
             row = int(by_vehicle[twice].min())
             name, moment = shown(piece.vehicles[row]), f"{piece.times[row]:.15g}"
-            raise ScenarioError(f"{piece.place(row)}: vehicle {name} stands twice at {moment}")
-        self._last_seen[names] = times  # The last of equal places stays: the latest time.
+            raise ScenarioError(f"{piece.place(row)}: vehicle {name} occurs twice at {moment}")
+        self._last_seen[names] = times  # NumPy keeps the last of repeated indices: the latest time.
 
     def _epochs(self, times: Floats) -> Integers:
-        """Return the epoch each row is a candidate for, -1 for none."""
+        """Return the epoch of each row, -1 for a row in no epoch's window."""
         if self._start is None:
             self._start = float(times[0])
         passed = (times - self._start) / self._clock.interval

@@ -1,8 +1,7 @@
-"""Kind `sumo`: traffic that SUMO drives now, headless, on a generated grid or on a given network (extra `traffic`).
+"""Kind `sumo`: traffic that SUMO simulates, headless, on a generated grid or on a given network (extra `traffic`).
 
 SUMO runs once, in a temporary directory, with the population's seed; its floating-car data are streamed into a
-population and the directory is removed. Nothing is written beside the given files, except what a given configuration
-itself asks SUMO to write.
+population and the directory is removed. No other file is written, unless a given configuration asks SUMO for one.
 """
 
 import os
@@ -30,7 +29,7 @@ from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.fcd import recorded
 
-ABOUT: Final = "traffic that SUMO drives now on a generated grid or a given network (extra: traffic)"
+ABOUT: Final = "traffic that SUMO simulates on a generated grid or a given network (extra: traffic)"
 CELLS: Final = MOVING
 _BLOCK: Final = Range("[50, 5000]")
 _TRIPS: Final = 4
@@ -41,7 +40,7 @@ _QUIET: Final = ("--no-step-log", "--no-warnings", "--duration-log.disable", "--
 
 @settings
 class Keys(TraceKeys):
-    """[population] of kind `sumo`: a configuration, a network, or a grid that is made."""
+    """[population] of kind `sumo`: a configuration, a network, or a generated grid."""
 
     config: Path | None = setting(
         Settings.file,
@@ -84,7 +83,7 @@ class Keys(TraceKeys):
         2,
         100_000,
         default=None,
-        about="trips that are made when no routes are given, 2 to 100000; default 500",
+        about="random trips when no routes are given, 2 to 100000; default 500",
         example="2000",
     )
     duration_s: int | None = setting(
@@ -92,7 +91,7 @@ class Keys(TraceKeys):
         60,
         86_400,
         default=None,
-        about="seconds that are driven, 60 to 86400; default 1800",
+        about="simulated seconds, 60 to 86400; default 1800",
         example="3600",
     )
     step_s: int = setting(
@@ -115,17 +114,17 @@ class Keys(TraceKeys):
             if getattr(self, key) is not None and (self.config is not None or self.network is not None):
                 raise UnfitKeyError(key, problem="is for the generated grid; a network is given")
         if self.vehicles is not None and (self.config is not None or self.routes is not None):
-            raise UnfitKeyError("vehicles", problem="is for made trips; routes are given")
+            raise UnfitKeyError("vehicles", problem="is for random trips; routes are given")
 
     @property
     def seconds(self) -> int:
-        """How long is driven, unless a configuration says it."""
+        """The simulated seconds, unless a configuration decides them."""
         return self.duration_s or 1800
 
 
 @dataclass(frozen=True, slots=True)
 class SumoPrograms:
-    """SUMO's programs; `home` is where they find their own files."""
+    """SUMO's programs; `home` is the directory with their files."""
 
     home: Path
 
@@ -133,7 +132,7 @@ class SumoPrograms:
         """Run a program of SUMO to its end.
 
         Raises:
-            ScenarioError: it failed or took too long; with the last thing it said.
+            ScenarioError: it failed or took too long; with its errors.
         """
         command = [str(self.home / "bin" / program), *arguments]
         environment = os.environ | {"SUMO_HOME": str(self.home)}
@@ -153,7 +152,7 @@ class SumoPrograms:
 
 
 def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> Population:
-    """Return the vehicles SUMO drives.
+    """Return the vehicles of a simulation by SUMO.
 
     Raises:
         ScenarioError: SUMO is not installed or fails, or a key cannot be used; with the dotted key.
@@ -172,10 +171,10 @@ def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> P
 
 
 def sumo_home() -> Path:
-    """Return where SUMO is installed: the package `eclipse-sumo`, or SUMO_HOME.
+    """Return the directory of SUMO: that of the package `eclipse-sumo`, or SUMO_HOME.
 
     Raises:
-        ScenarioError: nowhere; with the extra that brings it.
+        ScenarioError: SUMO is not installed; the message names the extra.
     """
     package = find_spec("sumo")
     places = list(package.submodule_search_locations or ()) if package is not None else []
@@ -186,7 +185,7 @@ def sumo_home() -> Path:
 
 
 def _drive(sumo: SumoPrograms, keys: Keys, seed: int, directory: Path) -> tuple[tuple[str, ...], Roads | None]:
-    """Return what SUMO is to drive, as arguments, and the roads when they are known."""
+    """Return SUMO's arguments for configuration or network and routes, and the roads where they are known."""
     if keys.config is not None:
         return ("-c", str(keys.config.resolve())), None
     network = _grid(sumo, keys, directory) if keys.network is None else keys.network.resolve()

@@ -1,8 +1,8 @@
-"""Drives SUMO step by step in a process of its own and writes where every car is at chosen moments.
+"""Runs SUMO step by step in a process of its own and writes the position of every car at chosen moments.
 
-Run as `python -m fleetcount_simulator.populations.sumo_drive PLAN PLACES`: PLAN is the JSON of `Drive`, PLACES is
-written. It is no part of the demo's own process: libsumo holds one simulation a process, speaks of other packages'
-versions when it is imported, and could take its process with it.
+Run as `python -m fleetcount_simulator.populations.sumo_drive PLAN PLACES`: it reads the JSON of `Drive` from PLAN and
+writes PLACES. It does not run in the demo's own process: libsumo allows one simulation per process, prints warnings
+about versions of other packages when it is imported, and may crash.
 """
 
 import json
@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Any, Final
 
 LIBRARIES: Final = ("libsumo", "traci")
-"""In this process, or over a socket to the program `sumo`: the same calls, the first is several times faster."""
+"""In this process, or over a socket to the program `sumo`: both have the same calls, the first is faster."""
 _LOOKS_AHEAD_S: Final = 5
 _QUIET: Final = ("--no-step-log", "--no-warnings", "--duration-log.disable", "--xml-validation", "never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drive:
-    """What is driven: cars "0" to `vehicles` - 1 that never arrive, on `network`, and the moments that are written.
+    """A simulation: cars "0" to `vehicles` - 1 that never arrive, on `network`, and the moments to write.
 
-    Seconds since the drive began, rising. Cars enter in the first `entering_s` seconds at random edges, on their way to
-    random edges; `program` is the path of `sumo`, which traci starts. The same drive gives the same places.
+    `moments` are seconds since the start, ascending. Cars enter in the first `entering_s` seconds at random edges, on
+    their way to random edges; `program` is the path of `sumo`, which traci starts. The same drive gives the same
+    places.
     """
 
     library: str
@@ -41,7 +42,7 @@ class Drive:
 
 
 def drive(plan: Drive, sumo: Any) -> list[dict[str, tuple[float, float, float]]]:
-    """Return, for each moment, the cars on the road: x and y in metres of the network, and metres a second."""
+    """Return, for each moment, the cars on the road: x and y in metres of the network, speed in metres per second."""
     options = ("-n", plan.network, "--seed", str(plan.seed % 2**31), "--time-to-teleport", "60", *_QUIET)
     sumo.start([plan.program, *options])
     try:
@@ -64,7 +65,7 @@ def drive(plan: Drive, sumo: Any) -> list[dict[str, tuple[float, float, float]]]
 
 
 def _go_on(sumo: Any, edges: list[str], choose: random.Random) -> None:
-    """Give every car that is on its last edge another destination: it stays on the road, as a fleet does."""
+    """Give every car that is on its last edge another destination, so that it stays on the road."""
     for car in sorted(sumo.vehicle.getIDList()):
         if sumo.vehicle.getRouteIndex(car) >= len(sumo.vehicle.getRoute(car)) - 1:
             sumo.vehicle.changeTarget(car, choose.choice(edges))
@@ -79,7 +80,7 @@ def _places(sumo: Any) -> dict[str, tuple[float, float, float]]:
 
 
 def main(plan_file: str, places_file: str) -> None:
-    """Drive the plan of one file into the other."""
+    """Run the simulation of `plan_file` and write its places to `places_file`."""
     plan = Drive(**json.loads(Path(plan_file).read_text(encoding="utf-8")))
     places = drive(plan, import_module(plan.library))
     Path(places_file).write_text(json.dumps(places), encoding="utf-8")

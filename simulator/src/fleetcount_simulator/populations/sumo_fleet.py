@@ -1,7 +1,6 @@
-"""The demo's cars from SUMO: a small town, driven while the demo is prepared, and each car's answer at each window.
+"""The demo's cars from SUMO: a simulation of a small town, and each car's position and speed in each window.
 
-Every car is one vehicle of the demo and keeps its place in the list over all windows. It knows no mechanism and makes
-no coin.
+Every car is one vehicle of the demo and keeps its index over all windows. It knows no mechanism and tosses no coin.
 """
 
 import json
@@ -25,9 +24,9 @@ from fleetcount_simulator.populations.sumo import SumoPrograms, sumo_home
 from fleetcount_simulator.populations.sumo_drive import LIBRARIES, Drive
 
 MOST_CARS: Final = 5_000
-"""More would stand in the streets of this town."""
+"""More cars would jam the streets of this town."""
 WINDOW_S: Final = 60
-"""The cars drive on for so long from one window to the next."""
+"""Simulated seconds from one window to the next."""
 SUMO_GRID: Final = SquareGrid(x0=Fraction(-25), y0=Fraction(-25), size=Fraction(250), columns=9, rows=9)
 """Over the whole town: 11 blocks of 200 m each way."""
 _CROSSINGS: Final = 12
@@ -38,9 +37,9 @@ _LONGEST_S: Final = 900.0
 
 
 def drive_fleet(vehicles: int, seed: int, windows: int) -> list[Fleet]:
-    """Return where each of `vehicles` cars is at the moment of each window, as SUMO drives them now.
+    """Return the position of each of `vehicles` cars at the moment of each window, from a simulation by SUMO.
 
-    A car that waits to enter is nowhere.
+    A car that waits to enter has no position.
 
     Raises:
         UsageError: SUMO is not installed, fails, or takes longer than a quarter of an hour.
@@ -65,7 +64,7 @@ def drive_fleet(vehicles: int, seed: int, windows: int) -> list[Fleet]:
 
 
 def sumo_position(fleets: Sequence[Fleet]) -> Scenario:
-    """Ask every car for its cell of a 250 m grid, once a fleet."""
+    """Ask every car for its cell of a 250 m grid, once per fleet (a window each)."""
     return Scenario(
         name="sumo-town-cells",
         question="In which cell of a 250 m grid are you now?",
@@ -76,7 +75,7 @@ def sumo_position(fleets: Sequence[Fleet]) -> Scenario:
 
 
 def sumo_speed(fleets: Sequence[Fleet]) -> Scenario:
-    """Ask every car whether it is faster than 30 km/h, once a fleet: all streets of the town allow 50."""
+    """Ask every car whether it is faster than 30 km/h, once per fleet (a window each); all streets allow 50."""
     return Scenario(
         name="sumo-town-speed",
         question="Are you faster than 30 km/h?",
@@ -94,7 +93,7 @@ def _town(sumo: SumoPrograms, directory: Path) -> Path:
 
 
 def _driven(plan: Drive, home: Path, directory: Path) -> list[dict[str, list[float]]]:
-    """Drive in a process of its own; where the library cannot be loaded there, over traci's socket."""
+    """Run the simulation in a process of its own, with libsumo or, where that fails, with traci."""
     said = ""
     for library in LIBRARIES:
         (directory / "plan.json").write_text(replace(plan, library=library).to_json(), encoding="utf-8")
@@ -119,7 +118,7 @@ def _driven(plan: Drive, home: Path, directory: Path) -> list[dict[str, list[flo
 
 
 def _sighting(place: list[float] | None) -> Sighting | None:
-    # A car that SUMO lifts out of a jam is nowhere for a moment; its position is then no number that makes sense.
+    # A car that SUMO teleports out of a jam has no position for a moment: SUMO gives nan or a huge number.
     if place is None or not all(map(math.isfinite, place)) or abs(place[0]) > 1e6:
         return None
     return Sighting(x=place[0], y=place[1], speed_mps=max(0.0, place[2]))

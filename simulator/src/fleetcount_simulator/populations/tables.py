@@ -34,7 +34,7 @@ _MOMENT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """A piece of a table: per role the texts or the numbers, and where its rows stand."""
+    """A piece of a table: per role the texts or the numbers, and the place of its rows in the file."""
 
     texts: Mapping[str, Sequence[str]]
     numbers: Mapping[str, Floats]
@@ -46,7 +46,7 @@ def read_table(
 ) -> Iterator[Batch]:
     """Yield a table in pieces; `columns` by role. A name that ends in .parquet is Parquet, any other CSV (RFC 4180).
 
-    Other columns of the file are passed over, and so are rows without a value in the column of the role `only_with`.
+    Other columns of the file are skipped, and so are rows without a value in the column of the role `only_with`.
 
     Raises:
         ScenarioError: a file that cannot be read, is truncated or changes, a missing column, a field outside its
@@ -115,7 +115,7 @@ def _position(header: list[str], name: str, file: str) -> int:
     if len(header) > MAX_COLUMNS:
         raise ScenarioError(f"{file} line 1: {len(header)} columns; it must be at most {MAX_COLUMNS}")
     if header.count(name) > 1:
-        raise ScenarioError(f"{file} line 1: the column {shown(name)} stands twice")
+        raise ScenarioError(f"{file} line 1: the column {shown(name)} occurs twice")
     if name not in header:
         hint = " (separated by semicolons?)" if len(header) == 1 and ";" in header[0] else ""
         near = nearest(name, [shown(cell).strip("'\"") for cell in header][:12])
@@ -157,7 +157,7 @@ def _parsed_moments(cells: Sequence[str], name: str, place: Rows) -> Floats:
         moments = np.array(plain, dtype="datetime64[us]")
     except ValueError:
         wrong = next(i for i, cell in enumerate(plain) if not _is_moment(cell))
-        raise ScenarioError(f"{place.of(wrong)}: {name} is {shown(cells[wrong])}, which no calendar has") from None
+        raise ScenarioError(f"{place.of(wrong)}: {name} is {shown(cells[wrong])}, which is no date") from None
     return moments.astype(np.int64) / 1e6 - offsets
 
 

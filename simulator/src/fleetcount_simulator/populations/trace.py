@@ -1,7 +1,7 @@
 """Kind `trace`: a table of sightings (CSV, .csv.gz or Parquet), read once, in pieces.
 
-One row a vehicle and moment, sorted by time. Positions are metres (columns x, y) or degrees (lon, lat); speed and road
-edge are read when their columns are named.
+One row per vehicle and moment, sorted by time. Positions are metres (columns x, y) or degrees (lon, lat); speed and
+road edge are read when their columns are named.
 """
 
 import re
@@ -83,7 +83,7 @@ class Keys(TraceKeys):
         example='"latitude"',
     )
     speed: str | None = setting(
-        Table.printable, 200, default=None, about="column of the speed in metres a second", example='"speed_mps"'
+        Table.printable, 200, default=None, about="column of the speed in metres per second", example='"speed_mps"'
     )
     edge: str | None = setting(
         Table.printable, 200, default=None, about="column of the road edge's name", example='"edge"'
@@ -117,7 +117,7 @@ def recorded(
 
 
 def _refuse_degrees(positions: Positions, file: str, x: str, y: str) -> None:
-    """Refuse columns with the names and the ranges of longitude and latitude as metres: all would lie in one square."""
+    """Refuse columns with the names and ranges of degrees as metres: all positions would lie in one square."""
     if (abs(positions.x) <= 180).all() and (abs(positions.y) <= 180).all():
         lon, lat = (y, x) if _LATITUDE.match(x) else (x, y)
         raise ScenarioError(
@@ -141,7 +141,7 @@ def _pieces(path: Path, columns: Mapping[str, Column], delimiter: str, *, degree
 
 
 def _check_fix(batch: Batch) -> None:
-    """Refuse longitude 0, latitude 0: what a receiver writes that does not know where it is."""
+    """Refuse longitude 0, latitude 0: receivers write it when they have no fix."""
     lost = (batch.numbers["x"] == 0) & (batch.numbers["y"] == 0)
     if lost.any():
         place = batch.place.of(int(lost.argmax()))

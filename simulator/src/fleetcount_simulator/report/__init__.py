@@ -1,6 +1,6 @@
-"""What the report of a study says: sentences, figures and tables, from the tables in its output directory.
+"""The content of a study's report: sentences, figures and tables, from the tables in its output directory.
 
-Reads what `fleetcount simulate` has written and changes none of it. `fleetcount_site.report` makes the page.
+It reads the files of `fleetcount simulate` and changes none. `fleetcount_site.report` makes the page.
 """
 
 import shlex
@@ -19,7 +19,7 @@ from fleetcount_simulator.report.tables import ReportTable, report_tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A report from top to bottom; all texts are plain. `facts` are what it takes to repeat the study, by name."""
+    """A report from top to bottom; all texts are plain. `facts` are the facts needed to repeat the study, by name."""
 
     name: str
     title: str

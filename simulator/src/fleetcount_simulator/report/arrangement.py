@@ -1,4 +1,4 @@
-"""How many cases become a few readable lines: what varies between them, what lies along x, and what gets its own panel.
+"""How many cases become a few readable lines: which dimensions vary, which one is the x axis, which one makes panels.
 
 It sorts and names cases; it must not compute a number or draw.
 """
@@ -46,7 +46,7 @@ class Dimension:
         return all(isinstance(value, (int, float)) for value in self.values)
 
     def named(self, value: Value) -> str:
-        """Return a value with the name of the dimension: "epsilon 0.5"; a mechanism's name stands alone."""
+        """Return a value with the name of the dimension: "epsilon 0.5"; a mechanism's name without it."""
         text = _plain(value)
         return text if self.key == "mechanism" else f"{_last(self.key)} {text}"
 
@@ -61,7 +61,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Panels of lines along x; `lines` says what the lines differ in (None: one line), `left_out` panels not shown."""
+    """Panels of lines along x; lines differ in `lines` (None: one line); `left_out` counts hidden panels."""
 
     x: Dimension
     lines: Dimension | None
@@ -71,7 +71,7 @@ class View:
 
 
 def varying(study: Study) -> list[Dimension]:
-    """Return what differs between the cases: the mechanism first, then the axes in the scenario's order."""
+    """Return the dimensions in which the cases differ: the mechanism first, then the axes in the scenario's order."""
     found = [_dimension(study.cases, "mechanism", "mechanism", lambda case: case.mechanism)]
     for axis in study.axes:
         found.append(_dimension(study.cases, axis, _label(axis), _point(axis)))
@@ -79,7 +79,7 @@ def varying(study: Study) -> list[Dimension]:
 
 
 def main_dimension(study: Study) -> Dimension | None:
-    """Return what the error is best shown against: the size of the fleet, else the number with most values."""
+    """Return the x axis for the error: the size of the fleet, else the numeric dimension with most values."""
     numbers = [dimension for dimension in varying(study) if dimension.numeric]
     for dimension in numbers:
         if dimension.key == "population.devices":
@@ -97,7 +97,7 @@ def epsilon_dimension(study: Study) -> Dimension | None:
 
 
 def arranged(study: Study, x: Dimension, most: int = MOST_PANELS) -> View:
-    """Return all cases as lines along x: one dimension becomes the lines, the others at most so many panels."""
+    """Return all cases as lines along x: one dimension becomes the lines, the others at most `most` panels."""
     others = [dimension for dimension in varying(study) if dimension.key != x.key]
     if x.key == "epsilon":
         others = [dimension for dimension in others if _last(dimension.key) not in _EPSILONS]
@@ -114,9 +114,9 @@ def arranged(study: Study, x: Dimension, most: int = MOST_PANELS) -> View:
 
 
 def row_names(study: Study, most: int) -> tuple[dict[int, str], str]:
-    """Return a name of at most so many characters for every case, and what it is made of ("" where it says so itself).
+    """Return a name for every case, and the names of its parts ("" where the name itself has them).
 
-    Where the names of the cases are too long, only what differs is left, without saying what it is.
+    Where a name has more than `most` characters, the names consist of the values that differ alone.
     """
     names = {case.index: case.name for case in study.cases}
     dimensions = varying(study)
@@ -134,7 +134,7 @@ def _plain(value: Value) -> str:
 
 
 def _lines(others: Sequence[Dimension]) -> Dimension | None:
-    """Return the dimension that becomes lines: the mechanism, else the one with most values that can be told apart."""
+    """Return the dimension that becomes lines: the mechanism, else the one with most values that colours can show."""
     for dimension in others:
         if dimension.key == "mechanism" and len(dimension.values) <= MOST_LINES:
             return dimension

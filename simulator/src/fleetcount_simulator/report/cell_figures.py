@@ -39,7 +39,7 @@ def cell_chart(study: Study, tables: Tables) -> Chart | None:
 
 
 def _which(study: Study, case: CaseResult, epoch: int) -> str:
-    """Return which release is shown, in words."""
+    """Return the words that name the release of the figure."""
     parts = ["The first run"]
     if len(study.cases) > 1:
         parts.append(f"of case {case.index} ({case.name})")
@@ -79,7 +79,7 @@ def _maps(case: CaseResult, cells: Sequence[Mapping[str, Any]], tables: Tables, 
 
 
 def _text(label: str, cell: Mapping[str, Any]) -> str:
-    """Return what a reader is told of a cell."""
+    """Return the text of a cell: its label, truth, estimate and interval."""
     truth, estimate, low, high = (_plain(cell[name]) for name in ("truth", "estimate", "low", "high"))
     if not math.isfinite(estimate):
         return f"{label}: truth {number(truth)}, nothing released"

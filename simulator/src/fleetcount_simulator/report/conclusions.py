@@ -1,7 +1,7 @@
-"""What a reader should know first: what was asked of whom, the three numbers that matter, and what went wrong.
+"""The first part of a report: the question and the fleet, the three numbers that matter, and the warnings.
 
-Makes plain sentences from measures; it must not draw or write a page. A warning is given where a measurement
-contradicts what it should be by more than its error bars, never on the number alone.
+Makes plain sentences from measures; it must not draw or write a page. A warning appears where a measurement differs
+from the expected value by more than its error bars, never for the number alone.
 """
 
 import tomllib
@@ -16,7 +16,7 @@ from fleetcount_simulator.report.figures import coverage_band
 from fleetcount_simulator.report.study import Z95, CaseResult, Study
 
 _SURE: Final = 4.0
-"""Standard errors from which a bias is believed: luck 6 times in 100,000 cases."""
+"""Standard errors from which a bias counts as real: chance gives as much in 6 of 100,000 cases."""
 _LEAST_RUNS: Final = 10
 _NAMED: Final = 3
 
@@ -35,7 +35,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """One of the three numbers: its name, the number itself, and what it means."""
+    """One of the three numbers: its name, the number itself, and its meaning in words."""
 
     name: str
     number: str
@@ -44,27 +44,27 @@ class Headline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something to look out for; `severe` when a promise or an expectation is not kept."""
+    """A remark for the reader; `severe` when a promise or an expectation is not kept."""
 
     severe: bool
     text: str
 
 
 def lead(text: str) -> str:
-    """Return the comment a scenario starts with: what its author says it is for."""
-    said_first: list[str] = []
+    """Return the comment a scenario starts with, in which its author says what it is for."""
+    comment: list[str] = []
     for line in text.splitlines():
         if not line.startswith("#"):
             break
-        said_first.append(line.lstrip("#").strip())
-    return " ".join(said_first)
+        comment.append(line.lstrip("#").strip())
+    return " ".join(comment)
 
 
 # What was asked.
 
 
 def introduction(study: Study) -> list[str]:
-    """Return what was asked of whom, how it was answered and how often it was tried, in sentences."""
+    """Return sentences about the question, the fleet, the mechanisms and the number of runs."""
     cases = study.cases
     if not cases:
         return []
@@ -89,7 +89,7 @@ def introduction(study: Study) -> list[str]:
 
 
 def _circumstances(text: str) -> list[str]:
-    """Return what the scenario says about faults, attackers and repetition."""
+    """Return sentences about the scenario's faults, attackers and repetition."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -212,7 +212,7 @@ def _privacy_headline(study: Study, cases: Sequence[CaseResult]) -> Headline:
 
 
 def warnings_of(study: Study) -> list[Notice]:
-    """Return what to look out for, the severe first."""
+    """Return the warnings, the severe ones first."""
     found = [*_unfinished(study), *_unreleased(study), *_attacked(study), *_uncovered(study), *_biased(study)]
     if study.cases and max(case.asked for case in study.cases) == 1:
         found.append(Notice(severe=False, text="One run: how much results differ between runs is not known."))
@@ -306,7 +306,7 @@ def _above(case: CaseResult) -> bool:
 
 
 def _believed(bias: Measure, case: CaseResult) -> bool:
-    """Return whether a bias is no luck and is more than a twentieth of the error."""
+    """Return whether a bias is significant, and more than a twentieth of the error."""
     if not bias.bounded or case.released < _LEAST_RUNS:
         return False
     deviation = (bias.high - bias.low) / (2 * Z95)
@@ -314,7 +314,7 @@ def _believed(bias: Measure, case: CaseResult) -> bool:
 
 
 def _in(study: Study, cases: Sequence[CaseResult], what: Callable[[CaseResult], str] | None = None) -> str:
-    """Return which cases, by name, and what was measured there."""
+    """Return the names of the cases, each with the text `what` gives for it."""
     if len(study.cases) == 1:
         return "here" if what is None else f"here: {what(cases[0])}"
     named = [f"“{short(case.name, 60)}”" + (f" {what(case)}" if what is not None else "") for case in cases[:_NAMED]]

@@ -1,6 +1,6 @@
-"""The figures of a study: what each shows, how it is read, and why one is missing.
+"""The figures of a study: their measures, titles and captions, or the reason why one is missing.
 
-Chooses and labels; measures come summed up from `study`, and a page or `fleetcount_analysis.figures` draws them.
+It chooses and labels; `study` computes the measures, and a page or `fleetcount_analysis.figures` draws them.
 """
 
 import math
@@ -42,7 +42,7 @@ from fleetcount_simulator.report.study import LEAST_INTERVALS, CaseResult, Study
 MOST_ROWS: Final = 30
 MOST_ATTACKER_ROWS: Final = 40
 _MOST_NAME: Final = 26
-"""Names of cases with more characters would leave too little room for the dots: their values stand for them."""
+"""Longer names of cases leave too little room for the dots: the values that differ replace them."""
 
 FIGURES: Final = {
     "error": "Error",
@@ -56,7 +56,7 @@ FIGURES: Final = {
     "rules": "What a promise costs",
     "tracker": "Who sees all windows",
 }
-"""All figures by the names of their files, in the order of the page, and what a reader calls them."""
+"""All figures by the names of their files, in the order of the page, with their short titles."""
 
 _NO_CELLS: Final = "the table of cells was left out (metrics.keep_cells = false), or no first run was released"
 _GUESSES: Final = ("guess_rate", "exposure")
@@ -64,14 +64,14 @@ _GUESSES: Final = ("guess_rate", "exposure")
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a figure is not there."""
+    """A figure that a study does not have, and the reason."""
 
     name: str
     reason: str
 
 
 def figure(name: str, study: Study, tables: Tables) -> Chart | Missing:
-    """Return one of `FIGURES`, or why it would be empty."""
+    """Return one of `FIGURES`, or the reason why it would be empty."""
     if not any(case.released for case in study.cases):
         return Missing(name, "nothing was released")
     if name == "map":
@@ -92,13 +92,13 @@ def figure(name: str, study: Study, tables: Tables) -> Chart | Missing:
 
 
 def coverage_band(level: float) -> tuple[float, float]:
-    """Return where the measured coverage should lie: 94 to 97 % for 95 %, misses in the same proportion otherwise."""
+    """Return the range expected of measured coverage: 94 to 97 % for 95 %, misses in the same proportion otherwise."""
     missed = 1 - level
     return 1 - 1.2 * missed, 1 - 0.6 * missed
 
 
 def case_styles(study: Study) -> dict[str, Style]:
-    """Return the style of every mechanism, the same in all figures where cases stand alone."""
+    """Return the style of every mechanism, the same in all figures with one mark per case."""
     names = list(dict.fromkeys(case.mechanism for case in study.cases))
     return dict(zip(names, styles(len(names)), strict=True))
 
@@ -280,7 +280,7 @@ def _line_styles(view: View) -> list[Style]:
 def _told(
     title: str, label: str, x: Dimension, series: Sequence[Series], measure: Callable[[CaseResult], Measure]
 ) -> str:
-    """Return what a panel shows for someone who cannot see it: where every line starts and ends."""
+    """Return the alternative text of a panel: where every line starts and ends."""
     said: list[str] = []
     for line in series[:8]:
         first, last = line.cases[0], line.cases[-1]
@@ -309,7 +309,7 @@ def _key(view: View) -> Sequence[tuple[str, Style]]:
     return list(zip(view.labels, _line_styles(view), strict=True))
 
 
-# One row or one place a case.
+# One row, or one rank, per case.
 
 
 def _coverage(study: Study) -> Chart | str:
@@ -435,7 +435,7 @@ def _measured(row: Mapping[str, Any]) -> Measure:
 
 
 def _attacker_labels(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> tuple[list[str], str]:
-    """Return a label a row; what all would say is said once instead, so that there is room for what differs."""
+    """Return one label per row, and the text that all labels share, removed from them to leave room for the rest."""
     labels = [_attacker_label(row, names) for row in rows]
     same = f"{rows[0]['attacker']} · "
     if len(rows) == 1 or not all(label.startswith(same) for label in labels):

@@ -1,6 +1,6 @@
-"""The figures of a question: what a promise costs by which rule, and what somebody learns who sees all windows.
+"""The figures of a question: the noise that a promise costs by each rule, and the guesses of a tracker of all windows.
 
-Chooses and labels; the tables `rules` and `attackers` hold the numbers.
+It chooses and labels; the tables `rules` and `attackers` hold the numbers.
 """
 
 import math
@@ -19,7 +19,7 @@ _KEY: Final = (("measured", Style("s0")), ("computed", Style("s2", 1)), ("promis
 
 
 def rules_chart(study: Study) -> Chart | str:
-    """Return how much noise the first question's promise needs, rule by rule."""
+    """Return the figure of the noise that the first question's promise needs, rule by rule; or why there is none."""
     if not study.rules:
         return "no question has a promise of its own (schedule.epsilon)"
     names = list(dict.fromkeys(str(row["rule"]) for row in study.rules))
@@ -55,12 +55,12 @@ def _rule(study: Study, name: str, style: Style) -> Curve:
 
 
 def _tracker_rows(study: Study) -> list[Mapping[str, Any]]:
-    """Return the guess rates of trackers of questions, after fewer windows than all too."""
+    """Return the guess rates of trackers, after all windows and after fewer."""
     return [row for row in study.attackers if row["kind"] == _TRACKER and row["measure"] == "guess_rate"]
 
 
 def last_guesses(study: Study) -> list[Mapping[str, Any]]:
-    """Return the rows of all attackers, of a tracker's guesses those after all windows alone."""
+    """Return the rows of all attackers, but of a tracker's guesses only those after all windows."""
     last: dict[tuple[int, str], int] = {}
     for row in _tracker_rows(study):
         place = int(row["case"]), str(row["attacker"])
@@ -70,7 +70,7 @@ def last_guesses(study: Study) -> list[Mapping[str, Any]]:
 
 
 def tracker_chart(study: Study) -> Chart | str:
-    """Return how often a tracker guesses right after more and more windows, beside the promise."""
+    """Return the figure of a tracker's guess rate after more and more windows; or why there is none."""
     groups: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for row in _tracker_rows(study):
         groups.setdefault((int(row["case"]), str(row["attacker"])), []).append(row)

@@ -1,7 +1,7 @@
-"""What a report is made from: the record and the tables of a study, read with DuckDB and summed up by case.
+"""The data of a report: the record and the tables of a study, read with DuckDB and summed up by case.
 
-Reads only; error bars are computed here, once, and nowhere else. Releases stay in DuckDB (there may be two million):
-only sums by case and by epoch come out.
+It only reads. No other module computes error bars. Releases stay in DuckDB (there may be two million): it returns sums
+by case and by epoch.
 """
 
 import math
@@ -21,7 +21,7 @@ from fleetcount_simulator.study.directory import StudyDirectory
 Z95: Final = 1.959963984540054
 LEAST_INTERVALS: Final = 40
 MOST_DOTS: Final = 120
-"""More epochs than this are put together, so that a line can be read."""
+"""A line of more epochs than this is averaged over groups of epochs, so that it can be read."""
 _NEEDED: Final = ("cases", "releases", "cells", "attackers", "statement")
 
 _BY_CASE: Final = """
@@ -46,7 +46,8 @@ NOTHING: Final = Measure(math.nan)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """A case and what came out. Errors, biases and widths in devices of a cell; epsilons None where none is finite.
+    """A case and its results. Errors, biases and widths in devices of a cell; an epsilon is None where it is not
+    finite.
 
     `error`, `bias`, `coverage` are against the devices counted, `_fleet` against all devices. `mean_truth` is the mean
     count of a cell, nan without the cells table. `tallies` are sums over all releases.
@@ -90,7 +91,7 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Study:
-    """Everything a report says: record, axes that were swept, cases, epochs, statements, attackers, rules of noise.
+    """All data of a report: record, axes that were swept, cases, epochs, statements, attackers, rules of noise.
 
     `epochs` has sums of `epoch_step` epochs each, empty where every question is asked once.
     """
@@ -126,11 +127,11 @@ class Tables:
         self._database.close()
 
     def has(self, name: str) -> bool:
-        """Return whether a table is there."""
+        """Return whether the study has a table."""
         return (self._directory / f"{name}.parquet").is_file()
 
     def rows(self, query: str, values: Sequence[object] = (), **parts: str) -> list[dict[str, Any]]:
-        """Return the rows of a query as dictionaries; `values` stand for its question marks, `parts` for its pieces.
+        """Return the rows of a query as dictionaries; `values` replace its question marks, `parts` its names in braces.
 
         Raises:
             ScenarioError: a table cannot be read or lacks a column.
@@ -145,7 +146,7 @@ class Tables:
             raise ScenarioError(f"output {self._directory}: its tables cannot be read: {first}") from error
 
     def columns(self, name: str) -> dict[str, list[Any]]:
-        """Return a whole table by columns, in the order of its rows; what does not exist is None.
+        """Return a whole table by columns, in the order of its rows; a null is None.
 
         Raises:
             ScenarioError: the table cannot be read.
@@ -225,7 +226,7 @@ def _cases(tables: Tables, axes: Sequence[str], statements: Sequence[Mapping[str
 
 
 def _identity(row: Mapping[str, Any], axes: Sequence[str], *, alone: bool) -> dict[str, Any]:
-    """Return who a case is; where all have one mechanism (`alone`), its name says nothing and is left out."""
+    """Return the fields that identify a case; with `alone` all cases have one mechanism, whose name is left out."""
     whole = {name: int(row[name]) for name in ("devices", "values", "aggregators")}
     texts = {name: str(row[name]) for name in ("name", "mechanism", "kind", "question")}
     if alone:
@@ -245,7 +246,7 @@ def _identity(row: Mapping[str, Any], axes: Sequence[str], *, alone: bool) -> di
 
 
 def _finite(value: Any) -> float | str | None:
-    """Return an axis' value; an axis of numbers has nan where a case does not have it."""
+    """Return a case's value of an axis, None for the nan that a numeric column has where the case lacks the axis."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -278,7 +279,7 @@ def _epochs(tables: Tables, step: int) -> dict[int, list[dict[str, Any]]]:
 
 
 def _scores(row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a case that its releases give."""
+    """Return the fields of a case that follow from its releases."""
     if row is None:
         return {}
     asked, released = int(row["asked"]), int(row["released"])
@@ -314,8 +315,9 @@ def _root_measure(square: float, deviation: float | None, releases: int) -> Meas
 def share_measure(share: float, deviation: float | None, releases: int, cells: int) -> Measure:
     """Return a share of cells with Wilson's interval (1927) of a binomial over `releases` times `cells` trials.
 
-    Cells of one release are not independent. Where the shares of releases vary more than a binomial of so many cells
-    would, the trials count for less in proportion (Kish's design effect); from 10 releases on this can be seen.
+    Cells of one release are not independent. Where the shares of releases vary more than those of independent cells
+    would, the number of trials is divided by the ratio of the variances (Kish's design effect). Fewer than 10 releases
+    do not show the variance.
     """
     trials = float(releases * cells)
     alone = share * (1 - share) / cells
@@ -327,5 +329,5 @@ def share_measure(share: float, deviation: float | None, releases: int, cells: i
 
 
 def _root(square: float) -> float:
-    """Return a square root; of a number below 0 it is 0, of nan nan."""
+    """Return a square root, 0 for a number below 0."""
     return math.nan if math.isnan(square) else math.sqrt(max(0.0, square))

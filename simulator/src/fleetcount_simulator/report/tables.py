@@ -1,4 +1,4 @@
-"""The tables of a report: cases, what went wrong on the way, attackers, privacy statement.
+"""The tables of a report: cases, tallies of faults, attackers, privacy statement.
 
 Formats numbers as texts; it must not write a page.
 """
@@ -30,7 +30,7 @@ _SHARES: Final = ("guess_rate", "exposure", "alarm", "posterior", "refused")
 
 
 BROKEN: Final = "BROKEN"
-"""What the last column of the attackers says of a promise that was not kept."""
+"""The text of the last column of the attackers where a promise was not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def _loss(epsilon: float | None, delta: float) -> str:
 
 
 def tally_table(study: Study) -> ReportTable:
-    """Return what the engine counted besides, a mean per release."""
+    """Return the tallies of faults and attackers, as means per release."""
     names = list(dict.fromkeys(name for case in study.cases for name in case.tallies))
     rows = [
         [case.name, *(number(case.tallies.get(name, 0) / max(1, case.asked)) for name in names)]
@@ -100,7 +100,7 @@ def tally_table(study: Study) -> ReportTable:
 
 
 def attacker_table(study: Study) -> ReportTable:
-    """Return what every attacker achieved."""
+    """Return a row for every measurement of an attacker."""
     names = {case.index: case.name for case in study.cases}
     head = ("attacker", "case", "measure", "target", "tries", "measured", "computed", "promised at most", "promise")
     return ReportTable(caption="Attackers", head=head, rows=[_attacker_row(row, names) for row in study.attackers])
@@ -127,7 +127,7 @@ def _attacker_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]
 
 
 def statement_table(study: Study) -> ReportTable:
-    """Return what each adversary could learn; cases of equal statements share a row."""
+    """Return a row for each kind of adversary, with what it could learn; cases of equal statements share a row."""
     names = {case.index: case.name for case in study.cases}
     groups: dict[tuple[Any, ...], list[str]] = {}
     columns = ("audience", "text", "epsilon", "delta", "releases", "total_epsilon", "total_delta")

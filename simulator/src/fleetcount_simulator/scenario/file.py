@@ -1,6 +1,6 @@
 """The strict reader of scenario files (TOML): from bytes to a `Scenario`, or a refusal that names file, line and key.
 
-Reads text; makes no population and starts nothing. What it does not know it refuses, never guesses. docs/simulating.md
+It makes no population and starts nothing. It refuses what it does not know and guesses nothing. docs/simulating.md
 explains every key.
 """
 
@@ -45,7 +45,7 @@ _LEVEL: Final = Range("[1/2, 999999/1000000]")
 
 @settings
 class StudyTable:
-    """What stands before the first table of a scenario; `title` is by default the name."""
+    """The keys before the first table of a scenario; `title` is by default the name."""
 
     name: str = setting(Table.slug)
     title: str | None = setting(Table.printable, 200, default=None)
@@ -56,7 +56,7 @@ class StudyTable:
 
 @settings
 class AggregatorsTable:
-    """[aggregators]: how many there are, and how many devices they release no less of."""
+    """[aggregators]: how many there are, and the fewest devices whose count they release."""
 
     count: int = setting(Table.integer, FEWEST_AGGREGATORS, MOST_AGGREGATORS, default=2)
     min_batch_size: int = setting(Table.integer, 2, 10**12, default=10)
@@ -192,7 +192,7 @@ def _plan(point: GridPoint, source: ScenarioSource) -> CasePlan:
 
 
 def _own(root: Table, key: str) -> Mapping[str, Any]:
-    """Return a table that another module reads, after checking that it names its kind or is a question's."""
+    """Return a table that another module reads, after checking that `kind` (or `cells`) is a name."""
     table = root.section(key, None)
     name = "kind" if key == "population" else "cells"
     table.slug(name)

@@ -1,7 +1,7 @@
 """From one scenario document with lists to the ordered points of its grid, each a document of single values.
 
-A list where a single value is expected is an axis; `[sweep]` names further axes by dotted key. What the keys mean is
-not known here, only which of them may be lists by nature.
+A list where a single value is expected is an axis; `[sweep]` names further axes by dotted key. This module does not
+know what a key means, only which keys are lists by nature.
 """
 
 import copy
@@ -173,7 +173,7 @@ def _add_swept(
     own: list[list[Axis]],
     source: ScenarioSource,
 ) -> None:
-    """Put the axis of a dotted key of [sweep] where it belongs."""
+    """Add the axis of a dotted key of [sweep] to `shared`, or to `own` of the mechanisms it names."""
     path = f"sweep.{key}"
     section, _, rest = key.partition(".")
     if section not in SECTIONS or not rest:
@@ -195,7 +195,7 @@ def _add_swept(
 
 
 def _targets(document: _Document, section: str, rest: str, path: str, source: ScenarioSource) -> tuple[_Path, ...]:
-    """Return the places a dotted key means: every mechanism or attacker, or the one that is named."""
+    """Return the paths that a dotted key sets: of every mechanism or attacker, or of the one it names."""
     if section not in {"mechanism", "attacker"}:
         if "." in rest:
             raise source.refuse(path, f"has too many points; allowed is {section}.KEY")

@@ -43,10 +43,10 @@ def mechanism_kinds() -> tuple[str, ...]:
 def mechanism_keys(kind: str) -> tuple[str, ...]:
     """Return the keys of a kind, besides `name` and `kind`.
 
-    `zooms` is at how many a square grid is counted. `noise` is "geometric" or "gaussian", for noise that a question'
-    promise decides.
-    `epsilon` is the loss of a release, from which the noise follows, where the noise is all that protects it;
-    `epsilon_local` that of one answer that a device randomizes. Gaussian noise is given by its variance or by the root.
+    `zooms` is the number of zooms of a square grid. `noise` is "geometric" or "gaussian", for noise that follows from
+    the promise of a question. `epsilon` is the loss of a release, from which the noise follows, for kinds that noise
+    alone protects; `epsilon_local` is the loss of one answer that a device randomizes. Gaussian noise is given by its
+    variance or by its standard deviation.
     """
     if kind == ONE_SIDED:
         return "epsilon", "noise_epsilon", "direction", "zooms"
@@ -59,10 +59,10 @@ def mechanism_keys(kind: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AskedMechanism:
-    """A mechanism as the file asks for it: what depends on the number of values V is still open.
+    """A mechanism as the file asks for it, before the number of values V is known.
 
     `epsilon` is the loss of a release that the noise is to be planned for, None when the noise is given. `promised` is
-    the question whose promise decides the noise, of law `noise`; None where nothing or something else does.
+    the question whose promise decides the noise, of law `noise`; None where the noise does not follow from a promise.
     """
 
     name: str
@@ -102,14 +102,14 @@ class AskedMechanism:
         answer = cast("AnswerLaw", self.table.naming(lambda: made.answer(values), "kind", MechanismError))
         target = self.epsilon
         if self.promised is not None:
-            return self._kept(made, values, self.promised)
+            return self._with_promised_noise(made, values, self.promised)
         if target is None:
             return made
         law = OneSidedNoise if self.kind == ONE_SIDED else TwoSidedNoise
         noise = self.table.naming(lambda: noise_for(answer, target, law, self.zooms), "epsilon", MechanismError)
         return replace(made, noise_epsilon=noise.epsilon)
 
-    def _kept(self, made: Mechanism, values: int, question: StandingQuestion) -> Mechanism:
+    def _with_promised_noise(self, made: Mechanism, values: int, question: StandingQuestion) -> Mechanism:
         """Return the mechanism with the least noise that keeps the promise of a question."""
         law = GaussianNoise if self.noise == "gaussian" else TwoSidedNoise
         noise = self.table.naming(lambda: _promised_noise(made, values, question, law), "noise", MechanismError)
@@ -135,7 +135,7 @@ def read_mechanism(table: Table, question: StandingQuestion | None = None) -> As
     """
     kind = table.choice("kind", mechanism_kinds())
     name = table.slug("name", kind)
-    _only_known(table, kind)
+    _refuse_unknown_keys(table, kind)
     promised = _promise(table, kind, question)
     variance = _variance(table)
     given = promised is not None or variance is not None
@@ -159,7 +159,7 @@ def read_mechanism(table: Table, question: StandingQuestion | None = None) -> As
     )
 
 
-def _only_known(table: Table, kind: str) -> None:
+def _refuse_unknown_keys(table: Table, kind: str) -> None:
     allowed = ("name", "kind", *mechanism_keys(kind))
     for key in table.content:
         if key not in allowed:
@@ -199,7 +199,7 @@ def _variance(table: Table) -> Fraction | None:
 
 
 def _noise_keys(table: Table, kind: str) -> tuple[Fraction | None, Fraction | None]:
-    """Return (loss of a release, e1): the one given; (None, None) is no noise."""
+    """Return (loss of a release, e1), of which one is None; (None, None) is no noise."""
     if table.has("epsilon") and table.has("noise_epsilon"):
         raise table.wrong("epsilon", "and noise_epsilon are both given; give the loss of a release or the noise's own")
     if table.raw("noise_epsilon") == "none":

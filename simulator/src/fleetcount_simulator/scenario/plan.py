@@ -1,6 +1,6 @@
 """A scenario: what one study runs, as an ordered list of cases whose populations are made when first needed.
 
-Holds what the file says; reads no file itself, draws nothing and runs nothing.
+It reads no file, draws nothing and runs nothing.
 """
 
 import json
@@ -84,7 +84,7 @@ class Scenario:
         self._populations: OrderedDict[str, Population] = OrderedDict()
 
     def case(self, index: int) -> Case:
-        """Return a case, making its population now unless it is at hand.
+        """Return a case; make its population now unless it is among the eight used last.
 
         Raises:
             ScenarioError: the population cannot be made, or what is asked does not fit it; names file and key.

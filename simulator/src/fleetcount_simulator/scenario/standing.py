@@ -1,6 +1,6 @@
 """The tables [epochs] and [schedule]: how often a question is asked, one by one or as one standing question.
 
-Reads; it must not solve for noise: a mechanism does, which knows its answers.
+It must not solve for noise: that needs the answer law (`scenario.mechanisms`).
 """
 
 import re
@@ -51,7 +51,7 @@ class EpochsTable:
 
 @settings
 class ScheduleTable:
-    """[schedule]: one standing question, its promise, and who comes and goes meanwhile."""
+    """[schedule]: one standing question, its promise, and the shares of devices that join and leave."""
 
     windows: int = setting(Table.integer, 1, MOST_WINDOWS)
     every_s: int = setting(Table.integer, 1, 10**8, default=3600)
@@ -66,9 +66,9 @@ class ScheduleTable:
 
 
 def read_epochs(root: Table, *, tosses: bool) -> Epochs:
-    """Return how often is asked: [epochs] questions one by one, or the windows of one [schedule].
+    """Return how often a case is asked: [epochs] questions one by one, or the windows of one [schedule].
 
-    Where devices toss no sampling coin (`tosses` False) it holds for a window.
+    Without a sampling coin (`tosses` False) the key `coin` has no effect.
 
     Raises:
         ScenarioError: both tables, an unknown key or one outside its range, an outage that is no pair of windows.
@@ -77,7 +77,9 @@ def read_epochs(root: Table, *, tosses: bool) -> Epochs:
         epochs = read_settings(root, "epochs", EpochsTable)
         return Epochs(count=epochs.count, device_epsilon=epochs.device_epsilon)
     if root.has("epochs"):
-        raise root.wrong("epochs", "and questions are both given; ask one by one or as a question")
+        raise root.wrong(
+            "epochs", "and schedule are both given; ask questions one by one, or one question in many windows"
+        )
     table = read_settings(root, "schedule", ScheduleTable)
     question = StandingQuestion(
         schedule=schedule_of(table.windows, table.every_s, table.start_s),

@@ -1,4 +1,4 @@
-"""The output directory of a study: which study it holds, its finished shards, and files that are whole or absent.
+"""The output directory of a study: its identity, its finished shards, and atomic writes of files.
 
 It stores and finds files; it must not compute a number. One process works in a directory at a time.
 """
@@ -46,17 +46,17 @@ class StudyDirectory:
         """Write a file whole or not at all.
 
         Raises:
-            MachineError: the disk does not take it.
+            MachineError: the file cannot be written.
         """
         with self.appearing(name) as temporary:
             temporary.write_bytes(content)
 
     @contextmanager
     def appearing(self, name: Path | str) -> Generator[Path]:
-        """Give a temporary name beside the file's own; the file gets its name when all went well.
+        """Yield a temporary path beside the file's own, and rename it when the block ends without an error.
 
         Raises:
-            MachineError: the disk does not take it.
+            MachineError: the file cannot be written.
         """
         target = self.path / name
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
@@ -69,7 +69,7 @@ class StudyDirectory:
             temporary.unlink(missing_ok=True)
 
     def remove_leftovers(self) -> None:
-        """Remove what a process that was killed while it wrote has left behind."""
+        """Remove the temporary files of a process that was killed while it wrote."""
         for place in (self.path, self.path / _SHARDS):
             for entry in place.iterdir():
                 if _TEMPORARY.fullmatch(entry.name):
@@ -107,13 +107,13 @@ class StudyDirectory:
 
 @contextmanager
 def open_study(path: Path, identity: Mapping[str, Any]) -> Generator[StudyDirectory]:
-    """Give the directory of a study, new or to be continued; nothing else can work in it meanwhile.
+    """Yield the directory of a study, new or to be continued, locked against other processes.
 
-    A new one goes again when the study fails before a shard is finished.
+    A new directory is removed when the study fails before a shard is finished.
 
     Raises:
-        ScenarioError: it holds something else, another study, or is in use; names what differs.
-        MachineError: the disk does not take it.
+        ScenarioError: it holds other files or another study, or is in use; the message names what differs.
+        MachineError: the directory cannot be written.
     """
     directory = StudyDirectory(path)
     _check_owner(directory, identity)
@@ -139,7 +139,7 @@ def open_study(path: Path, identity: Mapping[str, Any]) -> Generator[StudyDirect
 
 
 def _check_owner(directory: StudyDirectory, identity: Mapping[str, Any]) -> None:
-    """Refuse a directory that holds something else than this study; change nothing."""
+    """Refuse a directory of other files or of another study; change nothing."""
     path = directory.path
     if not path.exists():
         return

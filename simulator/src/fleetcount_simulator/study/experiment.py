@@ -1,6 +1,6 @@
-"""Runs a study: cuts it into shards, has them carried out, keeps what is done, and writes the tables at the end.
+"""Runs a study: divides it into shards, runs these, stores each result, and writes the tables at the end.
 
-The order of the work and where its results go; `shards` does the work of one shard, `scale` chooses the processes.
+It decides the order of the work and the place of its results; `shards` does one shard, `scale` chooses the processes.
 """
 
 import importlib.metadata
@@ -37,7 +37,7 @@ MAX_CELL_ROWS: Final = 5_000_000
 
 
 class Step(Protocol):
-    """Is told how far a study is: `done` of `total` in a phase."""
+    """A callback for progress: `done` of `total` in a phase."""
 
     def __call__(self, phase: str, done: int, total: int, /) -> None:
         """Show it."""
@@ -46,7 +46,7 @@ class Step(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySettings:
-    """What is not in the scenario: the engine, how many runs a case, where results go, CSV too, and the command."""
+    """The settings beside the scenario: engine, runs per case, output directory, whether to write CSV too, command."""
 
     engine: EngineName
     runs: int
@@ -57,7 +57,7 @@ class StudySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseSummary:
-    """A case at a glance: means over its releases, errors and widths in devices; nan where nothing was released."""
+    """A summary of a case: means over its releases, errors and widths in devices; nan where nothing was released."""
 
     name: str
     releases: int
@@ -73,15 +73,15 @@ class CaseSummary:
 def run_study(
     scenario: Scenario, settings: StudySettings, registries: Registries, runner: Runner, step: Step
 ) -> list[CaseSummary]:
-    """Carry out what is not done yet, write every table, and return one summary a case.
+    """Run the shards that are not finished, write every table, and return one summary per case.
 
-    An interrupted study goes on where it stopped: finished shards are in the output directory. Nothing is written
+    An interrupted study continues with its unfinished shards: the output directory has the others. Nothing is written
     before all cases and their populations have been made once.
 
     Raises:
-        ScenarioError: a case that cannot be made or carried out, or an output directory of something else.
+        ScenarioError: a case cannot be made or run, or the output directory is not this study's.
         ProcessError: a worker died.
-        MachineError: the disk does not take the results.
+        MachineError: the results cannot be written.
     """
     started = time.monotonic()
     prepared = _prepared(scenario, settings, registries, step)
@@ -104,7 +104,7 @@ def run_study(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Prepared:
-    """A case that is known to be sound: its digest, its statement and its orders."""
+    """A case that has been made once without an error: its digest, its statement and its orders."""
 
     index: int
     digest: str
@@ -143,7 +143,7 @@ def _prepared(scenario: Scenario, settings: StudySettings, registries: Registrie
 
 
 def _circumstances(scenario: Scenario, settings: StudySettings) -> dict[str, Any]:
-    """Return what else the record of a run says."""
+    """Return the fields of the record that do not identify the study: its names, sizes, start and machine."""
     return {
         "name": scenario.name,
         "title": scenario.title,
@@ -164,7 +164,7 @@ def _circumstances(scenario: Scenario, settings: StudySettings) -> dict[str, Any
 
 
 def _carry_out(directory: StudyDirectory, prepared: Sequence[_Prepared], runner: Runner, step: Step) -> None:
-    """Run every shard that is not kept yet."""
+    """Run every shard without a stored result."""
     orders = [order for case in prepared for order in case.orders]
     missing = [order for order in orders if directory.shard(order.name) is None]
     done = len(orders) - len(missing)
@@ -192,7 +192,7 @@ def _results_of(directory: StudyDirectory, case: _Prepared) -> list[ShardResult]
 def _write_tables(
     directory: StudyDirectory, scenario: Scenario, prepared: Sequence[_Prepared], settings: StudySettings, step: Step
 ) -> list[CaseSummary]:
-    """Write the tables, a case at a time read from its shards, and sum up."""
+    """Write the tables, reading the shards of one case at a time; return the summaries."""
     releases: list[Mapping[str, NDArray[Any]]] = []
     cells: list[Mapping[str, NDArray[Any]]] = []
     attackers: list[Mapping[str, Any]] = []

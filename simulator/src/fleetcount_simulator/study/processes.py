@@ -1,6 +1,6 @@
 """Worker processes on this machine: started afresh, and ended in every case, after errors and interrupts too.
 
-Knows no work: what is handed to them is the caller's.
+It does not know the work: the caller gives the function and the jobs.
 """
 
 import multiprocessing
@@ -19,10 +19,10 @@ ResultT = TypeVar("ResultT")
 
 
 def carry_out(work: Callable[[JobT], ResultT], jobs: Sequence[JobT], workers: int) -> Iterator[tuple[JobT, ResultT]]:
-    """Yield every job with what `work` makes of it, in any order, from up to `workers` processes.
+    """Yield every job with the result of `work`, in any order, from up to `workers` processes.
 
-    `work` is a function of a module; jobs and results are pickled. What `work` raises is raised here, with the
-    worker's traceback as a note. On any early end the work under way ends with its processes.
+    `work` is a function of a module; jobs and results are pickled. An exception of `work` is raised here, with the
+    worker's traceback as a note. When the caller stops early, the processes end with their jobs.
 
     Raises:
         ProcessError: a worker died.
@@ -48,8 +48,8 @@ def carry_out(work: Callable[[JobT], ResultT], jobs: Sequence[JobT], workers: in
 def _start(work: Callable[[Any], Any], started: ExitStack) -> Connection:
     """Return a pipe to a new worker, which ends with the stack.
 
-    Each has a pipe of its own, of which nobody else holds the worker's end: one that dies in the middle of a result
-    ends its pipe. On a queue that all share (`concurrent.futures`), its reader waits for the rest without end.
+    Each worker has a pipe of its own, and only the worker has its end: when it dies in the middle of a result, the pipe
+    ends. On a queue that all share (`concurrent.futures`) the reader would wait for the rest for ever.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -63,7 +63,7 @@ def _start(work: Callable[[Any], Any], started: ExitStack) -> Connection:
 
 
 def _send(pipe: Connection, job: Any) -> None:
-    with suppress(ConnectionError):  # Of a worker that died, which is said where its result is waited for.
+    with suppress(ConnectionError):  # The worker died: `_received` raises ProcessError.
         pipe.send(job)
 
 
@@ -78,7 +78,7 @@ def _received(pipe: Connection) -> Any:
 
 
 def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
-    """Do what the pipe brings until it ends, in a worker; whoever started it may be killed and say nothing."""
+    """Do the jobs of the pipe until it ends, in a worker; it ends also when the parent was killed."""
     # A terminal sends Ctrl-C to every process of the command: the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
@@ -88,7 +88,7 @@ def _serve(work: Callable[[Any], Any], pipe: Connection) -> None:
             return
         try:
             answer = True, work(job)
-        except Exception as error:  # Whatever it is belongs to the caller.
+        except Exception as error:  # The caller raises it.
             error.add_note(traceback.format_exc())
             answer = False, error
         pipe.send(answer)

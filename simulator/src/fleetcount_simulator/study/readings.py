@@ -1,6 +1,6 @@
-"""What an analyst reads out of simulated releases: estimates and intervals of every cell, many runs in one call.
+"""An analyst's estimates and intervals of every cell, from simulated releases of many runs in one call.
 
-It must not see the truth: it reads what a release shows, by the public design, with `fleetcount_analysis.reading`.
+It must not see the truth: it reads the opened numbers by the public design, with `fleetcount_analysis.reading`.
 """
 
 from typing import Final
@@ -13,13 +13,13 @@ from fleetcount_mechanisms.design import Outputs
 from fleetcount_simulator.model import Case, CaseOutcome
 
 PARTICIPATION: Final = "participation"
-"""The tally that holds the noised number of devices a release of bit vectors opens beside the bits."""
+"""The tally of bit vectors: the noised number of devices, which such a release opens beside the bits."""
 
 
 def read_releases(case: Case, outcome: CaseOutcome) -> Reading:
-    """Return what is read out of every run of an outcome; rows of runs without a release mean nothing.
+    """Return estimates and intervals of every run of an outcome; rows of runs without a release have no meaning.
 
-    Of a release of several zooms the finest is read, whose squares the devices were asked for.
+    Of several zooms it reads the finest, for whose squares the devices were asked.
 
     Raises:
         AnalysisError: an output beyond 10^12 in size.

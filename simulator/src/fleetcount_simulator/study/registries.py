@@ -1,4 +1,4 @@
-"""Where a real study's populations, engines and attackers come from: the registries of this package, put together."""
+"""The registries of a real study: the populations, engines and attackers of this package."""
 
 from typing import Final
 
@@ -8,4 +8,4 @@ from fleetcount_simulator.populations import build
 from fleetcount_simulator.study.shards import Registries
 
 STANDARD: Final = Registries(population=build, engine=engine, attacker_rows=rows)
-"""What every study uses; tests put their own in its place."""
+"""The registries of every study; tests replace them."""

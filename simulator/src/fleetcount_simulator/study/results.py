@@ -3,13 +3,13 @@
     cases       a row for each case: every axis, the mechanism and its parameters, devices, values
     releases    for each run of a case at an epoch: the columns of `scores`, and the engine's tallies
     cells       for each value of a case at an epoch: truth, the first run's estimate, coverage over the runs
-    attackers   for each thing an attacker of a case achieved: the columns of `attackers`
+    attackers   for each measurement of an attacker of a case: the columns of `attackers`
     statement   for each adversary of a case: text, epsilon and delta of one release and of all
-    places      for each value that has a place: its outline; cases that ask of the same places share their rows
+    places      for each value that has a place: its outline; cases that ask about the same places share their rows
     rules       for each rule of accounting and number of windows: the noise that the first question's promise needs
 
-It adds up and writes; `scores` does the scoring. Rows are in the order of cases, epochs, runs and values, and so the
-same for every division of the work. Numbers that do not exist are NULL.
+It adds up and writes; `scores` does the scoring. Rows are in the order of cases, epochs, runs and values, so that they
+do not depend on the division of the work. Missing numbers are NULL.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,10 +40,10 @@ class TableWriter:
         self._csv = csv
 
     def write(self, name: str, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Write NAME.parquet, and NAME.csv where asked for.
+        """Write NAME.parquet, and NAME.csv with `csv`.
 
         Raises:
-            MachineError: the disk does not take it.
+            MachineError: the file cannot be written.
         """
         with open_database() as database:
             database.register("made", dict(columns))
@@ -55,7 +55,7 @@ class TableWriter:
 
 
 def joined(parts: Sequence[Mapping[str, NDArray[Any]]]) -> Columns:
-    """Return the columns of several parts one below the other; a tally that one part does not have is 0 there."""
+    """Return the columns of several parts one below the other; a tally that a part does not have is 0 in its rows."""
     names = dict.fromkeys(name for part in parts for name in part)
     rows = [len(next(iter(part.values()))) for part in parts]
     return {
@@ -69,7 +69,7 @@ def joined(parts: Sequence[Mapping[str, NDArray[Any]]]) -> Columns:
 def row_columns(rows: Sequence[Row], first: Sequence[str]) -> Columns:
     """Return rows as columns, `first` in front; a column is of numbers, of true and false, or of texts.
 
-    Without rows the columns `first` are there, and empty.
+    Without rows the result has the columns `first`, and they are empty.
     """
     names = list(dict.fromkeys([*first, *(name for row in rows for name in row)]))
     return {name: _column([row.get(name) for row in rows]) for name in names}
@@ -112,7 +112,7 @@ def _axis(values: Sequence[str | None]) -> NDArray[Any]:
 
 
 def case_name(case: Case) -> str:
-    """Return what a case is called: its mechanism, then every axis without its section, and its value."""
+    """Return the name of a case: its mechanism, then every axis without its section, with its value."""
     return " ".join([case.mechanism.name, *(f"{axis.partition('.')[2]}={text}" for axis, text in case.point.items())])
 
 
@@ -166,7 +166,7 @@ def statement_columns(statements: Iterable[tuple[int, Sequence[Statement]]]) -> 
 
 
 def place_numbers(cases: Sequence[Case]) -> list[int | None]:
-    """Return which places each case asks of, numbered from 0 as they appear; None for values without a place."""
+    """Return the number of each case's places, from 0 in order of appearance; None for values without a place."""
     numbers: dict[object, int] = {}
     known: dict[int, int] = {}
     found: list[int | None] = []
@@ -176,7 +176,7 @@ def place_numbers(cases: Sequence[Case]) -> list[int | None]:
         if places is None:
             found.append(None)
             continue
-        # The same object is the same places; comparing corners is for questions that were made twice.
+        # Equal objects have equal places; the corners are compared only for questions that were made twice.
         if id(question) not in known:
             content = (question.labels, places.unit, places.lines, places.outlines)
             known[id(question)] = numbers.setdefault(content, len(numbers))
@@ -256,5 +256,5 @@ def _added(parts: Sequence[Cells], field: Callable[[Cells], NDArray[Any]]) -> ND
 
 
 def _first(cells: Cells, rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Return run 0's numbers, not a number where it released nothing."""
+    """Return run 0's numbers, nan where it was not released."""
     return np.asarray(np.where(cells.first_shown[0], rows[0], np.nan), dtype=np.float64)

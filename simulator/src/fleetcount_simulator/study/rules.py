@@ -1,4 +1,4 @@
-"""How much noise a promise needs by which rule of accounting, against the number of windows: the table `rules`.
+"""The noise that a promise needs by several rules of accounting, against the number of windows: the table `rules`.
 
 It compares rules, for readers; the noise of a study is solved by its own mechanism. It must not draw.
 """
@@ -25,9 +25,9 @@ from fleetcount_simulator.standing import StandingQuestion, schedule_of
 _RATES: Final = (Fraction(1, 2), Fraction(1, 4))
 _POINTS: Final = 5
 _GRID: Final = 100
-"""Variances are tried at so many steps a factor of ten: 1.2 % of a standard deviation."""
+"""Steps of the grid of variances per factor of ten: a step changes the standard deviation by 1.2 %."""
 _LEAST, _MOST = 0.9, 40.0
-"""Between so many times p^2 of the variance that the truth needs lies what a coin needs."""
+"""The variance that a coin needs lies between these multiples of p^2 times the variance of direct answers."""
 _DIRECT: Final = (
     ("geometric, added up", "basic"),
     ("geometric, exact", "exact"),
@@ -37,11 +37,12 @@ _DIRECT: Final = (
 
 
 def rule_rows(case: Case) -> list[Row]:
-    """Return `rule`, `windows` and `sd` of an empty cell's estimate, for up to so many windows as the case's question.
+    """Return `rule`, `windows` and `sd` of an empty cell's estimate, for up to as many windows as the case's question
+    has.
 
-    Empty where the case has no questions or its question no promise. Direct mode by four rules, then Gaussian noise
-    with a sampling coin that holds for a window, a day or the question, at p = 1/2 and 1/4. What no noise reaches is
-    left out.
+    Empty where the case has no [schedule] or its question no promise. Direct mode by four rules, then Gaussian noise
+    with a sampling coin that holds for a window, a day or the question, at p = 1/2 and 1/4. A rule by which no noise
+    keeps the promise is left out.
     """
     question = case.epochs.question
     if question is None or question.epsilon is None:
@@ -104,18 +105,17 @@ def _sampled(
             question = StandingQuestion(
                 schedule=schedule_of(windows, every_s, 0), coin=coin, epsilon=epsilon, delta=delta
             )
-            noise = _coarse(answer, Counter(question.shape.units), epsilon, delta, made[1])
+            noise = _least_noise_on_grid(answer, Counter(question.shape.units), epsilon, delta, made[1])
             yield f"p = {rate}, coin a {coin.name.lower()}", None if noise is None else (answer, noise)
 
 
-def _coarse(
+def _least_noise_on_grid(
     answer: SamplingDie, units: Counter[int], epsilon: Fraction, delta: Fraction, direct: NoiseLaw
 ) -> GaussianNoise | None:
     """Return the least Gaussian noise of a coarse grid that keeps the promise: the exact solver takes seconds.
 
-    `direct` is the noise that the truth needs; None where much more than that is not enough.
+    `direct` is the noise of direct answers. None where no variance of the grid keeps the promise.
     """
-
     scale = _LEAST * float(answer.sampling_rate) ** 2 * direct.draw_variance
 
     def noise_of(step: int) -> GaussianNoise:

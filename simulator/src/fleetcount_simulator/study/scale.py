@@ -1,6 +1,6 @@
-"""What carries out the shards of a study: this process, a pool of processes or a Dask cluster, with the same bytes.
+"""The runners of a study's shards: this process, a pool of processes or a Dask cluster, with the same bytes as result.
 
-Hands out orders and yields results as they come; must not look into a shard.
+They distribute orders and yield results as they arrive; they must not read a shard.
 """
 
 import importlib
@@ -61,7 +61,7 @@ class DaskCluster:
     def run(self, orders: Sequence[ShardOrder]) -> Iterator[tuple[ShardOrder, bytes]]:
         """See `Runner.run`."""
         with self._client() as (distributed, client):
-            study = secrets.token_hex(8)  # A cluster may work for others too: keys are this study's own.
+            study = secrets.token_hex(8)  # A cluster may run other studies at once: the keys are this study's own.
             waiting = {client.submit(run_shard, one, key=f"fleetcount-{one.name}-{study}"): one for one in orders}
             try:
                 completed = distributed.as_completed(list(waiting), loop=client.loop, with_results=True)
@@ -75,7 +75,7 @@ class DaskCluster:
 
     @contextmanager
     def _client(self) -> Generator[tuple[Any, Any]]:
-        """Give the package, which is loaded only for studies on a cluster, and a connection, closed at the end."""
+        """Yield the package, which is loaded only for studies on a cluster, and a connection, closed at the end."""
         try:
             distributed: Any = importlib.import_module("distributed")
         except ModuleNotFoundError as error:

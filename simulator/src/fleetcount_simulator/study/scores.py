@@ -1,7 +1,7 @@
-"""How good releases are against the known truth: errors, coverage and width, by release and by cell.
+"""The quality of releases against the known truth: errors, coverage and width, by release and by cell.
 
-Pure arithmetic on arrays, many runs at once; it must not estimate or draw. Two truths are told apart: that
-of the devices counted (what the mechanism answers for) and that of the whole fleet (what an operator wants to know).
+Pure arithmetic on arrays, many runs at once; it must not estimate or draw. It compares with two truths: that of the
+devices counted (of which a release is an estimate) and that of the whole fleet (which an operator wants to know).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ devices. Without `_fleet` against the devices counted. Not a number where nothin
 def score_releases(
     reading: Reading, outcome: CaseOutcome, truth: Integers, epoch: int, runs: Sequence[int]
 ) -> dict[str, NDArray[Any]]:
-    """Return the columns of the releases table for one epoch, one row a run; `truth` (V,) is the whole fleet's."""
+    """Return the columns of the releases table for one epoch, one row per run; `truth` (V,) is the whole fleet's."""
     counted = outcome.counted[:, 1:]
     error, error_fleet = reading.estimates - counted, reading.estimates - truth
     numbers = {

@@ -1,7 +1,7 @@
 """One shard of a study: a case and a range of its runs, from the scenario's text to bytes with every number.
 
-A pure function of the order, the same in every process and on every machine: how the work is cut depends on the case
-and the engine alone, not on the workers. It must not write a file.
+A pure function of the order, the same in every process and on every machine: the division into shards depends on the
+case and the engine, not on the workers. It must not write a file.
 """
 
 import hashlib
@@ -27,20 +27,20 @@ from fleetcount_simulator.study.readings import read_releases
 from fleetcount_simulator.study.scores import Cells, score_cells, score_releases
 
 _NUMBERS: Final = 1 << 18
-"""About how many released numbers a shard holds."""
+"""About how many released numbers a shard has."""
 _DEVICES: Final = 20_000_000
 """About how many devices a shard of the per-device engine draws for."""
 _MOST_RUNS: Final = 1000
 
 _ATTACKERS: Final = 1 << 31
-"""In place of a run's number in a spawn key: attackers' draws never meet those of a run."""
+"""Stands for a run's number in the spawn key of attackers: no run has this number, so no draws repeat."""
 
 AttackerRows = Callable[[Case, CaseOutcome, np.random.SeedSequence], Sequence[Row]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registries:
-    """Where populations, engines and attackers' rows come from: module-level functions, so that they travel by name."""
+    """The makers of populations, engines and attackers' rows: module-level functions, which are pickled by name."""
 
     population: PopulationMaker
     engine: Callable[[EngineName], Engine]
@@ -63,16 +63,17 @@ class ShardOrder:
 
     @property
     def name(self) -> str:
-        """The name its result is kept under; sorts by case, then by run."""
+        """The name of its result; names sort by case, then by run."""
         return f"case-{self.case:04d}-runs-{self.first_run:07d}-{self.first_run + self.runs - 1:07d}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShardResult:
-    """What a shard gave: `releases` by column, one row a run and epoch (by epoch, then run); `cells` of every epoch.
+    """The result of a shard: `releases` by column, one row per run and epoch (by epoch, then run); `cells` of every
+    epoch.
 
-    `attackers` are what its attackers achieved, measured once a case: on the first shard's runs of the first epoch.
-    `digest` tells the case it was made from.
+    `attackers` are the rows of its attackers, measured once per case: on the first shard's runs of the first epoch.
+    `digest` identifies the case.
     """
 
     digest: str
@@ -91,7 +92,7 @@ def shard_sizes(engine: EngineName, values: int, devices: int, runs: int) -> lis
 
 
 def case_digest(case: Case) -> str:
-    """Return a digest of what a case is made from: its settings and the first epoch's truths."""
+    """Return a digest (SHA-256, hexadecimal) of a case's settings and of the first epoch's truths."""
     settings = (case.index, sorted(case.point.items()), case.mechanism, case.aggregators, case.min_batch_size)
     rest = (case.level, case.faults, case.attackers, case.epochs, case.population.devices)
     text = repr((settings, rest))
@@ -135,7 +136,7 @@ def _scenario(text: str, file: str, folder: str, seed: int, make_population: Pop
 
 
 def _check_outcome(case: Case, outcome: CaseOutcome, runs: int) -> None:
-    """Refuse an outcome whose shapes do not fit the case: an engine's mistake must not become a table."""
+    """Refuse an outcome whose shapes do not fit the case: an error of an engine must not become a table."""
     values, numbers = case.population.question.values, case.design.output_count
     shapes = (outcome.released.shape, outcome.counted.shape, outcome.outputs.shape[:1])
     if shapes != ((runs,), (runs, values + 1), (runs,)) or outcome.outputs.shape[1] not in {values, numbers}:
@@ -159,7 +160,7 @@ def _encoded(result: ShardResult) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Return a row's number as JSON has it: NumPy's scalars as Python's, exact numbers as floats."""
+    """Return a row's number for JSON: NumPy's scalars as Python's, exact numbers as floats."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Fraction | Decimal):

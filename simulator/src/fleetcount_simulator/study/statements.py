@@ -25,7 +25,7 @@ _CHANGES: Final = ("One answer", "One day", "All windows")
 class Statement:
     """What one adversary could learn: from one release, and from the `releases` that a device answers in all.
 
-    `epsilon` is None where no finite one exists; numbers are rounded up to 5 places.
+    `epsilon` is None where it is not finite; numbers are rounded up to 5 places.
     """
 
     adversary: str
@@ -49,7 +49,7 @@ def statement_of(case: Case) -> tuple[Statement, ...]:
     tell at one delta (`fleetcount_mechanisms.accounting.question_statement`).
 
     Raises:
-        ScenarioError: a mechanism that cannot ask this question.
+        ScenarioError: as `Case.design`.
     """
     if case.epochs.question is not None and case.epochs.question.windows > 1:
         return _of_question(case, case.epochs.question)
@@ -100,6 +100,6 @@ def _composed(view: AdversaryView, releases: int) -> Statement:
 
 
 def _rounded_up(value: Fraction) -> Decimal:
-    """Return a delta at 5 places; at 9 where it is that of Gaussian noise, far below them."""
+    """Return a delta rounded up to 5 places, or to 9 where it is below 10^-5, as with Gaussian noise."""
     unit = _PLACES if value >= Fraction(_PLACES) or value == 0 else _FINE_PLACES
     return Decimal(math.ceil(value / Fraction(unit))) * unit

@@ -1,1 +1,1 @@
-"""What one aggregator's operator watches: a page of this machine over its store and its own pages, read and no more."""
+"""The console of one aggregator's operator: a read-only page on this machine over its store and its own pages."""

@@ -1,6 +1,6 @@
 """The server of a console: reads the state every few seconds in a thread of its own, and serves the latest.
 
-GET alone, on this machine's loopback address; it must not change anything, here or at the aggregator.
+It serves GET alone, on the loopback address, and must not change anything, here or at the aggregator.
 """
 
 import threading
@@ -66,10 +66,10 @@ def console_app(latest: LatestState) -> Starlette:
 
 
 def serve(reader: StateReader, port: int, ready: Callable[[str], None]) -> None:
-    """Serve a console until Ctrl-C or SIGTERM; port 0 takes a free one, and `ready` is told the address.
+    """Serve a console until Ctrl-C or SIGTERM; port 0 takes a free one, and `ready` is called with the address.
 
     Raises:
-        UsageError: a port that is taken.
+        UsageError: the port is in use.
         MachineError: the store cannot be read (StoreError), or the server does not start.
     """
     reader.check()

@@ -1,6 +1,6 @@
-"""What a console shows of its aggregator: its store, read-only, and the pages `/readyz` and `/windows` of its process.
+"""The state that a console shows: the aggregator's store, read-only, and the pages `/readyz` and `/windows`.
 
-It must not write, and takes over no number of reports: of what was refused the reasons alone.
+It must not write, and must not show a number of reports: of refused reports it has the reasons alone.
 """
 
 import json
@@ -26,16 +26,16 @@ from fleetcount_aggregator.windows.status import (
 from fleetcount_transport.watching import days_left
 
 AskPage = Callable[[str], bytes | None]
-"""Returns what the aggregator's process answers at a path, None if nothing answers."""
+"""Returns the answer of the aggregator's process at a path, None without an answer."""
 
 _MOST_WINDOWS: Final = 100
 _SPENT_S: Final = 60.0
-"""How long the sum of what signals have spent is kept: adding up a year of hours takes a second."""
+"""Seconds for which the losses of signals are cached: adding up a year of hourly windows takes a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowState:
-    """A window; `wait` says why it does not go on, "" if it has ended, `until` when that ends, Unix seconds or None."""
+    """A window; `wait` is why it waits, "" once it has ended, `until` when the wait ends, Unix seconds or None."""
 
     line: WindowLine
     wait: str
@@ -56,8 +56,8 @@ class AggregatorState:
     """Everything on a console's page at one moment, `at` in Unix seconds.
 
     `store_error` says why the store could not be read: windows, questions and ledger are then empty. `answers` is
-    whether the process answers, None where the configuration names no page to ask. `spent` is what each signal loses in
-    the fullest period that is not over, of `allowed`; `days_left` is by certificate, in days.
+    whether the process answers, None where the configuration has no `[metrics]`. `spent` is the epsilon of each signal
+    in the fullest period that has not ended, of `allowed`; `days_left` is by certificate, in days.
     """
 
     at: float
@@ -80,7 +80,7 @@ class StateReader:
     """Reads the state of one aggregator; `ask` is None where the configuration has no `[metrics]`."""
 
     def __init__(self, config: AggregatorConfig, ask: AskPage | None, clock: Callable[[], float] = time.time) -> None:
-        """Read when the certificates end.
+        """Read the ends of the certificates.
 
         Raises:
             UsageError, OSError: a certificate cannot be read.
@@ -100,7 +100,7 @@ class StateReader:
         self._spent_until = float("-inf")
 
     def check(self) -> None:
-        """Return if the store can be read.
+        """Check that the store can be read.
 
         Raises:
             StoreError: there is no store, it is of another version, or it cannot be read.
@@ -111,7 +111,7 @@ class StateReader:
         """Return the state now."""
         now, place = self._clock(), self._config.store_place
         ready, told = self._page("/readyz"), self._page("/windows")
-        # Another program at that address has no checks, so it is no aggregator that runs.
+        # An answer without checks is from another program at that address: the aggregator does not run.
         checks = [
             CheckResult(name=one["name"], ok=bool(one["ok"]), reason=one.get("reason", ""))
             for one in ready.get("checks", [])
@@ -150,7 +150,7 @@ class StateReader:
         )
 
     def _page(self, path: str) -> dict[str, Any]:
-        """Return a page of the process as JSON, {} where it does not answer or says something else."""
+        """Return a page of the process as JSON, {} where it does not answer, or not with a JSON object."""
         answer = self._ask(path) if self._ask is not None else None
         try:
             found = json.loads(answer or b"{}")
@@ -167,7 +167,7 @@ class StateReader:
 
 
 def _window_states(lines: Iterable[WindowLine], waits: Mapping[str, Any], now: float) -> Sequence[WindowState]:
-    """Return windows, the newest first, with what the process says of them; else what the store lets one expect."""
+    """Return windows, the newest first, with the process's reason of their wait, or else the reason by the store."""
     states = []
     for line in sorted(lines, key=lambda one: -one.number):
         told = waits.get(line.window_id.hex()) or {}

@@ -1,6 +1,6 @@
-"""The state of an aggregator as HTML: tables that read without a script, each part by its name.
+"""The state of an aggregator as HTML: tables that need no script, each part by its name.
 
-Builds texts; it must not look anything up. Every text is escaped here.
+It builds texts and must not read anything. Every text is escaped here.
 """
 
 import time
@@ -48,7 +48,7 @@ def body(state: AggregatorState) -> str:
 
 
 def parts(state: AggregatorState) -> Mapping[str, str]:
-    """Return the page's parts by name, as HTML; a part that says the same is the same text."""
+    """Return the page's parts by name, as HTML; equal content gives equal text."""
     return {
         "state": _summary(state),
         "read": f"Read at {_moment(state.at)}.",
@@ -73,7 +73,7 @@ def _named(name: str, identity: str) -> str:
 
 
 def _table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> str:
-    """Return a table of cells that are HTML already; the first of a row is its head."""
+    """Return a table; its cells are HTML, and the first cell of a row is the row's header."""
     marks = [' class="wide"' if name in _WIDE else "" for name in columns]
     lines = [
         f'<tr><th scope="row">{row[0]}</th>'
@@ -185,6 +185,6 @@ def _ledger(state: AggregatorState) -> str:
 
 
 def _share(signal: str, spent: Decimal, allowed: Decimal) -> Sequence[str]:
-    # Rounded up: what a page says was spent is never less than what was.
+    # Rounded up: the page never shows less than was spent.
     shown = spent.quantize(Decimal("0.001"), ROUND_CEILING).normalize()
     return (escaped(signal), escaped(f"{shown:f} of {allowed:f}"), escaped(f"{100 * spent / allowed:.1f} %"))

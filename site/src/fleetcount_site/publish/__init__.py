@@ -1,1 +1,1 @@
-"""Static pages of signed releases, which anybody can put on any web server or open from a disk."""
+"""Static pages of signed releases, for any web server, or to open from a disk."""

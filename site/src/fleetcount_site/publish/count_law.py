@@ -1,6 +1,6 @@
-"""What a page needs to know of a design to add up counts by its exact law, as plain numbers.
+"""The exact law of a design as plain numbers, with which a page adds up counts.
 
-Computes no interval: `static/sums.js` does, and tests hold it against `fleetcount_analysis.answers`.
+It computes no interval: `static/sums.js` does, and tests compare that with `fleetcount_analysis.answers`.
 """
 
 from fractions import Fraction
@@ -13,7 +13,7 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, T
 def law_of(design: Design, level: Fraction) -> dict[str, Any]:
     """Return the law of one published count, for the function sumInterval of a page.
 
-    `responses` says that devices randomize their answers; a page adds up no such counts.
+    `responses` is whether devices randomize their answers; a page does not add up such counts.
     """
     hit, miss = design.channel
     noise = design.noise

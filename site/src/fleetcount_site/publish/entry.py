@@ -1,6 +1,6 @@
-"""What is published of one question or one release, as plain values, and the scripts that hand its numbers to a page.
+"""The published values of one question or one release, and the scripts that give its numbers to a page.
 
-Reads no record and verifies nothing: who fills an `Entry` has done both. Every number goes with its interval.
+It reads no record and verifies nothing: the caller has done both. Every number has its interval.
 """
 
 import base64
@@ -16,14 +16,14 @@ from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_site.publish.count_law import law_of
 
 CHUNK_NUMBERS: Final = 1 << 15
-"""How many numbers one script hands over: some 100 kB compressed, a tenth of a second to read."""
+"""Numbers in one script: some 100 kB compressed, a tenth of a second to read."""
 _PLACES: Final = {True: 6, False: 3}
 """Digits behind the point of degrees (a tenth of a metre) and of metres."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedKey:
-    """A signing key that the publisher pins, and when it counts (Unix seconds, from `not_before`, to `not_after`)."""
+    """A signing key that the publisher pins, valid from `not_before` to `not_after` (Unix seconds)."""
 
     key: bytes
     not_before: int
@@ -44,10 +44,11 @@ class WindowEntry:
 class Entry:
     """One question, or one release as a question of one window, with everything its pages show.
 
-    `slug` is the name of its folder, `plain` the privacy statement in plain sentences, `statement` a line an adversary;
-    `windows` are in the order of the table's rows. `every_s` is 0 of a single release. `keys` are the pinned keys by
-    aggregator, None if the publisher pins none. `downloads` are files of the folder by what they are. `streets` are
-    lines in the coordinates of the places, `attribution` says whose they are; `note` why there are no degrees.
+    `slug` is the name of its folder, `plain` the privacy statement in plain sentences, `statement` one line per
+    adversary; `windows` are in the order of the table's rows. `every_s` is 0 for a single release. `keys` are the
+    pinned keys by aggregator, None if the publisher pins none. `downloads` are files of the folder by their
+    description. `streets` are lines in the coordinates of the places, `attribution` names their source; `note` is why
+    the map has no degrees.
     """
 
     slug: str
@@ -67,7 +68,7 @@ class Entry:
 
     @property
     def single(self) -> bool:
-        """Whether it is one release that stands alone."""
+        """Whether it is a single release."""
         return self.every_s == 0
 
     @property
@@ -77,7 +78,7 @@ class Entry:
 
 
 def question_script(entry: Entry) -> str:
-    """Return the script with all that a page needs before its numbers: cells, places, windows, law, scale, keys."""
+    """Return the script that a page loads before its numbers: cells, places, windows, law, scale, keys."""
     table = entry.table
     value: dict[str, Any] = {
         "title": entry.title,
@@ -104,15 +105,15 @@ def question_script(entry: Entry) -> str:
 
 
 def number_scripts(table: QuestionTable) -> Iterator[tuple[str, str]]:
-    """Give (name, script) of the numbers, some windows each: what a map shows. `rows` are windows, then cells."""
+    """Yield (name, script) of the numbers by windows, some windows each, for a map. `rows` are windows, then cells."""
     for number, (start, count) in enumerate(_chunks(table)):
         yield _numbers(table, f"numbers-{number}", np.s_[start : start + count, :])
 
 
 def line_scripts(table: QuestionTable) -> Iterator[tuple[str, str]]:
-    """Give (name, script) of the same numbers, some cells each: what their lines show. `rows` are cells, then windows.
+    """Yield (name, script) of the same numbers by cells, some cells each, for lines. `rows` are cells, then windows.
 
-    A reader of one cell loads one of them, not a year of maps.
+    A page that shows one cell loads one of them, not a year of maps.
     """
     size = _cells_of_a_line_script(table)
     for number, start in enumerate(range(0, table.raw.shape[1], size)):
@@ -120,9 +121,9 @@ def line_scripts(table: QuestionTable) -> Iterator[tuple[str, str]]:
 
 
 def _numbers(table: QuestionTable, name: str, part: tuple[slice, slice], *, turned: bool = False) -> tuple[str, str]:
-    """Return (name, script): columns of what differs, and rows of places in them.
+    """Return (name, script): columns of the distinct counts, and rows of indices into them.
 
-    A count is one of a few: cells of the same opened number have the same estimate and interval.
+    There are few distinct counts: cells with the same opened number have the same estimate and interval.
     """
     columns = {"raw": table.raw[part], "low": table.low[part], "high": table.high[part]}
     columns |= {"estimate": np.round(table.estimates[part], 3)}

@@ -1,6 +1,6 @@
-"""The feeds of a question: one item a released window, as Atom (RFC 4287) and as JSON Feed 1.1.
+"""The feeds of a question: one item per released window, as Atom (RFC 4287) and as JSON Feed 1.1.
 
-An item says which window was released and names the digest of its signed record; numbers stand on the pages, with their
+An item names the released window and the digest of its signed record; the numbers are on the pages, with their
 intervals.
 """
 
@@ -14,13 +14,13 @@ from fleetcount_site.publish.entry import Entry, WindowEntry
 from fleetcount_site.publish.texts import utc
 
 _ITEMS: Final = 100
-"""The latest; the page has all."""
+"""The latest windows; the page has all."""
 
 
 def atom_feed(entry: Entry, address: str) -> str:
     """Return the Atom feed; `address` is that of the entry's folder on the web, "" if it is not known.
 
-    Without one, links are relative to the feed and names are digests, which do not change when the site moves.
+    Without one, links are relative to the feed. Ids are digests, which do not change when the site moves.
     """
     last = entry.windows[-1]
     rows = [
@@ -49,7 +49,7 @@ def atom_feed(entry: Entry, address: str) -> str:
 
 
 def json_feed(entry: Entry, address: str) -> str:
-    """Return the JSON Feed; see `atom_feed`."""
+    """Return the JSON Feed; `address` as in `atom_feed`."""
     feed = {
         "version": "https://jsonfeed.org/version/1.1",
         "title": entry.title,

@@ -23,5 +23,5 @@ def check_site(site: Path) -> None:
 
 
 def site_routes(site: Path) -> list[BaseRoute]:
-    """Return the routes of a site; a folder's address leads to its index."""
+    """Return the routes of a site; the address of a folder gives its index.html."""
     return [Mount("/", StaticFiles(directory=site, html=True, follow_symlink=False))]

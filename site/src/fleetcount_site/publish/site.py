@@ -1,6 +1,6 @@
-"""Writes the files of a site into a folder it is given; who calls makes the folder appear whole or not at all.
+"""Writes the files of a site into a folder; the caller renames the folder into place, so that it is whole or absent.
 
-It must not read records: an `Entry` has all that is shown.
+It must not read records: an `Entry` has everything that the pages show.
 """
 
 import json
@@ -15,7 +15,7 @@ from fleetcount_site.publish.feeds import atom_feed, json_feed
 from fleetcount_site.publish.texts import index_page, question_page, release_page
 
 MARK = "fleetcount-site.json"
-"""The file by which a folder is known as a site that `fleetcount publish` wrote."""
+"""The file that marks a folder as a site by `fleetcount publish`."""
 
 
 def write_record(folder: Path, index: int, record: bytes, signatures: Sequence[bytes], text: str) -> None:
@@ -29,7 +29,7 @@ def write_record(folder: Path, index: int, record: bytes, signatures: Sequence[b
 def write_entry(folder: Path, entry: Entry, address: str = "") -> None:
     """Write the pages, numbers and feeds of an entry into its folder, where its records and downloads are.
 
-    `address` is where the folder will be found on the web, for its feeds; "" leaves their links relative.
+    `address` is the folder's address on the web, for its feeds; with "" their links are relative.
     """
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
-"""The HTML of a site's pages: the list of what is published, a question, a release.
+"""The HTML of a site's pages: the index, a question, a release.
 
-Texts of windows are escaped here; numbers come from scripts beside the page, and a page without scripts says so.
+Texts of windows are escaped here. Numbers come from scripts beside the page; in a browser without scripts the page says
+that it needs them.
 """
 
 from collections.abc import Sequence
@@ -95,7 +96,7 @@ def question_page(entry: Entry) -> str:
 
 def _map(entry: Entry) -> str:
     if entry.places is None:
-        return _numbers(" open")  # No places, no map: the table stands in the map's place.
+        return _numbers(" open")  # Without places there is no map: the table replaces it.
     return f"""<figure>
 <div id="map" class="map" role="application" aria-label="Map of {entry.places.values:,} cells; the table below has the
 same numbers"></div>
@@ -162,7 +163,7 @@ def _files(entry: Entry) -> str:
 
 
 def release_page(entry: Entry) -> str:
-    """Return the page of one release, which its scripts fill from the signed bytes alone."""
+    """Return the page of one release; its scripts read the content from the signed bytes alone."""
     figure = (
         ""
         if entry.places is None

@@ -1,1 +1,1 @@
-"""The page of a demo that runs: what is known by now, told to a browser as it happens; on this machine alone."""
+"""The page of a running demo: its events, sent to browsers on this machine as they happen."""

@@ -1,8 +1,8 @@
-"""What a page knows by now: the latest statement on each subject, with ids that go up, for as many readers as allowed.
+"""The latest statement on each subject, with ascending ids, sent to a limited number of pages.
 
-A statement says all there is to say on its subject and takes the place of the one before. So the history is as long as
-there are subjects, and a reader who comes late or comes back is told the rest and no more. It must not know what the
-statements mean.
+A statement is complete and replaces the one before on its subject. So the history has at most one statement per
+subject, and a page that connects late or again gets only those it does not have. The board must not know the meaning
+of a statement.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from typing import Any, Final
 
 MOST_SUBJECTS: Final = 64
 MOST_READERS: Final = 32
-"""Pages that follow at once; each holds a connection."""
+"""Pages that follow at once; each has a connection open."""
 
 
 class BoardFullError(Exception):
-    """As many pages follow as may; one has to be closed before another is told."""
+    """`MOST_READERS` pages follow already; one must be closed before another can follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class _Reader:
 
 
 class Board:
-    """The latest statement on each subject. Any thread may state; readers are coroutines of any loop.
+    """The latest statement on each subject. Any thread may call `state`; readers are coroutines of any loop.
 
-    An id is "RUN-NUMBER". RUN is drawn anew for every board: a page of an earlier run is told everything.
+    An id is "RUN-NUMBER". RUN is drawn anew for every board, so that a page of an earlier run gets everything.
     """
 
     def __init__(self) -> None:
@@ -50,14 +50,16 @@ class Board:
         self._closed = False
 
     def state(self, subject: str, content: Mapping[str, Any]) -> None:
-        """Say what is now known on a subject, as JSON; nothing after `close`. Its first word is the event's name.
+        """Publish the latest statement on a subject, as JSON; do nothing after `close`.
+
+        The first word of `subject` is the name of the event.
 
         Raises:
-            ValueError: more than `MOST_SUBJECTS` subjects, or a name that is not plain letters and signs.
+            ValueError: more than `MOST_SUBJECTS` subjects, or a subject that is not printable ASCII.
         """
         if not subject.isascii() or not subject.isprintable():
             raise ValueError(f"subject is {subject[:40]!a}, allowed: printable ASCII")
-        # No line break inside: it would end the statement on the wire.
+        # JSON on one line: a line break would end the data field of a server-sent event.
         text = json.dumps(content, separators=(",", ":"), allow_nan=False)
         with self._lock:
             if self._closed:
@@ -69,7 +71,7 @@ class Board:
         self._wake()
 
     def close(self) -> None:
-        """End every reader, after what has been said by now."""
+        """End every reader after it has got the statements so far."""
         with self._lock:
             self._closed = True
         self._wake()
@@ -81,7 +83,7 @@ class Board:
             return len(self._readers)
 
     async def follow(self, last_id: str = "") -> AsyncIterator[str]:
-        """Give statements as server-sent events, oldest first: those after `last_id`, then each as it comes.
+        """Yield statements as server-sent events, oldest first: those after `last_id`, then each new one.
 
         Raises:
             BoardFullError: `MOST_READERS` follow already.
@@ -113,7 +115,7 @@ class Board:
                 self._readers.remove(reader)
 
     def _number_of(self, last_id: str) -> int:
-        """Return up to which number a reader knows; 0 for another run's id, or one that this board never gave."""
+        """Return the number of the last statement that a reader has; 0 for an id of another run, or one never given."""
         run, _, number = last_id.partition("-")
         known = run == self._run and number.isascii() and number.isdigit() and len(number) <= 18
         return min(int(number), self._number) if known else 0

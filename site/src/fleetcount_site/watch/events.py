@@ -1,6 +1,6 @@
-"""What a demo tells its page as it goes on: from what happens to statements on a board.
+"""From the events of a demo to statements on a board, for its page.
 
-It must not read a socket or draw a picture, and tells no number of participants but what the demo's own vehicles know.
+It must not read a socket or draw a picture. A number of participants is known from the demo's own vehicles alone.
 """
 
 import base64
@@ -33,9 +33,9 @@ class _Example(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedQuestion:
-    """A demo's question: what, of whom, by which law, and what each of the vehicles would truly answer.
+    """A demo's question: its text, its law, and the reading of each vehicle.
 
-    `streets` are lines in the domain's own unit, drawn on the map, and `streets_by` says whose they are.
+    `streets` are lines in the domain's own unit, drawn on the map, and `streets_by` names their source.
     """
 
     text: str
@@ -56,10 +56,10 @@ class WatchedQuestion:
 
 
 class EventWriter:
-    """Tells one demo to one board. Any thread may call it; a page asks `example` from another."""
+    """Writes the events of one demo to one board. Any thread may call it; a page's thread calls `example`."""
 
     def __init__(self, board: Board) -> None:
-        """Say that the demo has begun."""
+        """Publish that the demo has begun."""
         self._board = board
         self._lock = threading.Lock()
         self._values: list[int] = []
@@ -73,7 +73,7 @@ class EventWriter:
         self.now("starting", "The question is made.")
 
     def asked(self, question: WatchedQuestion) -> None:
-        """Say what is asked: enough for a map of what the law expects, which is the truth, known in a demo alone."""
+        """Publish the question and the truths, which only a demo knows."""
         self.now("starting", "Aggregators, broker and vehicles start, and every vehicle connects.")
         domain, design = question.domain, question.design
         self._values = [domain.value_of(reading) for reading in question.readings]
@@ -102,8 +102,8 @@ class EventWriter:
         )
 
     def expected(self, question: WatchedQuestion, seed: int) -> None:
-        """Say between which ends the law expects every estimate; loads NumPy and SciPy."""
-        from fleetcount_site.watch.expectation import expectation_of  # The page is to be seen before they are loaded.
+        """Publish the range in which the law expects every estimate; loads NumPy and SciPy."""
+        from fleetcount_site.watch.expectation import expectation_of  # Loaded late, so that the page appears first.
 
         found = expectation_of(question.design, self._truths, len(self._values), question.level, seed)
         self._board.state(
@@ -112,11 +112,11 @@ class EventWriter:
         )
 
     def step(self, stage: str, done: int, total: int) -> None:
-        """Say how far a stage of the run is."""
+        """Publish the progress of a stage of the run."""
         self._board.state(f"stage {stage}", {"stage": stage, "done": done, "total": total})
 
     def happened(self, happening: RunEvent) -> None:
-        """Say what happened in the run."""
+        """Publish an event of the run."""
         match happening:
             case Signed():
                 self._signed(happening.window)
@@ -163,16 +163,16 @@ class EventWriter:
                 return None
             if self._example is None:
                 from fleetcount_site.watch.example_report import (
-                    ExampleReport,  # The proofs: only when they are asked for.
+                    ExampleReport,  # Loads the proofs, which only this needs.
                 )
 
                 self._example = ExampleReport(self._window, self._reading, SystemRandom())
             return self._example.seen()
 
     def released(self, record: ReleaseRecord, signatures: Sequence[bytes]) -> None:
-        """Hand the record over as its bytes: the page decodes it and checks the signatures by itself.
+        """Publish the bytes of the record: the page decodes it and checks the signatures by itself.
 
-        Keys are those of the aggregators that the demo itself made, not those in the record.
+        The keys are those of the demo's own aggregators, not those in the record.
         """
         self._board.state(
             "released",
@@ -184,12 +184,12 @@ class EventWriter:
         )
 
     def now(self, now: str, text: str) -> None:
-        """Say how the demo is: "asking", "released", "failed", "interrupted" or "closed"."""
+        """Publish the state of the demo: "starting", "asking", "released", "failed", "interrupted" or "closed"."""
         self._board.state("state", {"now": now, "text": text})
 
 
 def _ring(domain: ValueDomain, value: int) -> dict[str, Any]:
-    """Return the outline of a cell in the grid's own unit; nothing where values are no places."""
+    """Return the outline of a cell in the grid's own unit; {} where values are no places."""
     if not isinstance(domain, SquareGrid):
         return {}
     column, row = (value - 1) % domain.columns, (value - 1) // domain.columns

@@ -1,7 +1,7 @@
-"""One vehicle's answer to the demo's question, split anew for every reader: what each party would see of it.
+"""One vehicle's answer to the demo's question, split anew for every reader: the view of each party.
 
-Run by who shows the demo, which knows the truth. Splitting and sealing are the device's own code; the coins are the
-operating system's. The report is made for the page and sent to nobody.
+It runs in the demo's process, which knows the truth. Splitting and sealing are the device's own code; the coins are the
+operating system's. The report is for the page and is not sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _SHOWN_BYTES: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Split:
-    """One splitting: by aggregator, its words of every round's vector; and what the broker carries to the leader."""
+    """One splitting: by aggregator, its words of every round's vector; and the ciphertexts to the leader."""
 
     words: tuple[tuple[tuple[int, ...], ...], ...] = field(repr=False)
     parts: tuple[tuple[bytes, ...], ...] = field(repr=False)
@@ -47,7 +47,7 @@ class ExampleReport:
         """Draw the answer of a vehicle whose signal reads `reading`, as its device would (client/answering.py)."""
         self._window = window
         self._source = source
-        # A device that is nobody's: the report's name is bound to it, and no aggregator will ever see it.
+        # The digest of a device that does not exist: a report id is bound to one. No aggregator gets this report.
         self._device = Digest(source.random_bytes(32))
         self._truth = truth_of(window, reading)
         self._secret: TwoRoundSecret | None = None
@@ -100,7 +100,7 @@ class ExampleReport:
         return [round_one_parts(window, secret), round_two_parts(window, secret)]
 
     def _sealed(self, message: ReportParts) -> bytes:
-        """Return what travels to the leader, under the key of a session that ends here."""
+        """Return the ciphertext to the leader, under the key of a session that is used once."""
         key = WindowKey(
             session_id=SessionId(self._source.random_bytes(16)), number=1, key=self._source.random_bytes(32)
         )
@@ -111,7 +111,7 @@ class ExampleReport:
         return "none of them" if place == 0 else self._window.domain.label(place)
 
     def _sentence(self, places: Sequence[int]) -> str:
-        """Say what the answer tells those who put it together."""
+        """Return a sentence about what all aggregators together learn from the answer."""
         names = [self._label(place) for place in places]
         rate = f"{float(100 * self._window.design.exposure):g} %"
         if places == [0, 0]:
@@ -132,7 +132,7 @@ class ExampleReport:
 
 
 def _words(window: Window, prio3: Prio3, place: int, parts: Sequence[bytes]) -> tuple[tuple[int, ...], ...]:
-    """Return an aggregator's share of every round's vector, as it works with it: a helper expands its seed."""
+    """Return an aggregator's share of every round's vector, in field elements: a helper expands its seed."""
     length = window.values + 1
     if place:
         seed = parts[0][:_SEED_BYTES]

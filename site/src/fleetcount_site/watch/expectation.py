@@ -1,6 +1,6 @@
-"""What the exact law says of a release before anybody is asked: where estimates will lie, how wide intervals will be.
+"""The expectation of a release by the exact law: the range of estimates and the width of intervals.
 
-For a demo alone: it knows the truths. It must not be taken for a measurement.
+For a demo alone, which knows the truths. It is no measurement.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from fleetcount_simulator.engines.exact_law import drawn_outputs
 
 _RUNS: Final = 1_000
 _MOST_DRAWN: Final = 200_000
-"""Cells of all drawn releases together; fewer releases are drawn of questions with many cells."""
+"""Cells of all drawn releases together; for questions with many cells fewer releases are drawn."""
 _FEWEST: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """Of every cell 1..V: between `low` and `high` lies the estimate in the share `level` of `runs` drawn releases.
+    """For every cell 1..V: a share `level` of the estimates of `runs` drawn releases lies between `low` and `high`.
 
-    `widths` are the mean widths of the intervals those releases would show.
+    `widths` are the mean widths of the intervals of those releases.
     """
 
     low: tuple[float, ...]

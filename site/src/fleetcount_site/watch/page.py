@@ -1,6 +1,6 @@
-"""The page of a demo and its routes: the page itself, what happens as it happens, and a report split anew.
+"""The page of a demo and its routes: the page itself, its stream of events, and an example report.
 
-Shows what a board and a teller say; it must not know the rules of a run.
+It shows the content of a board and of an `EventWriter`; it must not know the rules of a run.
 """
 
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
-"""The server of a demo's page, in a thread of its own: up before the demo loads anything, down after it has ended.
+"""The server of a demo's page, in a thread of its own: it starts before the demo loads anything, and ends after it.
 
-The main thread belongs to the demo and its signals. Opens no browser.
+The main thread runs the demo and handles signals. Opens no browser.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _POLL_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """Where the page is, and who tells it what happens."""
+    """The address of the page, and the writer of its events."""
 
     address: str
     teller: EventWriter
@@ -35,10 +35,10 @@ class Shown:
 def showing(port: int = 0) -> "Generator[Shown]":
     """Serve a demo's page on this machine's loopback address until the block ends; port 0 takes a free one.
 
-    At the end pages that are open are told what was said last, then the server ends.
+    At the end open pages get the last statements, then the server ends.
 
     Raises:
-        UsageError: a port that is taken or out of range.
+        UsageError: the port is in use or out of range.
         MachineError: the server does not start.
     """
     listener, board = listen(port=port), Board()

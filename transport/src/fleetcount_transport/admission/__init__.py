@@ -1,1 +1,1 @@
-"""Who gets in, and how much of it: identity, shares, turns and faults, the same for every door of every server."""
+"""Admission control: identity, shares, turns and faults, the same for every listener of every server."""

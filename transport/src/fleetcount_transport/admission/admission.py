@@ -1,6 +1,7 @@
-"""What one identity may have under way and get wrong, so that nobody takes up a whole server; for every door of it.
+"""Limits of calls, bytes and failed signatures per identity, so that no identity occupies a whole server.
 
-Decides from identities, sizes and a clock alone; it opens no connection and reads no message.
+All listeners of a server share them. They depend on identities, sizes and a clock alone; nothing here opens a
+connection or reads a message.
 """
 
 import time
@@ -17,22 +18,22 @@ from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 
 _FEW: Final = 32
-"""A caller has few while it has at most this part of what it may have."""
+"""A caller has few while it has at most 1/32 of its own limit."""
 _PART: Final = 8
-"""Who has more than few takes at most this part of what is free."""
+"""A caller with more than few may have at most 1/8 of what is free."""
 _CALLS_OF_A_PARTY: Final = 64
 _BYTES_OF_A_PARTY: Final = 32 << 20
-_STRANGERS: Final = 16
-"""Connections of those who have not said yet who they are, beside those of a closed circle."""
+_UNNAMED: Final = 16
+"""Connections of callers whose identity is not known yet, beside those of the known parties."""
 _RETRY_S: Final = 1.0
 _KNOWN_S: Final = 86_400.0
-"""How long it is remembered of an identity that a signature of it held."""
+"""Seconds for which an identity counts as known after a valid signature."""
 _MOST_FAULTY: Final = 65_536
-"""Identities whose faults are remembered, about 300 bytes each; beyond, the oldest are forgiven."""
+"""Identities whose faults are remembered, about 300 bytes each; beyond, the oldest are forgotten."""
 
 
 class Shed(StrEnum):
-    """Why a server did not take something: the reasons of `fleetcount_shed_total`."""
+    """The reasons for which a server sheds load: those of `fleetcount_shed_total`."""
 
     CALLS = "calls"
     BYTES = "bytes"
@@ -45,7 +46,7 @@ class Shed(StrEnum):
 
 
 class BusyError(Exception):
-    """Not now; `retry_after_s` is a hint when to come back."""
+    """The server is busy; `retry_after_s` is a hint when to try again, in seconds."""
 
     def __init__(self, reason: Shed, retry_after_s: float = _RETRY_S) -> None:
         super().__init__(reason.value)
@@ -55,13 +56,13 @@ class BusyError(Exception):
 
 @settings
 class AdmissionTable:
-    """[admission]: who gets in and how much of it, for each of a server's listeners.
+    """[admission]: the limits of each listener of a server.
 
-    Connections in all, from one address, of one certificate (fewer where the limit of open files allows no more); how
-    long one has from its beginning to its first call; how long a call waits for its caller, to send or to read. Calls
-    and bytes of messages under way, in all and of one certificate. `faults_each` signatures of one identity may fail in
-    `faults_s` seconds; beyond, it is refused unread until they are over. Of all identities together of which none has
-    held yet `faults_unknown` may fail; beyond, one failure is enough.
+    Connections in all, from one address, of one certificate (fewer where the limit of open files is too low).
+    `handshake_s`: from the start of a connection to its first call; `idle_s`: for which a call waits for its caller, to
+    send or to read. Calls and bytes of messages under way, in all and of one certificate. `faults_each` signatures of
+    one identity may be invalid within `faults_s` seconds; after that its calls are refused unread until these are over.
+    Of all unknown identities together `faults_unknown` may be invalid; after that one failure per identity is enough.
     """
 
     connections: int = setting(Table.integer, 16, 1_000_000, default=16_384)
@@ -79,10 +80,10 @@ class AdmissionTable:
 
 
 class _Shares:
-    """What each has of something that there is `total` of, and at most `each`.
+    """The shares of a resource: `total` in all, at most `each` per caller.
 
-    The second half is for those who have few, the last fourth for those who have nothing: so there is room for who
-    comes next, however many took all they got before. Something alone always fits.
+    The second half is reserved for callers with few, the last quarter for callers with nothing: so a new caller gets
+    in, however many others use all they can. A request always fits while nothing is in use.
     """
 
     def __init__(self, total: int, each: int) -> None:
@@ -91,7 +92,7 @@ class _Shares:
         self.used = 0
         self.of: dict[bytes, int] = {}
 
-    def take(self, who: bytes, size: int) -> bool:
+    def acquire(self, who: bytes, size: int) -> bool:
         has, free = self.of.get(who, 0), self.total - self.used
         if not self._fits(has, size, free):
             return False
@@ -107,7 +108,7 @@ class _Shares:
             return left >= self.total // 4
         return left >= self.total // 2 and wanted <= min(self.each, free // _PART)
 
-    def give_back(self, who: bytes, size: int) -> None:
+    def release(self, who: bytes, size: int) -> None:
         self.used -= size
         self.of[who] -= size
         if not self.of[who]:
@@ -115,14 +116,14 @@ class _Shares:
 
 
 def limits_for_peers(limits: AdmissionTable, parties: int) -> AdmissionTable:
-    """Return the limits of a listener that only so many known parties may use: each has its whole share always.
+    """Return the limits of a listener for `parties` known parties alone: each always has its whole share.
 
-    Many windows of one leader end at once, and its batches are long; what it sends beyond its share waits there.
+    Many windows of one leader end at once, and its batches are long; messages beyond its share wait at the leader.
     """
     parties = max(1, parties)
     return replace(
         limits,
-        connections=limits.connections_each * parties + _STRANGERS,
+        connections=limits.connections_each * parties + _UNNAMED,
         calls=2 * _PART * _CALLS_OF_A_PARTY * parties,
         calls_each=_CALLS_OF_A_PARTY,
         bytes_in_memory=2 * _PART * _BYTES_OF_A_PARTY * parties,
@@ -137,11 +138,11 @@ class _Faults:
 
 
 class Admission:
-    """The shares, turns and faults of everybody at one server. `count` hears of everything that is not taken.
+    """The shares, turns and faults of all identities at one server. `count` is called for everything that is shed.
 
-    A door asks in this order: `call` as soon as the caller has a name and before a byte of its message; `hold` for the
-    message, once its size is known; `turn` before public-key work, of which `turns` go on at once; `failed` for each
-    signature that did not hold, and `held` for those that did.
+    A listener calls in this order: `call` as soon as the caller's identity is known and before a byte of its message is
+    read; `hold` for the message, once its size is known; `turn` before public-key work, of which `turns` run at once;
+    `failed` for each invalid signature, and `held` for valid ones.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class Admission:
 
     @property
     def callers(self) -> int:
-        """How many have calls under way."""
+        """How many identities have calls under way."""
         return len(self._calls.of)
 
     @contextmanager
@@ -172,33 +173,33 @@ class Admission:
         """Count a call while it lasts.
 
         Raises:
-            BusyError: too many of its signatures have failed, or it has its share of calls.
+            BusyError: too many of its signatures were invalid, or it has used its share of calls.
         """
         self.check(who)
-        if not self._calls.take(who.key, 1):
+        if not self._calls.acquire(who.key, 1):
             raise self.shed(Shed.CALLS)
         try:
             yield
         finally:
-            self._calls.give_back(who.key, 1)
+            self._calls.release(who.key, 1)
 
     @contextmanager
     def hold(self, who: Identity, size: int) -> Generator[None]:
         """Count the bytes of a message while it is under way.
 
         Raises:
-            BusyError: its caller has its share of bytes.
+            BusyError: the caller has used its share of bytes.
         """
-        if not self._bytes.take(who.key, size):
+        if not self._bytes.acquire(who.key, size):
             raise self.shed(Shed.BYTES)
         try:
             yield
         finally:
-            self._bytes.give_back(who.key, size)
+            self._bytes.release(who.key, size)
 
     @contextmanager
     def admit(self, who: Identity, size: int) -> Generator[None]:
-        """Count a call and its message of this size at once: for doors that have both at the same time.
+        """Count a call and its message of this size together: for listeners that get both at the same time.
 
         Raises:
             BusyError: as `call` and `hold`.
@@ -207,27 +208,27 @@ class Admission:
             yield
 
     def turn(self, who: Identity) -> AbstractAsyncContextManager[None]:
-        """Return the context of a turn at public-key work; everybody who waits is served in turn."""
+        """Return the context of a turn at public-key work; waiting identities get turns in fair order."""
         return self._turns.of(who.key, who.carried, reputation=self.reputation(who))
 
     # Faults.
 
     def knows(self, who: Identity) -> bool:
-        """Return whether a signature of this identity held before, as far as that is remembered."""
+        """Return whether a signature of this identity was valid within the last day."""
         return who in self._known or who == LOCAL
 
     def reputation(self, who: Identity) -> Reputation:
-        """Return in which line an identity waits for public-key work."""
+        """Return the priority of an identity for public-key work."""
         if self.knows(who):
             return Reputation.KNOWN
         faults = self._faults.get(who)
         return Reputation.NEW if faults is None or faults.until <= self._clock() else Reputation.FAILED
 
     def check(self, who: Identity) -> None:
-        """Refuse an identity too many of whose signatures have failed.
+        """Refuse an identity too many of whose signatures were invalid.
 
         Raises:
-            BusyError: with the time that is left.
+            BusyError: with the remaining time of the refusal.
         """
         faults = self._faults.get(who)
         if faults is None or faults.count < self._faults_allowed(who):
@@ -236,16 +237,16 @@ class Admission:
             raise self.shed(Shed.FAULTS, left)
 
     def _faults_allowed(self, who: Identity) -> int:
-        """Return after how many failures an identity is refused: a thousand new ones have no thousand budgets."""
+        """Return the failures after which an identity is refused: new identities share one budget."""
         spent = self._of_unknown.until > self._clock() and self._of_unknown.count >= self.limits.faults_unknown
         return 1 if spent and not self.knows(who) else self.limits.faults_each
 
     def held(self, who: Identity) -> None:
-        """Note that a signature held: its identity goes before those of whom none has."""
+        """Note a valid signature: its identity gets priority over unknown ones."""
         self._known.note(who)
 
     def failed(self, who: Identity, count: int = 1) -> None:
-        """Note signatures that did not hold; who is shut out is known no longer."""
+        """Note invalid signatures; an identity that has used up its faults is no longer known."""
         now = self._clock()
         if not self.knows(who):
             if self._of_unknown.until <= now:
@@ -262,6 +263,6 @@ class Admission:
             self._known.forget(who)
 
     def shed(self, reason: Shed, retry_after_s: float = _RETRY_S) -> BusyError:
-        """Count something that is not taken, and return the error that says so."""
+        """Count a shed, and return the error to raise for it."""
         self._count(reason)
         return BusyError(reason, retry_after_s)

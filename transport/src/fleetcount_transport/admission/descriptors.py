@@ -1,6 +1,6 @@
-"""How many connections this process may have, so that its files can always be opened.
+"""The number of connections of this process, such that descriptors for its files are always left.
 
-Raises the limit of open files as far as the machine allows; it must not open anything.
+It raises the limit of open files as far as the machine allows, and must not open anything.
 """
 
 import resource
@@ -10,13 +10,13 @@ from typing import Final
 from fleetcount_transport.logs import log
 
 _RESERVED: Final = 256
-"""Descriptors that no connection gets: the store and its logs, workers, connections to others, metrics, and what is
-accepted and not counted yet."""
+"""Descriptors that are not for connections of clients: the store and its logs, workers, connections to others, metrics,
+and sockets that are accepted and not counted yet."""
 _EACH: Final = 3
-"""Of a connection: the client's socket, and both ends of the way to the server behind it."""
+"""Descriptors per connection: the client's socket, and both ends of the connection to the gRPC server behind."""
 _FEWEST: Final = 16
 _LARGEST: Final = 1 << 20
-"""Some machines allow a billion; tables of such a size are of no use."""
+"""The largest limit to ask for: some machines allow a billion, and the kernel's table would be huge."""
 
 
 def raise_descriptors() -> int:
@@ -30,7 +30,7 @@ def raise_descriptors() -> int:
 
 
 def connections_allowed(wanted: int) -> int:
-    """Return how many connections there may be at once, `wanted` at most; a limit too low for them is logged."""
+    """Return the most connections at once, `wanted` or fewer; it logs a limit that is too low for them."""
     limit = raise_descriptors()
     allowed = max(_FEWEST, (limit - _RESERVED - _open_files()) // _EACH)
     if allowed < wanted:

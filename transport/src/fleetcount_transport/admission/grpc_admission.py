@@ -1,6 +1,6 @@
 """Admission of the calls of a gRPC server: identity before a byte of the message, then shares, then the handler.
 
-A caller is the public key of a TLS certificate; without TLS, a connection. It must not look into a message.
+The identity is the public key of a TLS certificate; without TLS, the connection. It must not read a message.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ _IDLE: Final = "idle"
 _BUSY: Final = "busy"
 _MALFORMED: Final = "malformed"
 _AT_ONCE: Final = 8
-"""Single messages of one identity that are read and answered at once: what it sends beyond waits on its own side."""
+"""Unary messages of one identity that are read and answered at once: further ones wait, unread, at the caller."""
 _LONGEST_REST_S: Final = 30.0
-"""How long nothing is read from a caller that is shut out, before its connection ends."""
+"""Seconds for which a refused caller is not read, before its connection is closed."""
 _CARRIED_CHARACTERS: Final = 64
 
 
 class ForeignError(Exception):
-    """A caller that has no business here; `word` is told to it."""
+    """The caller is not authorised; `word` is the status detail."""
 
     def __init__(self, word: str) -> None:
         super().__init__(word)
@@ -43,14 +43,14 @@ class ForeignError(Exception):
 
 
 Name = Callable[[_Context], Identity]
-"""Names the caller of a call, from what gRPC's server knows of it; raises `ForeignError`."""
+"""Returns the identity of a call's caller, from gRPC's servicer context; raises `ForeignError`."""
 
 
 def certified(purposes: frozenset[Purpose], denies: Callable[[bytes], bool] = lambda _: False) -> Name:
-    """Return the function that names callers by the keys of their certificates.
+    """Return the function that identifies callers by the keys of their certificates.
 
-    A certificate of another purpose, one that has ended since the connection was made, and one whose key `denies` is
-    true of, is foreign. A relay says for whom it acts.
+    It refuses (`ForeignError`) a certificate of another purpose, one that has ended since the handshake, and one whose
+    key `denies` refuses. From a relay it accepts a pseudonym of the device that the relay acts for.
     """
 
     def name(context: _Context) -> Identity:
@@ -67,7 +67,7 @@ def certified(purposes: frozenset[Purpose], denies: Callable[[bytes], bool] = la
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that was let in."""
+    """One admitted call."""
 
     who: Identity
     context: _Context
@@ -75,7 +75,7 @@ class Call:
 
     @property
     def idle_s(self) -> float:
-        """How long to wait for the caller."""
+        """Seconds to wait for the caller, to send or to read."""
         return self._door.admission.limits.idle_s
 
     def hold(self, size: int) -> AbstractContextManager[None]:
@@ -83,7 +83,7 @@ class Call:
         return self._door.admission.hold(self.who, size)
 
     async def write(self, answer: bytes) -> None:
-        """Send an answer; the connection of a caller that does not take it in `idle_s` is ended."""
+        """Send an answer; close the connection of a caller that does not read it within `idle_s`."""
         clock = asyncio.get_running_loop().call_later(self.idle_s, self._door.hang_up, self.context)
         try:
             await self.context.write(answer)
@@ -94,13 +94,13 @@ class Call:
 One = Callable[[bytes, Call], Awaitable[bytes]]
 """Answers a call of one message."""
 Stream = Callable[[AsyncIterator[bytes], Call], Awaitable[None]]
-"""Serves a stream of messages; raises `IdleStreamError`, and `BusyError` where a message of its own cannot say so."""
+"""Serves a stream of messages; raises `IdleStreamError`, and `BusyError` where its messages have no refusal."""
 
 
 class GrpcAdmission:
-    """The calls of one listener. `front` is where its connections come in, None if there is nothing in front of it.
+    """Admission of the calls of one listener. `front` is the gate of its connections, None without one.
 
-    Of one identity `at_once` calls with one message are read and answered at a time.
+    At most `at_once` unary messages of one identity are read and answered at a time.
     """
 
     def __init__(self, admission: Admission, front: HandshakeGate | None = None, at_once: int = _AT_ONCE) -> None:
@@ -112,16 +112,16 @@ class GrpcAdmission:
     def unary(self, answer: One, name: Name, *, first_alone: bool = False) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return the handler of a call with one message, for which it waits `idle_s` at most.
 
-        With `first_alone` an identity of which no signature held before has one such call of a connection read at a
-        time: those behind a call that fails are refused unread.
+        With `first_alone` only one such call per connection of an unknown identity is read at a time: calls behind one
+        with an invalid signature are refused unread.
 
-        To its caller it is a unary call like any other; but a plain handler would read the message before it asks who
-        sends it, and wait without limit for it, and for its answer to be taken.
+        It is implemented as a stream, which its caller cannot tell from a unary call: gRPC's unary handler would read
+        the message before it knows the caller, and wait without limit for the message and for the answer to be read.
         """
 
         async def serve(requests: AsyncIterator[bytes], call: Call) -> None:
             alone = first_alone and not self.admission.knows(call.who)
-            # By connection: one that died with half a message must not keep its device's next one waiting.
+            # Per connection: a dead connection with half a message must not block the device's next connection.
             turn = call.who, call.context.peer() if alone else ""
             async with self._turns.setdefault(turn, asyncio.Semaphore(1 if alone else self._at_once)):
                 self.admission.check(call.who)  # Others of its calls may have failed while this one waited.
@@ -167,18 +167,18 @@ class GrpcAdmission:
         return grpc.stream_stream_rpc_method_handler(handle)
 
     def _recognize(self, context: _Context, who: Identity) -> None:
-        """Let who comes from the same address as somebody known be heard first."""
+        """Give handshakes from the address of a known identity priority."""
         if self._front is not None and self.admission.knows(who):
             self._front.know(context.peer())
 
     async def _refuse(self, context: _Context, who: Identity, busy: BusyError) -> None:
-        """End a call that is not taken now, and read nothing more from a caller that is shut out."""
+        """End a call with "busy", and stop reading from a caller that is refused for its faults."""
         if busy.reason is Shed.FAULTS and not who.carried and self._front is not None:
             self._front.rest(context.peer(), min(busy.retry_after_s, _LONGEST_REST_S))
         hint = ((RETRY_TRAILER, str(math.ceil(1000 * busy.retry_after_s))),)
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _BUSY, hint)
 
     def hang_up(self, context: _Context) -> None:
-        """End the connection of a call whose caller takes no answer; nothing else ends such a call."""
+        """Close the connection of a call whose caller does not read its answer; nothing else ends such a call."""
         if self._front is not None:
             self._front.hang_up(context.peer(), Shed.UNREAD)

@@ -1,8 +1,9 @@
-"""A listener in front of a gRPC server of this process: who may connect, how often, and how long without a call.
+"""A TCP proxy in front of a gRPC server of this process, which limits connections, handshakes and their time.
 
-gRPC's core accepts whoever comes until no descriptor is left, and cannot let go of a caller that takes no answer. Here
-connections are counted before TLS, and passed on byte for byte. Handshakes are passed on few at a time, those from
-known addresses by a way of their own. Reads nothing but the heads of TLS records, and decides about no call.
+gRPC's core accepts connections until no descriptor is left, and cannot close the connection of a caller that does not
+read its answer. Here connections are counted before TLS, and forwarded byte for byte. Few handshakes are forwarded at a
+time; those from known addresses have a queue of their own. It reads only the headers of TLS records, and decides about
+no call.
 """
 
 import asyncio
@@ -23,38 +24,38 @@ from fleetcount_transport.admission.turns import FairQueue
 
 _BACKLOG: Final = 4096
 _AT_ONCE: Final = 32
-"""Connections accepted, or ended, before others on the event loop have their turn."""
+"""Connections accepted, or ended, before other tasks of the event loop run."""
 _BUFFERED: Final = 1 << 18
-"""Bytes that wait to be written to one side before the other is read no more."""
+"""Bytes waiting to be written to one side at which reading from the other side pauses."""
 _HOST_BITS: Final = 64
 _REST_S: Final = 0.1
-"""How long nothing is accepted after the machine had no descriptor for it."""
+"""Seconds without accepting after the machine had no free descriptor."""
 _OPENING: Final = "opening"
-_CLOGGED: Final = "on_backpressure"
-_RESTING: Final = "resting"
-"""Why a side is not read."""
-_LAST_WORDS_S: Final = 5.0
-"""How long one side may take for what the other sent before it ended."""
+_BACKPRESSURE: Final = "backpressure"
+_SHUT_OUT: Final = "shut out"
+"""The reasons why a side is not read."""
+_FLUSH_S: Final = 5.0
+"""Seconds in which one side may read the last bytes of the other, after that has ended."""
 _KNOWN_AT_ONCE: Final = 4
 _OTHERS_AT_ONCE: Final = 1
-"""Handshakes that the server works on at once, from addresses one knows and from all others; more wait unread."""
+"""Handshakes that the server works on at once, from known addresses and from others; further ones wait unread."""
 _QUICK_S: Final = 0.005
-"""A machine with a core to spare answers sooner."""
+"""Seconds within which a machine with an idle core answers a handshake."""
 _LOOK_S: Final = 0.002
 _LATE_S: Final = 0.001
-"""After a handshake of others this process asks to go on in a moment; with a core to spare it is no later than this."""
+"""After a handshake from an unknown address the gate sleeps `_LOOK_S`; with an idle core it wakes at most this late."""
 _PAUSE: Final = 6.0
-"""Where there is none, they pause so many times what a handshake took, which also cost what nobody waited for."""
+"""On a busy machine unknown addresses pause for this multiple of a handshake's time, so they get about 1/7 of it."""
 _FLIGHTS: Final = 2
-"""What a client says until it has a name, each time for an answer: TLS 1.3 has two flights (RFC 8446, section 2)."""
+"""The flights of a client until its identity is known: two in TLS 1.3 (RFC 8446, section 2)."""
 _TURN_S: Final = 0.05
-"""How long a handshake has its turn if the server answers nothing; the others do not wait for it longer."""
+"""Seconds after which a handshake loses its turn if the server has not answered."""
 _ADDRESS_S: Final = 86_400.0
-"""How long it is remembered of an address, in memory alone, that somebody known came from there, or nobody."""
+"""Seconds for which an address counts as known after a known identity came from it; in memory alone."""
 
 
 def origin_of(address: str) -> str:
-    """Return what counts as one address: of IPv6 the network of 64 bits, all of which one host has (RFC 6177)."""
+    """Return the unit of counting for an address: for IPv6 its /64 network, which one site may have (RFC 6177)."""
     if ":" not in address:
         return address
     ip = IPv6Address(address)
@@ -62,23 +63,24 @@ def origin_of(address: str) -> str:
 
 
 def pause_s(took_s: float, late_s: float, *, is_answered: bool) -> float:
-    """Return how long others wait after a handshake that took so long, this process going on so late after it.
+    """Return the pause of unknown addresses after a handshake of `took_s`, when this process woke up `late_s` late.
 
-    That a server has no answer does not say that the machine is slow: who speaks nonsense would hold all others up.
+    A handshake without an answer does not show that the machine is slow: otherwise a client that sends garbage would
+    delay all others.
     """
     is_busy = late_s > _LATE_S or (is_answered and took_s > _QUICK_S)
     return _PAUSE * (took_s + late_s) if is_busy else 0.0
 
 
 class _Side(asyncio.Protocol):
-    """One of the two sockets of a connection; what it receives is written to the other."""
+    """One of the two sockets of a connection; the bytes it receives are written to the other."""
 
     other: "_Side"
 
     def __init__(self, connection: "_Connection") -> None:
         self.connection = connection
         self.transport: asyncio.Transport | None = None
-        self._held: set[str] = set()
+        self._pauses: set[str] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = opened = cast("asyncio.Transport", transport)
@@ -97,40 +99,41 @@ class _Side(asyncio.Protocol):
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        # A client that has said all may still wait for answers; a server that has ends the connection.
+        # A client may close its sending side and still wait for answers; a server that closes ends the connection.
         if self is self.connection.server or self.other.transport is None:
             return False
         self.other.transport.write_eof()
         return True
 
-    def hold(self, why: str) -> None:
-        """Read nothing until every reason is gone."""
-        self._held.add(why)
+    def pause_for(self, why: str) -> None:
+        """Pause reading until every reason is removed."""
+        self._pauses.add(why)
         if self.transport is not None:
             self.transport.pause_reading()
 
-    def free(self, why: str) -> None:
-        """Take a reason away."""
-        self._held.discard(why)
-        if not self._held and self.transport is not None:
+    def resume_from(self, why: str) -> None:
+        """Remove a reason; resume reading if it was the last."""
+        self._pauses.discard(why)
+        if not self._pauses and self.transport is not None:
             self.transport.resume_reading()
 
     def pause_writing(self) -> None:
-        self.other.hold(_CLOGGED)
+        self.other.pause_for(_BACKPRESSURE)
         self.connection.on_backpressure(self)
 
     def resume_writing(self) -> None:
         self.connection.on_backpressure_end(self)
-        self.other.free(_CLOGGED)
+        self.other.resume_from(_BACKPRESSURE)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connection.lost(self)
 
 
 class _Connection:
-    """A client's connection: silent until its first bytes, then passed on, then proven by a call of one with a name.
+    """A client's connection: silent until its first flight, then forwarded, then proven by a call of a known
+    certificate.
 
-    `flights` is how often what its client says still waits for a turn; `answered` is set by the server's next word.
+    `flights` is how many flights of the client still need a turn; `answered` is set by the server's next bytes.
     """
 
     def __init__(self, front: "HandshakeGate", address: str) -> None:
@@ -141,7 +144,7 @@ class _Connection:
         self.server = _Side(self)
         self.client.other, self.server.other = self.server, self.client
         self._front = front
-        self._said = b""
+        self._received = b""
         self.flights = _FLIGHTS if front.tls else 1
         self.answered: asyncio.Event | None = None
         self.opening: asyncio.Task[None] | None = None
@@ -158,23 +161,23 @@ class _Connection:
             self._front.opened(self)
 
     def on_hello(self, data: bytes) -> None:
-        """Take what a client says before it has a name, and once it is a flight, read no more until it is passed on."""
-        self._said += data
-        flight = flight_of(self._said) if self._front.tls else Flight.WHOLE
+        """Buffer the bytes of a handshake; once they are a whole flight, pause reading until it is forwarded."""
+        self._received += data
+        flight = flight_of(self._received) if self._front.tls else Flight.WHOLE
         if flight is Flight.FOREIGN:
             self._front.drop(self, Shed.HANDSHAKE)
         elif flight is Flight.WHOLE:
-            self.client.hold(_OPENING)
+            self.client.pause_for(_OPENING)
             self._front.on_hello(self)
 
     async def pass_on(self) -> bool:
-        """Give the server what the client has said; return whether it had an answer within a moment."""
+        """Forward the client's flight to the server; return whether it answered within `_TURN_S`."""
         if self.server.transport is None:
             return False
         self.answered, self.flights = asyncio.Event(), self.flights - 1
-        self.server.transport.write(self._said)
-        self._said = b""
-        self.client.free(_OPENING)
+        self.server.transport.write(self._received)
+        self._received = b""
+        self.client.resume_from(_OPENING)
         with suppress(TimeoutError):
             async with asyncio.timeout(_TURN_S):
                 await self.answered.wait()
@@ -182,20 +185,20 @@ class _Connection:
         return is_answered
 
     def on_backpressure(self, side: _Side) -> None:
-        """Begin to wait for a client that takes nothing."""
+        """Start the timer of a client that does not read."""
         if side is self.client:
             self._end_in(self._front.limits.idle_s, Shed.UNREAD)
 
     def on_backpressure_end(self, side: _Side) -> None:
-        """Wait no longer."""
+        """Stop the timer of a client that reads again."""
         if side is self.client and self._clock is not None:
             self._clock.cancel()
 
     def lost(self, side: _Side) -> None:
-        """End the other side too, after what it was sent last."""
+        """Close the other side too, after its last bytes are written."""
         if side.other.transport is not None and not self.ended:
             side.other.transport.close()
-            self._end_in(_LAST_WORDS_S, None)
+            self._end_in(_FLUSH_S, None)
         side.transport = None
         if side.other.transport is None:
             self.end()
@@ -221,11 +224,11 @@ class _Connection:
 
 
 class HandshakeGate:
-    """The connections of one listener, at most `most`; `count` hears of every one that is not kept.
+    """The connections of one listener, at most `most`; `count` is called for every one that is shed.
 
-    Who has made a call under a certificate that is served keeps its connection, `limits.connections_each` of them. Of
-    the others the oldest makes room for a new one, those that have said nothing first, and each has
-    `limits.handshake_s` from its beginning to its first call. With `tls` clients begin with a handshake.
+    A connection with a call under an accepted certificate stays, up to `limits.connections_each` per certificate. Of
+    the others the oldest is closed for a new one, silent ones first, and each has `limits.handshake_s` seconds from its
+    start to its first call. With `tls` clients begin with a handshake.
     """
 
     def __init__(
@@ -278,7 +281,7 @@ class HandshakeGate:
         return port
 
     def stop(self) -> None:
-        """Accept nobody any more; connections stay."""
+        """Stop accepting; connections stay."""
         loop = asyncio.get_running_loop()
         for one in self._listening:
             loop.remove_reader(one)
@@ -286,7 +289,7 @@ class HandshakeGate:
         self._listening.clear()
 
     def close(self) -> None:
-        """End everything."""
+        """Stop accepting and close every connection."""
         self.stop()
         if self._sweeping is not None:
             self._sweeping.cancel()
@@ -302,18 +305,18 @@ class HandshakeGate:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                # No descriptor is left, whoever has them: those that wait are taken when some are free.
+                # No descriptor is left on the machine: the backlog waits until some are free.
                 self._count(Shed.CONNECTIONS)
-                self._rest(listening)
+                self._pause_accepting(listening)
                 return
             origin = origin_of(address[0])
             if self._make_room(origin):
-                self._take(accepted, origin)
+                self._open(accepted, origin)
             else:
                 self._count(Shed.CONNECTIONS)
                 accepted.close()
 
-    def _rest(self, listening: socket.socket) -> None:
+    def _pause_accepting(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
 
@@ -324,7 +327,7 @@ class HandshakeGate:
         loop.call_later(_REST_S, go_on)
 
     def _make_room(self, address: str) -> bool:
-        """Return whether there is room for a connection from an address, after another one has left if need be."""
+        """Return whether there is room for a connection from an address, after closing another one if necessary."""
         if self._by_address[address] >= self.limits.connections_by_address:
             return self._drop_oldest(lambda one: one.address == address)
         return self._all < self._most or self._drop_oldest(lambda _: True)
@@ -337,10 +340,10 @@ class HandshakeGate:
                     return True
         return False
 
-    def _take(self, accepted: socket.socket, address: str) -> None:
+    def _open(self, accepted: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
         accepted.setblocking(False)
-        # An answer that waits for the acknowledgement of the one before would take 40 ms.
+        # Otherwise a small answer waits 40 ms for the acknowledgement of the one before (Nagle's algorithm).
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = _Connection(self, address)
         self._silent[connection] = loop.time()
@@ -360,10 +363,10 @@ class HandshakeGate:
         task.add_done_callback(self._work.discard)
         return task
 
-    # What becomes of a connection.
+    # The life of a connection.
 
     def on_hello(self, connection: _Connection) -> None:
-        """Pass on what a client said when it is its turn; the way to the server is opened then."""
+        """Forward a client's flight when it has its turn; the connection to the server is opened then."""
         if connection in self._silent:
             self._unproven[connection] = self._silent.pop(connection)
         connection.opening = self._begin(connection, self._pass_on(connection))
@@ -387,15 +390,15 @@ class HandshakeGate:
         return Reputation.FAILED if address in self._failed else Reputation.NEW
 
     def opened(self, connection: _Connection) -> None:
-        """Remember by which name the server knows a connection."""
+        """Index a connection by the peer name that gRPC reports for it."""
         self._by_name[connection.name] = connection
 
     def prove(self, name: str, owner: bytes) -> None:
-        """Keep a connection since somebody makes a call on it, by the name that the server knows it by."""
+        """Note a call of the certificate `owner` on a connection, given by gRPC's peer name: it is now proven."""
         connection = self._by_name.get(name)
         if connection is None or connection.owner == owner:
             return
-        self._let_go(connection)
+        self._unlist(connection)
         connection.owner = owner
         owned = self._proven.setdefault(owner, {})
         owned[connection] = None
@@ -403,47 +406,47 @@ class HandshakeGate:
             self.drop(next(iter(owned)), Shed.CONNECTIONS)
 
     def hang_up(self, name: str, reason: Shed) -> None:
-        """End a connection by the name that the server knows it by."""
+        """Close a connection, given by gRPC's peer name."""
         connection = self._by_name.get(name)
         if connection is not None:
             self.drop(connection, reason)
 
     def know(self, name: str) -> None:
-        """Remember the address of a connection, by the name that the server knows it by: somebody known is there."""
+        """Note that a known identity uses the address of a connection, given by gRPC's peer name."""
         connection = self._by_name.get(name)
         if connection is not None:
             self._known.note(connection.address)
 
     def rest(self, name: str, seconds: float) -> None:
-        """Read nothing more from a connection, by the name that the server knows it by, and end it after a while.
+        """Stop reading from a connection, given by gRPC's peer name, and close it after `seconds`.
 
-        What has piled up by then ends with it: read at once, it would cost as much as what was not read saved.
+        The close discards the bytes that wait by then: to read them would cost what not reading has saved.
         """
         connection = self._by_name.get(name)
         if connection is not None:
-            connection.client.hold(_RESTING)
+            connection.client.pause_for(_SHUT_OUT)
             self._failed.note(connection.address)
             asyncio.get_running_loop().call_later(seconds, connection.end)
 
     def drop(self, connection: _Connection, reason: Shed | None) -> None:
-        """End a connection, and count why."""
+        """Close a connection, and count the reason."""
         if not connection.ended and reason is not None:
             self._count(reason)
         connection.end()
 
     def ended(self, connection: _Connection) -> None:
-        """Forget a connection that has ended; one that said something and had no name says something of its address."""
+        """Forget a closed connection; a handshake without a call counts as a failure of its address."""
         if connection in self._unproven:
             self._failed.note(connection.address)
-        self._let_go(connection)
+        self._unlist(connection)
         self._by_name.pop(connection.name, None)
         self._all -= 1
         self._by_address[connection.address] -= 1
         if not self._by_address[connection.address]:
             del self._by_address[connection.address]
 
-    def _let_go(self, connection: _Connection) -> None:
-        """Take a connection out of the lines of those that are not proven, or from its owner."""
+    def _unlist(self, connection: _Connection) -> None:
+        """Remove a connection from the silent and unproven ones, or from its owner."""
         self._silent.pop(connection, None)
         self._unproven.pop(connection, None)
         if connection.owner is not None:
@@ -453,7 +456,7 @@ class HandshakeGate:
                 del self._proven[connection.owner]
 
     def _sweep(self) -> None:
-        """End connections that have made no call in their time, now and again and again; few at once, as they come."""
+        """Close connections without a call within `handshake_s`, few at once, and schedule the next sweep."""
         loop, each_s = asyncio.get_running_loop(), self.limits.handshake_s
         over = [
             one

@@ -1,7 +1,7 @@
-"""The standard health service of gRPC (grpc.health.v1), for balancers that speak it: one question, one word.
+"""The standard health service of gRPC (grpc.health.v1) for load balancers: the method `Check`.
 
-It passes the same door as every call: who asks is known by a certificate. `Watch` is left out, which clients take for
-a server without it: a stream of each caller that lasts for ever would only hold a share of `[admission] calls`.
+Its calls need the same admission as all others, with a certificate. `Watch` is left out, which the standard allows: an
+endless stream per caller would occupy a share of `[admission] calls`.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _UNKNOWN: Final = "unknown_service"
 def health_handlers(
     door: GrpcAdmission, name: Name, service: str, is_serving: Callable[[], bool]
 ) -> grpc.GenericRpcHandler:
-    """Return the health service of a listener with one service; `is_serving` is asked at each `Check`.
+    """Return the health service of a listener with one service; each `Check` calls `is_serving`.
 
     A `Check` of "" or of the service's name is answered SERVING or NOT_SERVING; of another one with NOT_FOUND.
     """
@@ -41,7 +41,7 @@ def health_handlers(
 
 
 def _asked(data: bytes) -> str | None:
-    """Return which service is asked for, None for bytes that are not exactly one such question."""
+    """Return the service that a request names, None for bytes that are not its canonical encoding."""
     if len(data) > _LARGEST_BYTES:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Who is answerable for what arrives. A value: today the digest of a public key, and no rule asks for a certificate."""
+"""The identity that is accountable for a message: the digest of a public key; nothing here requires a certificate."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,11 +6,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who came in by a door, and for whom if it carries for others.
+    """The identity of a caller, and the pseudonym of the device that it acts for if it is a relay.
 
-    `key` names who is answerable (for TLS the digest of a public key, decision 5): shares are by it alone. `carried`
-    is whom it says it acts for, b"" for itself: turns go round among those too, within the share of `key`, and faults
-    are counted for each, so that what one device sends through a relay is not held against the others.
+    `key` is accountable (for TLS the digest of a public key, decision 5): shares are per `key`. `carried` is the
+    pseudonym, b"" for the caller itself: turns are fair among these too, within the share of `key`, and faults are
+    counted for each, so that one device's faults through a relay do not count against the others.
     """
 
     key: bytes
@@ -18,4 +18,4 @@ class Identity:
 
 
 LOCAL: Final = Identity(b"local")
-"""Who calls inside this process."""
+"""The identity of calls inside this process."""

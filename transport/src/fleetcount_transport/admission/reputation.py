@@ -1,6 +1,6 @@
-"""What is remembered of somebody, or of an address, beside what is under way: whether it was ever of use here.
+"""The reputation of identities and addresses: whether a valid signature came from them lately.
 
-A bounded memory of names in this process alone; it must not decide who gets in.
+A bounded memory of names in this process alone; it must not decide who is admitted.
 """
 
 import time
@@ -14,16 +14,16 @@ _MOST: Final = 65_536
 
 
 class Reputation(IntEnum):
-    """In which line somebody waits: the lower goes first.
+    """Queue priority: the lower value goes first.
 
-    Without a way to tell a new device from a new attacker, what one can tell is who has been of use before.
+    A server cannot tell a new device from a new attacker, but it can tell which identities it has served before.
     """
 
     KNOWN = 0
-    """A signature of it held not long ago, or it is this process itself."""
+    """A signature of it was valid lately, or it is this process itself."""
     NEW = 1
     FAILED = 2
-    """It was of no use so far, and cost something."""
+    """It has failed lately, and no signature of it was valid."""
 
 
 class Remembered(Generic[KeyT]):
@@ -42,7 +42,7 @@ class Remembered(Generic[KeyT]):
         self._until[name] = self._clock() + self._seconds
 
     def forget(self, name: KeyT) -> None:
-        """Remember a name no longer."""
+        """Forget a name."""
         self._until.pop(name, None)
 
     def __contains__(self, name: KeyT) -> bool:

@@ -1,6 +1,6 @@
-"""Whether what a client of TLS has said so far is something that its server can answer, by the heads of its records.
+"""Whether the bytes of a TLS client so far are a whole flight, which its server can answer, by the record headers.
 
-Looks at five bytes a record (RFC 8446, section 5.1) and at nothing in it.
+It reads the five bytes of each record's header (RFC 8446, section 5.1) and nothing of its content.
 """
 
 from enum import Enum, auto
@@ -17,17 +17,17 @@ _KINDS: Final = frozenset({_CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE, _APPLICATION
 
 
 class Flight(Enum):
-    """What a client has said of a handshake."""
+    """How much of a flight of a handshake a client has sent."""
 
     PART = auto()
-    """More must come before a server can answer."""
+    """The server needs more bytes to answer."""
     WHOLE = auto()
     FOREIGN = auto()
-    """No TLS."""
+    """The bytes are not TLS."""
 
 
 def flight_of(said: bytes) -> Flight:
-    """Return what was said: whole once a record of a handshake, or one that hides its kind, is complete."""
+    """Return the state of the flight: whole once a record other than ChangeCipherSpec is complete."""
     place = 0
     while len(said) - place >= _HEAD_BYTES:
         kind, major = said[place], said[place + 1]

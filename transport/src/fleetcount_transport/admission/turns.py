@@ -1,6 +1,6 @@
-"""Turns at a scarce resource: all who wait are served in turn, however much each asks for, and who is new first.
+"""Fair queues for a scarce resource: callers get turns in rotation, however much each asks for, new callers first.
 
-Does not know what is done in a turn.
+It does not know the work that is done in a turn.
 """
 
 import asyncio
@@ -15,19 +15,19 @@ AskT = TypeVar("AskT")
 AnswerT = TypeVar("AnswerT")
 ItemT = TypeVar("ItemT")
 _BEHIND: Final = 4
-"""Every so many turns one goes to a line behind the first, so that no line waits for ever."""
+"""Every fourth turn goes to a queue behind the first, so that no queue starves."""
 
 _FEW: Final = 64
-"""So many who gave up stay in a line until their turn: to look for them costs a walk through it."""
+"""Cancelled waiters that may stay in a queue: to remove them costs a walk through it."""
 
 
 class RoundRobin(Generic[ItemT]):
-    """A line in which those who wait get one turn each, round and round, each their oldest first.
+    """A queue in which the waiting callers get one turn each in rotation, each with its oldest item first.
 
-    Who has not been in the line goes before all who have: one request does not wait for a thousand who ask without end.
-    Who was served stays behind for one more round, also with nothing to ask, so that leaving and coming again gains
-    nothing (the two lists of FQ-CoDel, RFC 8290, section 4.1). `path` names who asks: a party, then whom it asks for;
-    each party's turns go round among those in the same way.
+    A caller that is not in the queue goes before all that are: its request does not wait for a thousand busy callers.
+    A served caller stays listed for one more round, also without an item, so that leaving and returning gains nothing
+    (the two lists of FQ-CoDel, RFC 8290, section 4.1). `path` names the caller: a party, then the device it acts for;
+    each party's turns rotate among its devices in the same way.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class RoundRobin(Generic[ItemT]):
         return self._length
 
     def put(self, item: ItemT, *path: Hashable) -> None:
-        """Let an item wait."""
+        """Queue an item."""
         who, *rest = path
         line = self._old.get(who)
         if line is None:
@@ -71,7 +71,7 @@ class RoundRobin(Generic[ItemT]):
         raise IndexError("nobody waits")
 
     def keep(self, waits: Callable[[ItemT], bool]) -> None:
-        """Let go of items that wait no more; the others, and all who were served of late, keep their places."""
+        """Remove the items for which `waits` is false; the others, and callers served lately, keep their places."""
         self._length = 0
         for lines in (self._new, self._old):
             for who, line in list(lines.items()):
@@ -87,9 +87,9 @@ class RoundRobin(Generic[ItemT]):
 
 
 class PriorityRoundRobin(Generic[ItemT]):
-    """A `RoundRobin` for each reputation, the best first: whom one knows waits for nobody of whom one knows nothing.
+    """A `RoundRobin` for each reputation, the best first: known callers do not wait for unknown ones.
 
-    Every fourth turn is for the lines behind the first of those that wait, so that who is new gets in however many are
+    Every fourth turn goes to the queues behind the first nonempty one, so that new callers get turns, however many are
     known.
     """
 
@@ -101,7 +101,7 @@ class PriorityRoundRobin(Generic[ItemT]):
         return sum(map(len, self._lines.values()))
 
     def put(self, item: ItemT, reputation: Reputation, *path: Hashable) -> None:
-        """Let an item wait."""
+        """Queue an item."""
         self._lines[reputation].put(item, *path)
 
     def take(self) -> ItemT:
@@ -123,17 +123,17 @@ class PriorityRoundRobin(Generic[ItemT]):
 
 
 class FairQueue:
-    """Gives at most `at_once` turns at a time, to those who wait by their place in a `PriorityRoundRobin`."""
+    """Grants at most `at_once` turns at a time, in the order of a `PriorityRoundRobin`."""
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
         self._waiting = PriorityRoundRobin[asyncio.Future[None]]()
         self._gone = 0
-        """How many in the line have given up, about."""
+        """About how many waiters in the queue are cancelled."""
 
     @asynccontextmanager
     async def of(self, *path: Hashable, reputation: Reputation = Reputation.KNOWN) -> AsyncGenerator[None]:
-        """Wait for a turn, and hold it in the context."""
+        """Wait for a turn, which lasts as long as the context."""
         await self._begin(reputation, path)
         try:
             yield
@@ -156,14 +156,14 @@ class FairQueue:
             raise
 
     def _forget_one(self) -> None:
-        """Note that one has given up; when half of the line has, those go: more may come and go than get a turn."""
+        """Count a cancelled waiter, and remove all when they are half of the queue, which would otherwise grow."""
         self._gone += 1
         if self._gone > max(_FEW, len(self._waiting) // 2):
             self._waiting.keep(lambda turn: not turn.done())
             self._gone = 0
 
     def _next(self) -> None:
-        """Give the turns that are free to those who wait."""
+        """Grant the free turns to waiters."""
         while self._free and self._waiting:
             turn = self._waiting.take()
             if turn.done():
@@ -176,8 +176,8 @@ class FairQueue:
 class FairBatches(Generic[AskT, AnswerT]):
     """Turns many small requests into few large ones: those that arrive while a batch is under way form the next.
 
-    Asks `work` for at most `most` answers at once, one batch after the other; `work` answers in order. Who is in the
-    next batch is decided by a `PriorityRoundRobin`. An error of `work` goes to everybody who waits for that batch.
+    It calls `work` with at most `most` requests, one batch after the other; `work` answers in order. A
+    `PriorityRoundRobin` chooses the next batch. An error of `work` goes to every caller of that batch.
     """
 
     def __init__(self, work: Callable[[Sequence[AskT]], Awaitable[Sequence[AnswerT]]], most: int) -> None:
@@ -187,7 +187,7 @@ class FairBatches(Generic[AskT, AnswerT]):
         self._running: asyncio.Task[None] | None = None
 
     def ask(self, ask: AskT, *path: Hashable, reputation: Reputation = Reputation.KNOWN) -> "asyncio.Future[AnswerT]":
-        """Return the answer to come; one that is cancelled is not worked on."""
+        """Return the future answer; a request whose future is cancelled before its batch starts is dropped."""
         future: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
         self._waiting.put((ask, future), reputation, *path)
         if self._running is None:
@@ -212,7 +212,7 @@ class FairBatches(Generic[AskT, AnswerT]):
                 future.cancel()
             raise
         except Exception as error:
-            # Whatever it was is for those who wait to hear of.
+            # The callers of this batch handle the error.
             for _, future in group:
                 if not future.done():
                     future.set_exception(error)
