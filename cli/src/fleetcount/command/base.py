@@ -128,7 +128,7 @@ def interruption_of(error: BaseException) -> BaseException | None:
     """Return the Ctrl-C that an error is, or was raised from; None where nobody interrupted."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KeyboardInterrupt | click.Abort):
-        # CPython 3.11 raises RuntimeError from whatever ends a `__set_name__`, also from an interruption of an import.
+        # CPython 3.11 raises RuntimeError from whatever ends a __set_name__, also from an interruption of an import.
         cause = cause.__cause__
     return cause
 
